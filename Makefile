@@ -1,0 +1,36 @@
+# Targets need python3, pip and a shell; everything else is installed into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+BENCH_STAMP := .venv/.installed-bench
+
+.PHONY: install reproduce test bench lint clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Every experiment's quick profile, the fast ones first; prints the path of the index page at the end.
+reproduce: install
+	$(BIN)/vaescope reproduce --all --profile quick
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+bench: install $(BENCH_STAMP)
+	$(BIN)/python -m benchmarks.stack
+
+$(BENCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
+
+clean:
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

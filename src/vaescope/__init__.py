@@ -1,0 +1,54 @@
+"""vaescope: why a VAE disentangles, whether yours does, and what to change.
+
+Rooms and names are imported when first used, so that `vaescope --help` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vaescope import data, distributions, metrics, models, objectives, theory, training
+    from vaescope.distributions import Beta, Laplace, Normal, Uniform
+    from vaescope.errors import InputError, RunError
+    from vaescope.fitting import Fit, fit
+
+__version__ = "0.1.0"
+
+_ROOMS = ("data", "distributions", "experiments", "metrics", "models", "objectives", "theory", "training")
+_NAMES = {
+    **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),
+    **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
+    **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
+}
+
+__all__ = [
+    "Beta",
+    "Fit",
+    "InputError",
+    "Laplace",
+    "Normal",
+    "RunError",
+    "Uniform",
+    "data",
+    "distributions",
+    "fit",
+    "metrics",
+    "models",
+    "objectives",
+    "theory",
+    "training",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in _ROOMS:
+        return importlib.import_module(f"vaescope.{name}")
+    raise AttributeError(f"module 'vaescope' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOMS, *_NAMES})

@@ -1,0 +1,166 @@
+"""Gaussian posteriors q(u|x) and their divergence from any prior.
+
+Three covariance families share one shape vocabulary: leading axes are whatever the caller has
+(members, samples), the last is the latent. The KL needs only the posterior's entropy and the
+marginal of every latent, because priors are factorised, so it is exact for all three families.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.distributions.priors import Prior
+from vaescope.errors import InputError
+
+LOG_2PI_E = math.log(2 * math.pi * math.e)
+
+
+class Posterior(ABC):
+    """A Gaussian over the unbounded coordinate u of the latents."""
+
+    mean: Tensor
+
+    @property
+    @abstractmethod
+    def marginal_variance(self) -> Tensor:
+        """Variance of every latent by itself, in the shape of the mean."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats, summed over latents."""
+
+    @abstractmethod
+    def sample(self, noise: Tensor) -> Tensor:
+        """The draw that belongs to standard normal noise in the shape of the mean."""
+
+    @staticmethod
+    @abstractmethod
+    def outputs(latent_dim: int) -> int:
+        """How many numbers a network gives to describe one posterior."""
+
+    @classmethod
+    @abstractmethod
+    def from_outputs(cls, h: Tensor, latent_dim: int) -> Posterior:
+        """The posterior a network's last layer describes: means first, then log-scales."""
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalGaussian(Posterior):
+    """Independent latents, each with its own variance."""
+
+    mean: Float[Tensor, "*batch d"]
+    variance: Float[Tensor, "*batch d"]
+
+    @property
+    def marginal_variance(self) -> Tensor:
+        return self.variance
+
+    def entropy(self) -> Tensor:
+        return 0.5 * (LOG_2PI_E + self.variance.log()).sum(-1)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self.mean + self.variance.sqrt() * noise
+
+    @staticmethod
+    def outputs(latent_dim: int) -> int:
+        return 2 * latent_dim
+
+    @classmethod
+    def from_outputs(cls, h: Tensor, latent_dim: int) -> DiagonalGaussian:
+        return cls(h[..., :latent_dim], h[..., latent_dim:].exp())
+
+
+@dataclass(frozen=True, eq=False)
+class IsotropicGaussian(Posterior):
+    """Independent latents that share one variance."""
+
+    mean: Float[Tensor, "*batch d"]
+    variance: Float[Tensor, "*batch 1"]
+
+    @property
+    def marginal_variance(self) -> Tensor:
+        return self.variance.expand(self.mean.shape)
+
+    def entropy(self) -> Tensor:
+        return 0.5 * self.mean.shape[-1] * (LOG_2PI_E + self.variance.log()).squeeze(-1)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self.mean + self.variance.sqrt() * noise
+
+    @staticmethod
+    def outputs(latent_dim: int) -> int:
+        return latent_dim + 1
+
+    @classmethod
+    def from_outputs(cls, h: Tensor, latent_dim: int) -> IsotropicGaussian:
+        return cls(h[..., :latent_dim], h[..., latent_dim:].exp())
+
+
+@dataclass(frozen=True, eq=False)
+class FullGaussian(Posterior):
+    """Correlated latents; `scale` is the lower Cholesky factor of the covariance."""
+
+    mean: Float[Tensor, "*batch d"]
+    scale: Float[Tensor, "*batch d d"]
+
+    @property
+    def covariance(self) -> Tensor:
+        return self.scale @ self.scale.mT
+
+    @property
+    def marginal_variance(self) -> Tensor:
+        return self.scale.square().sum(-1)
+
+    def entropy(self) -> Tensor:
+        log_diagonal = self.scale.diagonal(dim1=-2, dim2=-1).log()
+        return (0.5 * LOG_2PI_E + log_diagonal).sum(-1)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self.mean + (self.scale * noise.unsqueeze(-2)).sum(-1)
+
+    @staticmethod
+    def outputs(latent_dim: int) -> int:
+        return latent_dim + latent_dim * (latent_dim + 1) // 2
+
+    @classmethod
+    def from_outputs(cls, h: Tensor, latent_dim: int) -> FullGaussian:
+        d = latent_dim
+        mean, log_diagonal, below = h.split([d, d, d * (d - 1) // 2], dim=-1)
+        rows, columns = torch.tril_indices(d, d, -1, device=h.device)
+        flat = h.new_zeros(*h.shape[:-1], d * d).index_add(-1, rows * d + columns, below)
+        return cls(mean, flat.unflatten(-1, (d, d)) + torch.diag_embed((0.5 * log_diagonal).exp()))
+
+
+FAMILIES: dict[str, type[Posterior]] = {
+    "diagonal": DiagonalGaussian,
+    "isotropic": IsotropicGaussian,
+    "full": FullGaussian,
+}
+
+
+def family(name: str) -> type[Posterior]:
+    """The posterior class of that name."""
+    if name not in FAMILIES:
+        raise InputError(f"posterior must be one of {', '.join(FAMILIES)}, got {name!r}.")
+    return FAMILIES[name]
+
+
+def kl(posterior: Posterior, prior: Prior) -> Tensor:
+    """KL[q(z|x) || p₀(z)] in nats, summed over latents; the same in u as in z."""
+    expected = prior.expected_log_density(posterior.mean, posterior.marginal_variance)
+    return -posterior.entropy() - expected.sum(-1)
+
+
+def kl_per_latent(mean: Tensor, variance: Tensor, prior: Prior) -> Tensor:
+    """KL of every latent's marginal N(mean, variance) (in u) from its prior.
+
+    >>> kl_per_latent(torch.zeros(2), torch.ones(2), __import__("vaescope").Normal())
+    tensor([0., 0.])
+    """
+    return -0.5 * (LOG_2PI_E + variance.log()) - prior.expected_log_density(mean, variance)

@@ -1,0 +1,81 @@
+"""What an experiment is: settings per profile, cells, rows, claims and figures.
+
+An experiment's cells are settings that differ (a precision, a seed). Solving a cell gives a row of
+`results.parquet`. Claims and figures are functions of the rows, so they can be made again at will.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from matplotlib.figure import Figure
+
+from vaescope.errors import InputError
+from vaescope.experiments.claims import Claim
+from vaescope.runs import Cell, RunFolder
+from vaescope.runs.files import Row
+from vaescope.training import Monitor
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every experiment can be told; each adds its own."""
+
+    seeds: int
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise InputError(f"seeds must be at least 1, got {self.seeds}.")
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where and how a run is computed; never what it computes."""
+
+    run: RunFolder
+    monitor: Monitor
+    device: str = "cpu"
+
+
+class Experiment(ABC):
+    """One figure or table of a paper."""
+
+    name: str
+    title: str
+    source: str
+    about: str
+    """A paragraph for the page: what is shown and how to read it."""
+    profiles: ClassVar[Mapping[str, Any]]
+
+    @abstractmethod
+    def cells(self, settings: Any) -> list[Cell]:
+        """Everything that has to be solved, each cell once."""
+
+    @abstractmethod
+    def solve(self, cells: Sequence[Cell], settings: Any, context: Context) -> Iterator[list[Row]]:
+        """Rows for these cells, handed over whenever some are finished."""
+
+    @abstractmethod
+    def claims(self, rows: Sequence[Row], settings: Any) -> list[Claim]:
+        """What the rows say about the paper."""
+
+    @abstractmethod
+    def figures(self, rows: Sequence[Row], settings: Any) -> dict[str, tuple[Figure, str]]:
+        """Figures by name, each with its caption."""
+
+    def tables(self, rows: Sequence[Row], settings: Any) -> dict[str, list[Row]]:
+        """Small tables for the page, by caption."""
+        return {}
+
+
+def column(rows: Sequence[Row], name: str, **where: Any) -> list[Any]:
+    """The values of one column in the rows that match, without missing ones.
+
+    >>> column([{"a": 1, "b": 2}, {"a": 1, "b": None}, {"a": 2, "b": 5}], "b", a=1)
+    [2]
+    """
+    matching = (row for row in rows if all(row.get(key) == value for key, value in where.items()))
+    return [row[name] for row in matching if row.get(name) is not None]

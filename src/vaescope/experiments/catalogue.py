@@ -1,0 +1,54 @@
+"""What can be reproduced. Nothing heavy is imported here, so listing is instant."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vaescope.errors import InputError
+
+if TYPE_CHECKING:
+    from vaescope.experiments.base import Experiment
+
+PROFILES = ("quick", "paper")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment's name and where it comes from; fast ones stand first."""
+
+    name: str
+    module: str
+    title: str
+    source: str
+
+    def load(self) -> Experiment:
+        """The experiment itself."""
+        module = importlib.import_module(f"vaescope.experiments.{self.module}")
+        experiment: Experiment = module.EXPERIMENT
+        return experiment
+
+
+CATALOGUE = (
+    Entry(
+        "self-consistency",
+        "self_consistency",
+        "The encoder inverts the decoder as the decoder's noise vanishes",
+        "Reizinger et al. 2022, Fig. 2",
+    ),
+)
+
+
+def find(name: str) -> Entry:
+    """The entry of that name."""
+    for entry in CATALOGUE:
+        if entry.name == name:
+            return entry
+    raise InputError(f"no experiment is called {name!r}; choose from: {', '.join(e.name for e in CATALOGUE)}.")
+
+
+def check_profile(profile: str) -> str:
+    if profile not in PROFILES:
+        raise InputError(f"profile must be {' or '.join(PROFILES)}, got {profile!r}.")
+    return profile

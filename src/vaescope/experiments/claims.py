@@ -1,0 +1,53 @@
+"""Claims: a sentence of a paper, what it demands, what was measured, and whether it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One checked statement. `low` and `high` are the spread over seeds, where there are seeds."""
+
+    sentence: str
+    source: str
+    demand: str
+    value: float
+    holds: bool
+    low: float | None = None
+    high: float | None = None
+    published: str | None = None
+    note: str = ""
+
+    @property
+    def measured(self) -> str:
+        """The value with its spread, for people."""
+        text = show(self.value)
+        return text if self.low is None or self.high is None else f"{text} ({show(self.low)} to {show(self.high)})"
+
+    def as_data(self) -> dict[str, Any]:
+        return {**asdict(self), "measured": self.measured}
+
+
+def show(value: float) -> str:
+    """Three significant digits, without needless zeros.
+
+    >>> show(0.000123456), show(-1.0312), show(41234.0)
+    ('1.23e-04', '-1.03', '4.12e+04')
+    """
+    if value == 0 or not np.isfinite(value):
+        return f"{value:g}"
+    return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.2e}"
+
+
+def slope(x: Iterable[float], y: Iterable[float]) -> float:
+    """Least-squares slope of log y on log x.
+
+    >>> round(slope([1, 10, 100], [5, 0.5, 0.05]), 9)
+    -1.0
+    """
+    return float(np.polyfit(np.log(list(x)), np.log(list(y)), 1)[0])

@@ -1,0 +1,135 @@
+"""Running experiments: solve what is not solved, then claims, figures, page and index."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vaescope.errors import InputError
+from vaescope.experiments.base import Context, Experiment
+from vaescope.experiments.catalogue import CATALOGUE, Entry
+from vaescope.experiments.claims import Claim
+from vaescope.report.figures import svg
+from vaescope.report.page import Drawing, ExperimentPage, IndexEntry, experiment_page, index_page
+from vaescope.runs import RunFolder
+from vaescope.runs.files import Row, read_json, write_json, write_text
+from vaescope.training import Monitor
+
+
+def reproduce(
+    experiment: Experiment,
+    *,
+    profile: str,
+    out: Path,
+    monitor: Monitor,
+    seeds: int | None = None,
+    device: str = "cpu",
+) -> list[Claim]:
+    """Run one experiment into `out/NAME/`; cells that are finished there are not computed again."""
+    check_device(device)
+    settings = experiment.profiles[profile]
+    settings = settings if seeds is None else replace(settings, seeds=seeds)
+    config = {"experiment": experiment.name, "profile": profile, "settings": _plain(asdict(settings))}
+    run = RunFolder(out / experiment.name, config)
+    seconds = _solve_the_rest(experiment, settings, Context(run, monitor, device))
+    rows = run.rows(experiment.cells(settings))
+    claims = experiment.claims(rows, settings)
+    _write_report(experiment, settings, profile, run.path, rows, claims, seconds)
+    return claims
+
+
+def check_device(device: str) -> None:
+    """The device exists here."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise InputError(f"device {device!r} is not available here; use cpu.") from None
+
+
+def _solve_the_rest(experiment: Experiment, settings: Any, context: Context) -> float | None:
+    """Seconds it took, or None if everything was there already."""
+    todo = context.run.unfinished(experiment.cells(settings))
+    if not todo:
+        return None
+    begin = time.perf_counter()
+    columns = list(todo[0])
+    for rows in experiment.solve(todo, settings, context):
+        context.run.add(rows, [{name: row[name] for name in columns} for row in rows])
+    return time.perf_counter() - begin
+
+
+def _write_report(
+    experiment: Experiment,
+    settings: Any,
+    profile: str,
+    folder: Path,
+    rows: Sequence[Row],
+    claims: Sequence[Claim],
+    seconds: float | None,
+) -> None:
+    drawings = [
+        Drawing(name, svg(figure), caption) for name, (figure, caption) in experiment.figures(rows, settings).items()
+    ]
+    for drawing in drawings:
+        write_text(folder / "figures" / f"{drawing.name}.svg", _with_header(drawing.svg))
+    write_json(folder / "claims.json", [_finite(claim.as_data()) for claim in claims])
+    page = ExperimentPage(
+        name=experiment.name,
+        title=experiment.title,
+        source=experiment.source,
+        about=experiment.about,
+        profile=profile,
+        claims=[claim.as_data() for claim in claims],
+        drawings=drawings,
+        tables=experiment.tables(rows, settings),
+        settings=_plain(asdict(settings)),
+        published_settings=_plain(asdict(experiment.profiles["paper"])),
+        trouble=_trouble(rows),
+        seconds=seconds,
+    )
+    write_text(folder / "report.html", experiment_page(page))
+
+
+def _trouble(rows: Sequence[Row]) -> list[str]:
+    """Members that did not finish are named, not hidden."""
+    return [
+        f"The member with precision {row.get('precision'):g} and seed {row.get('seed')} diverged at step "
+        f"{row.get('diverged_at_step')} and is left out of claims and figures."
+        for row in rows
+        if row.get("status") == "diverged"
+    ]
+
+
+def write_index(out: Path, profile: str) -> Path:
+    """The index of all experiments, with what is finished in this folder."""
+    write_text(out / "index.html", index_page([_entry(out, entry) for entry in CATALOGUE], profile))
+    return out / "index.html"
+
+
+def _entry(out: Path, entry: Entry) -> IndexEntry:
+    folder = out / entry.name
+    if not (folder / "report.html").exists():
+        return IndexEntry(entry.name, entry.title, entry.source)
+    drawn = sorted((folder / "figures").glob("*.svg"))
+    figure = drawn[0].stem if drawn else None
+    return IndexEntry(entry.name, entry.title, entry.source, read_json(folder / "claims.json"), figure)
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as JSON knows them, so that what is written and what is read are equal."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+
+
+def _finite(data: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN or infinity: they become null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in data.items()}
+
+
+def _with_header(text: str) -> str:
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + text

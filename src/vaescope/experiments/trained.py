@@ -1,0 +1,126 @@
+"""Experiments whose cells are members of a stack: train (or load), then measure."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.data.arrays import Split
+from vaescope.experiments.base import Context, Experiment, Settings
+from vaescope.models import VAE, Member
+from vaescope.runs import Cell
+from vaescope.runs.files import Row
+from vaescope.training import MemberSpec, TrainSettings, train
+
+
+@dataclass(frozen=True)
+class TrainedSettings(Settings):
+    """Sizes and training of a stack."""
+
+    samples: int
+    """Split 70 / 20 / 10 into training, validation and test."""
+    epochs: int
+    patience: int
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+
+    def training(self, device: str) -> TrainSettings:
+        return TrainSettings(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            patience=self.patience,
+            device=device,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticData:
+    """Mixed sources, split, with the sources of the test part."""
+
+    observations: Split
+    test_sources: Float[Tensor, "T d"]
+
+
+class TrainedExperiment(Experiment):
+    """Cells with a `seed` and, if they differ, a `precision` and `beta`; one data set per seed."""
+
+    @abstractmethod
+    def model(self, settings: Any) -> VAE:
+        """The architecture all members share."""
+
+    @abstractmethod
+    def data(self, cell: Cell, settings: Any) -> SyntheticData:
+        """The observations a cell trains on; cells of one seed share them."""
+
+    @abstractmethod
+    def measure(self, member: Member, data: SyntheticData, settings: Any) -> Row:
+        """The columns of a finished member."""
+
+    def spec(self, cell: Cell, data: int) -> MemberSpec:
+        return MemberSpec(
+            seed=cell["seed"], precision=cell.get("precision", 1.0), beta=cell.get("beta", 1.0), data=data
+        )
+
+    def data_key(self, cell: Cell) -> Any:
+        """Cells with the same key share one data set."""
+        return cell["seed"]
+
+    def solve(self, cells: Sequence[Cell], settings: Any, context: Context) -> Iterator[list[Row]]:
+        data = {self.data_key(cell): self.data(cell, settings) for cell in cells}
+        self._train_missing(cells, data, settings, context)
+        yield [cell | self._row(cell, data[self.data_key(cell)], settings, context) for cell in cells]
+
+    def _row(self, cell: Cell, data: SyntheticData, settings: Any, context: Context) -> Row:
+        params, summary = context.run.load_weights(cell)
+        if summary["status"] != "finished":
+            return summary
+        spec = self.spec(cell, 0)
+        member = Member(self.model(settings), params, spec.seed, spec.beta, summary["used_precision"])
+        return summary | self.measure(member, data, settings)
+
+    def _train_missing(
+        self, cells: Sequence[Cell], data: dict[Any, SyntheticData], settings: Any, context: Context
+    ) -> None:
+        missing = [cell for cell in cells if not context.run.has_weights(cell)]
+        if not missing:
+            return
+        keys = list(dict.fromkeys(self.data_key(cell) for cell in missing))
+        splits = [data[key].observations for key in keys]
+        members = train(
+            self.model(settings),
+            torch.stack([s.train for s in splits]).float(),
+            torch.stack([s.validation for s in splits]).float(),
+            [self.spec(cell, keys.index(self.data_key(cell))) for cell in missing],
+            settings.training(context.device),
+            monitor=context.monitor,
+        )
+        pairs = list(zip(missing, members, strict=True))
+        context.run.add([row for pair in pairs for row in _epochs(*pair)], missing, "history")
+        for cell, member in pairs:
+            context.run.save_weights(cell, member.params, _summary(member))
+
+
+def _epochs(cell: Cell, member: Member) -> list[Row]:
+    names = list(member.history)
+    return [
+        cell | {"epoch": epoch} | dict(zip(names, values, strict=True))
+        for epoch, values in enumerate(zip(*member.history.values(), strict=True), start=1)
+    ]
+
+
+def _summary(member: Member) -> Row:
+    return {
+        "status": member.status,
+        "epochs": len(member.history["elbo"]),
+        "best_epoch": member.best_epoch,
+        "elbo": member.best_elbo if member.status == "finished" else None,
+        "used_precision": member.precision,
+        "diverged_at_step": member.diverged_at_step,
+    }

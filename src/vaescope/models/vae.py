@@ -1,0 +1,147 @@
+"""The variational autoencoder of a stack: networks, prior, posterior family and likelihood.
+
+A `VAE` holds no weights. Its functions take a dictionary of parameters whose first axis is the
+member, and data with the same first axis, so that one call serves one member or a hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope import randomness
+from vaescope.distributions import (
+    Normal,
+    Posterior,
+    Prior,
+    bernoulli,
+    family,
+    gaussian,
+    kl,
+    optimal_precision,
+)
+from vaescope.distributions.likelihoods import LIKELIHOODS, NOISES
+from vaescope.errors import InputError
+from vaescope.models.mlp import MLP, Params
+
+Map = Callable[[Tensor], Tensor]
+
+
+class Terms(NamedTuple):
+    """What every objective is made of, per member and sample, in nats."""
+
+    log_likelihood: Float[Tensor, "E B"]
+    kl: Float[Tensor, "E B"]
+    squared_error: Float[Tensor, "E B"]
+
+
+@dataclass(frozen=True)
+class VAE:
+    """Settings of one architecture; all members of a stack share it.
+
+    `decoder` replaces the learned decoder by a fixed map; `split_encoder` gives mean and scale
+    networks of their own. `noise` says where the precision comes from: `fixed` by the caller,
+    `learned` by gradient, or `optimal`, its maximum-likelihood value given the current errors.
+    """
+
+    observed_dim: int
+    latent_dim: int
+    hidden: tuple[int, ...] = (30, 30)
+    activation: str = "smooth_leaky_relu"
+    prior: Prior = field(default_factory=Normal)
+    posterior: str = "diagonal"
+    likelihood: str = "gaussian"
+    noise: str = "fixed"
+    decoder: Map | None = None
+    split_encoder: bool = False
+
+    def __post_init__(self) -> None:
+        if self.observed_dim < 1 or self.latent_dim < 1:
+            raise InputError(
+                f"a VAE needs observed_dim and latent_dim of at least 1, got {self.observed_dim}, {self.latent_dim}."
+            )
+        if self.likelihood not in LIKELIHOODS:
+            raise InputError(f"likelihood must be one of {', '.join(LIKELIHOODS)}, got {self.likelihood!r}.")
+        if self.noise not in NOISES:
+            raise InputError(f"noise must be one of {', '.join(NOISES)}, got {self.noise!r}.")
+        family(self.posterior)
+
+    # networks ---------------------------------------------------------------------------------
+
+    @property
+    def _encoders(self) -> tuple[MLP, ...]:
+        outputs = family(self.posterior).outputs(self.latent_dim)
+        ends = (self.latent_dim, outputs - self.latent_dim) if self.split_encoder else (outputs,)
+        names = ("encoder.mean", "encoder.scale") if self.split_encoder else ("encoder",)
+        return tuple(
+            MLP(name, (self.observed_dim, *self.hidden, end), self.activation)
+            for name, end in zip(names, ends, strict=True)
+        )
+
+    @property
+    def _decoder(self) -> MLP:
+        return MLP("decoder", (self.latent_dim, *reversed(self.hidden), self.observed_dim), self.activation)
+
+    def init(self, seeds: Sequence[int]) -> dict[str, Tensor]:
+        """Fresh parameters, a member per seed; a member's weights depend on its seed alone."""
+        members = [self._init_member(seed) for seed in seeds]
+        return {name: torch.stack([m[name] for m in members]) for name in members[0]}
+
+    def _init_member(self, seed: int) -> dict[str, Tensor]:
+        generator = randomness.generator(seed, "weights")
+        networks = (*self._encoders, *(() if self.decoder else (self._decoder,)))
+        params: dict[str, Tensor] = {}
+        for network in networks:
+            params |= network.init(generator)
+        if self.noise == "learned":
+            params["log_precision"] = torch.zeros(1)
+        return params
+
+    # the two directions -----------------------------------------------------------------------
+
+    def encode(self, params: Params, x: Float[Tensor, "E B n"]) -> Posterior:
+        """q(u|x), u the unbounded coordinate of the latents."""
+        outputs = torch.cat([network(params, x) for network in self._encoders], dim=-1)
+        return family(self.posterior).from_outputs(outputs, self.latent_dim)
+
+    def decode(self, params: Params, z: Float[Tensor, "E B d"]) -> Float[Tensor, "E B n"]:
+        """The decoder's output: the mean of x, or logits under a Bernoulli likelihood."""
+        return self.decoder(z) if self.decoder else self._decoder(params, z)
+
+    # the objective's parts --------------------------------------------------------------------
+
+    def terms(
+        self,
+        params: Params,
+        x: Float[Tensor, "E B n"],
+        noise: Float[Tensor, "E B d"],
+        precision: Float[Tensor, " E"],
+    ) -> Terms:
+        """Reconstruction and KL of every sample, with one draw of the latents."""
+        posterior = self.encode(params, x)
+        output = self.decode(params, self.prior.to_support(posterior.sample(noise)))
+        squared_error = (x - output).square().sum(-1)
+        if self.likelihood == "bernoulli":
+            log_likelihood = bernoulli(x, output)
+        else:
+            used = self.current_precision(params, precision, squared_error)
+            log_likelihood = gaussian(squared_error, self.observed_dim, used.unsqueeze(-1))
+        return Terms(log_likelihood, kl(posterior, self.prior), squared_error)
+
+    def current_precision(
+        self,
+        params: Params,
+        precision: Float[Tensor, " E"],
+        squared_error: Float[Tensor, "E B"] | None = None,
+    ) -> Float[Tensor, " E"]:
+        """γ² of every member: as given, as learned, or the optimum for these errors."""
+        if self.noise == "learned":
+            return params["log_precision"].squeeze(-1).exp()
+        if self.noise == "optimal" and squared_error is not None:
+            return optimal_precision(squared_error.mean(-1), self.observed_dim)
+        return precision

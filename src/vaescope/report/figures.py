@@ -1,0 +1,98 @@
+"""Drawing: one look for every figure, spreads over seeds always shown."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLOURS = ("#1f5fa8", "#d1592b", "#2c8a5b", "#8150a8", "#b08a1e", "#5d6b78")
+_STYLE: Any = {
+    "font.size": 11,
+    "font.family": "DejaVu Sans",
+    "axes.titlesize": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "axes.grid": True,
+    "grid.color": "#e4e7ea",
+    "grid.linewidth": 0.7,
+    "axes.edgecolor": "#6b7680",
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "lines.linewidth": 1.8,
+    "svg.hashsalt": "vaescope",
+    "figure.facecolor": "white",
+}
+
+
+def row_of_panels(count: int, *, width: float = 4.1, height: float = 3.7) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side, wide enough to be read at page width."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width * count, height), layout="constrained")
+        axes = figure.subplots(1, count, squeeze=False)[0]
+    return figure, list(axes)
+
+
+def spread(
+    axis: Axes,
+    x: Sequence[float],
+    values: Sequence[Sequence[float]],
+    *,
+    label: str,
+    dashed: bool = False,
+    colour: str | None = None,
+) -> None:
+    """The median over seeds as a line and the whole range as a band."""
+    with mpl.rc_context(_STYLE):
+        medians = [float(np.median(v)) if len(v) else np.nan for v in values]
+        style: Any = {"linestyle": "--", "marker": "s"} if dashed else {"linestyle": "-", "marker": "o"}
+        extra: Any = {} if colour is None else {"color": colour}
+        (line,) = axis.plot(x, medians, markersize=5, label=label, **style, **extra)
+        low = [float(np.min(v)) if len(v) else np.nan for v in values]
+        high = [float(np.max(v)) if len(v) else np.nan for v in values]
+        axis.fill_between(x, low, high, color=line.get_color(), alpha=0.16, linewidth=0)
+
+
+def crosses(axis: Axes, x: Sequence[float], y: Sequence[float | None], *, label: str) -> None:
+    """Published values, where there are any."""
+    known = [(a, b) for a, b in zip(x, y, strict=True) if b is not None]
+    if known:
+        axis.plot(*zip(*known, strict=True), "x", color="#222", markersize=7, markeredgewidth=1.6, label=label)
+
+
+def reference_slope(axis: Axes, x: Sequence[float], y: Sequence[float], *, power: float) -> None:
+    """A thin line of the theoretical slope through the last point."""
+    reference = [y[-1] * (value / x[-1]) ** power for value in x]
+    exponent = f"{power:g}".replace("-", "⁻").replace("1", "¹").replace("2", "²")
+    label = "slope of (γ²)" + exponent
+    axis.plot(x, reference, color="#6b7680", linewidth=1.2, linestyle=":", label=label)
+
+
+def finish(axis: Axes, *, title: str, x: str, y: str, log: str = "xy", legend: bool = True) -> None:
+    """Titles, units, scales and a legend."""
+    with mpl.rc_context(_STYLE):
+        axis.set_title(title)
+        axis.set_xlabel(x)
+        axis.set_ylabel(y)
+        if "x" in log:
+            axis.set_xscale("log")
+        if "y" in log:
+            axis.set_yscale("log")
+        if legend:
+            axis.legend()
+
+
+def svg(figure: Figure) -> str:
+    """The figure as SVG text, the same every time, with nothing before the <svg> tag."""
+    buffer = io.StringIO()
+    with mpl.rc_context(_STYLE):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]

@@ -1,0 +1,85 @@
+"""HTML pages: one per experiment and an index of all. Self-contained, no script, no network."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("vaescope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+)
+
+
+def number(value: Any) -> str:
+    """A value for a table cell: four significant digits for numbers, text as it is."""
+    if isinstance(value, float):
+        plain = value == 0 or 1e-3 <= abs(value) < 1e5
+        return f"{value:.4g}" if plain else f"{value:.2e}"
+    return "–" if value is None else str(value)
+
+
+_ENVIRONMENT.filters["number"] = number
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure on a page: SVG text made by this package, and a caption."""
+
+    name: str
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class ExperimentPage:
+    """Everything a page shows."""
+
+    name: str
+    title: str
+    source: str
+    about: str
+    profile: str
+    claims: Sequence[Mapping[str, Any]]
+    drawings: Sequence[Drawing]
+    tables: Mapping[str, Sequence[Mapping[str, Any]]]
+    settings: Mapping[str, Any]
+    published_settings: Mapping[str, Any]
+    trouble: Sequence[str] = ()
+    seconds: float | None = None
+    versions: Mapping[str, str] = field(default_factory=lambda: versions())
+
+
+def versions() -> dict[str, str]:
+    """What made this page."""
+    packages = ("vaescope", "torch", "numpy", "scipy", "scikit-learn")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+
+
+def experiment_page(page: ExperimentPage) -> str:
+    drawings = [(d.name, Markup(d.svg), d.caption) for d in page.drawings]
+    return _ENVIRONMENT.get_template("experiment.html").render(page=page, drawings=drawings)
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """One line of the index: an experiment, and what it found once it has run."""
+
+    name: str
+    title: str
+    source: str
+    claims: Sequence[Mapping[str, Any]] | None = None
+    figure: str | None = None
+
+    @property
+    def held(self) -> int:
+        return sum(bool(claim["holds"]) for claim in self.claims or ())
+
+
+def index_page(entries: Sequence[IndexEntry], profile: str) -> str:
+    return _ENVIRONMENT.get_template("index.html").render(entries=entries, profile=profile, versions=versions())

@@ -1,0 +1,76 @@
+"""Writing files so that a crash leaves the old one or the new one, never half of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vaescope.errors import RunError
+
+Row = dict[str, Any]
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write beside, flush to disk, rename."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {_reason(error)}; choose another --out.") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise RunError(f"cannot write {path}: {_reason(error)}.") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}; remove the folder to start anew.") from None
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as parquet; a column that a row lacks is null there."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = pa.table({name: [row.get(name) for row in rows] for name in names})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a parquet file, none if there is no such file."""
+    if not path.exists():
+        return []
+    try:
+        return pq.read_table(path, memory_map=False).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"cannot read {path}: {error}; remove it to measure anew.") from None
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,115 @@
+"""A run folder: settings, a row per member, histories, claims, figures, weights, and a page.
+
+A member's history is written before its weights, and its weights before its row in
+`results.parquet`: a row is never without them, and a member with weights is never trained again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from vaescope.errors import RunError
+from vaescope.runs.files import Row, read_json, read_rows, write_bytes, write_json, write_rows
+
+Cell = dict[str, Any]
+Identity = tuple[Any, ...]
+
+
+def cell_key(cell: Mapping[str, Any]) -> str:
+    """A name for a cell, good for a file.
+
+    >>> cell_key({"precision": 1000.0, "seed": 3})
+    'precision=1000_seed=3'
+    """
+    return "_".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in cell.items()
+    )
+
+
+class RunFolder:
+    """One experiment's folder, tied to the settings it was made with."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        """Open or begin a run; refuse a folder that was made with other settings (more seeds are fine)."""
+        self.path = path
+        file = path / "config.json"
+        if file.exists():
+            _refuse_other_settings(path, read_json(file), config)
+        write_json(file, config)
+
+    # tables -----------------------------------------------------------------------------------
+
+    def rows(self, cells: Sequence[Cell], table: str = "results") -> list[Row]:
+        """The rows that these cells have in a table, in the order of the cells."""
+        columns = list(cells[0]) if cells else []
+        known: dict[Identity, list[Row]] = {}
+        for row in read_rows(self._table(table)):
+            known.setdefault(_identity(row, columns), []).append(row)
+        return [row for cell in cells for row in known.get(_identity(cell, columns), [])]
+
+    def unfinished(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells without a row in the results."""
+        columns = list(cells[0]) if cells else []
+        done = {_identity(row, columns) for row in self.rows(cells)}
+        return [cell for cell in cells if _identity(cell, columns) not in done]
+
+    def add(self, rows: Sequence[Row], cells: Sequence[Cell], table: str = "results") -> None:
+        """Append the rows of these cells; rows they had before are replaced."""
+        columns = list(cells[0])
+        renewed = {_identity(cell, columns) for cell in cells}
+        kept = [row for row in read_rows(self._table(table)) if _identity(row, columns) not in renewed]
+        write_rows(self._table(table), [*kept, *rows])
+
+    def _table(self, name: str) -> Path:
+        return self.path / f"{name}.parquet"
+
+    # weights ----------------------------------------------------------------------------------
+
+    def _weights(self, cell: Cell) -> Path:
+        return self.path / "weights" / f"{cell_key(cell)}.safetensors"
+
+    def has_weights(self, cell: Cell) -> bool:
+        return self._weights(cell).exists()
+
+    def save_weights(self, cell: Cell, params: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
+        """A trained member: its weights, and how its training went, in one file."""
+        tensors = {name: value.contiguous() for name, value in params.items()}
+        write_bytes(self._weights(cell), save(tensors, metadata={"summary": json.dumps(summary)}))
+
+    def load_weights(self, cell: Cell) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        path = self._weights(cell)
+        try:
+            with safe_open(path, framework="pt") as file:
+                params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file, not a dict)
+                return params, json.loads(file.metadata()["summary"])
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"cannot read {path}: {error}; remove it to train this member anew.") from None
+
+
+def _identity(row: Mapping[str, Any], columns: Sequence[str]) -> Identity:
+    """What tells cells apart: the values of their columns."""
+    return tuple(row.get(name) for name in columns)
+
+
+def _refuse_other_settings(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    if old.get("experiment") != new["experiment"]:
+        raise RunError(
+            f"{path} holds a run of {old.get('experiment')!r}, not of {new['experiment']!r}; choose another --out."
+        )
+    before, after = old.get("settings", {}), new["settings"]
+    differing = [
+        f"{name} was {before.get(name)}, is {after.get(name)}"
+        for name in {**before, **after}
+        if name != "seeds" and before.get(name) != after.get(name)
+    ]
+    if differing:
+        raise RunError(
+            f"{path} was made with other settings ({'; '.join(differing)}); choose another --out or remove it."
+        )

@@ -1,0 +1,57 @@
+"""The variances an optimal near-deterministic posterior has."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.distributions import Normal, Prior, check_precision
+from vaescope.errors import InputError
+from vaescope.theory.jacobian import Decoder, column_norms, jacobians
+
+
+def check_support(z: Float[Tensor, "N d"], prior: Prior, name: str = "z") -> None:
+    """Points lie inside the support of a bounded prior."""
+    if prior.bounds is None:
+        return
+    low, high = prior.bounds
+    outside = ((z <= low) | (z >= high)).any(1)
+    if bool(outside.any()):
+        raise InputError(
+            f"{name} must lie inside the prior's support ({low}, {high}), but {int(outside.sum())} of "
+            f"{len(z)} points do not (the first is row {int(outside.nonzero()[0])})."
+        )
+
+
+def optimal_variance(
+    decoder: Decoder, z: Float[Tensor, "N d"], *, precision: float, prior: Prior | None = None
+) -> Float[Tensor, "N d"]:
+    r"""The posterior variances of a self-consistent encoder at z = g(x), up to O(1/γ⁴).
+
+    .. math:: \sigma_k^2 = \left( -(\log p_0)''(z_k) + \gamma^2 \|J_{:,k}(z)\|^2 \right)^{-1}
+
+    Reizinger et al. 2022, Eq. 12.
+
+    >>> optimal_variance(lambda z: 3 * z, torch.zeros(1, 2), precision=1.0)
+    tensor([[0.1000, 0.1000]])
+    """
+    prior = Normal() if prior is None else prior
+    gamma2 = float(check_precision(precision))
+    norms = column_norms(decoder, z)
+    check_support(z, prior)
+    return 1 / (prior.curvature(z) + gamma2 * norms.square())
+
+
+def optimal_covariance(
+    decoder: Decoder, z: Float[Tensor, "N d"], *, precision: float, prior: Prior | None = None
+) -> Float[Tensor, "N d d"]:
+    """Σ* = (Σ†⁻¹ + γ² JᵀJ)⁻¹, the covariance of an optimal full-covariance posterior.
+
+    Bonheme & Grzes 2023, Eq. 11, with γ² the precision (the paper writes γ for the variance).
+    """
+    prior = Normal() if prior is None else prior
+    gamma2 = float(check_precision(precision))
+    gram = torch.cat([J.mT @ J for J in jacobians(decoder, z)])
+    check_support(z, prior)
+    return torch.linalg.inv(torch.diag_embed(prior.curvature(z)) + gamma2 * gram)

@@ -1,0 +1,46 @@
+"""How a stack is trained, and what makes its members differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vaescope.distributions import check_precision
+from vaescope.errors import InputError
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Settings all members of a stack share."""
+
+    epochs: int = 100
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    patience: int = 20
+    """Epochs without a better validation ELBO after which a member is finished."""
+    compile: str = "auto"
+    """auto: compile when it pays; always; never."""
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "patience"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if not self.learning_rate > 0:
+            raise InputError(f"learning_rate must be > 0, got {self.learning_rate}.")
+        if self.compile not in ("auto", "always", "never"):
+            raise InputError(f"compile must be auto, always or never, got {self.compile!r}.")
+
+
+@dataclass(frozen=True)
+class MemberSpec:
+    """What one member has of its own: its seed, its γ² and β, and which data set it sees."""
+
+    seed: int
+    precision: float = 1.0
+    beta: float = 1.0
+    data: int = 0
+
+    def __post_init__(self) -> None:
+        check_precision(self.precision)
+        if not self.beta >= 0:
+            raise InputError(f"beta must be >= 0, got {self.beta}.")

@@ -1,0 +1,98 @@
+"""One optimisation step of a whole stack: loss, gradients and Adam in a single compiled graph."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from vaescope.models.vae import VAE
+from vaescope.objectives import Objective, elbo
+
+Step = Callable[..., tuple[Tensor, Tensor]]
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's published constants
+
+
+def make_step(model: VAE, objective: Objective) -> Step:
+    """A function that updates parameters and Adam's moments in place.
+
+    It returns the loss and the mean squared error of every member. Members never mix: a member
+    whose numbers stop being finite spoils only itself.
+    """
+
+    def step(
+        params: dict[str, Tensor],
+        moments: tuple[dict[str, Tensor], dict[str, Tensor]],
+        count: Tensor,
+        learning_rate: Tensor,
+        x: Tensor,
+        noise: Tensor,
+        precision: Tensor,
+        beta: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        def total(params: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            terms = model.terms(params, x, noise, precision)
+            losses = objective(terms, beta)
+            return losses.sum(), (losses, terms.squared_error.mean(-1))
+
+        gradients, (losses, errors) = torch.func.grad(total, has_aux=True)(params)
+        adam_(params, gradients, moments, count, learning_rate)
+        return losses, errors
+
+    return step
+
+
+def adam_(
+    params: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    moments: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
+    count: Tensor,
+    learning_rate: Tensor,
+) -> None:
+    """Adam (Kingma & Ba 2015, Alg. 1) in place; `count` is the number of steps done before this one."""
+    count.add_(1)
+    correct1, correct2 = 1 - BETA1**count, 1 - BETA2**count
+    for name, gradient in gradients.items():
+        first, second = moments[0][name], moments[1][name]
+        first.lerp_(gradient, 1 - BETA1)
+        second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+        update = (first / correct1) / ((second / correct2).sqrt() + EPSILON)
+        params[name].sub_(learning_rate * update)
+
+
+def make_validation(model: VAE) -> Callable[..., Tensor]:
+    """A function that gives the ELBO of every member, in nats per sample."""
+
+    def validation(params: dict[str, Tensor], x: Tensor, noise: Tensor, precision: Tensor) -> Tensor:
+        return elbo(model.terms(params, x, noise, precision))
+
+    return validation
+
+
+def has_compiler() -> bool:
+    """Whether a C++ compiler is at hand, which `torch.compile` needs on a CPU."""
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++", "cl"))
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled once for any number of members: every tensor's first axis may shrink.
+
+    (A single member is the exception: sizes of one are compiled apart.)
+    """
+    inner = torch.compile(function, isolate_recompiles=True)  # type: ignore[call-overload]
+    marked = False
+
+    def call(*args: Any) -> Any:
+        nonlocal marked
+        if not marked:
+            marked = True
+            for leaf in tree_leaves(args):
+                if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) > 1:
+                    torch._dynamo.mark_dynamic(leaf, 0)
+        return inner(*args)
+
+    return call
