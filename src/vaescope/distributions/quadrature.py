@@ -20,9 +20,9 @@ def _nodes(order: int) -> tuple[np.ndarray, np.ndarray]:
 def nodes(order: int, like: Tensor) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:
     """Nodes and weights (summing to one) for a standard normal variable.
 
-    >>> t, w = nodes(3, torch.zeros((), dtype=torch.float64))
-    >>> float((w * t**4).sum())  # the fourth moment of N(0, 1)
-    3.0000000000000...
+    >>> t, w = nodes(3, Tensor())
+    >>> round(float((w * t**4).sum()), 5)  # the fourth moment of N(0, 1)
+    3.0
     """
     t, w = _nodes(order)
     return like.new_tensor(t), like.new_tensor(w)
@@ -39,8 +39,8 @@ def grid(dim: int, order: int, like: Tensor) -> tuple[Float[Tensor, "Q d"], Floa
 def expectation(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, *, order: int = 32) -> Tensor:
     """E[function(u)] for u ~ N(mean, variance), elementwise; a sum over nodes, so smooth in both arguments.
 
-    >>> expectation(torch.square, torch.tensor(1.0), torch.tensor(4.0))
-    tensor(5.0000)
+    >>> expectation(lambda u: u**2, Tensor([1.0]), Tensor([4.0]))
+    tensor([5.0000])
     """
     t, w = nodes(order, mean)
     u = mean.unsqueeze(-1) + variance.sqrt().unsqueeze(-1) * t

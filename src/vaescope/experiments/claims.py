@@ -47,7 +47,7 @@ def show(value: float) -> str:
 def slope(x: Iterable[float], y: Iterable[float]) -> float:
     """Least-squares slope of log y on log x.
 
-    >>> round(slope([1, 10, 100], [5, 0.5, 0.05]), 9)
+    >>> round(slope([1.0, 10.0, 100.0], [5.0, 0.5, 0.05]), 9)
     -1.0
     """
     return float(np.polyfit(np.log(list(x)), np.log(list(y)), 1)[0])

@@ -176,7 +176,7 @@ def _three_panels(rows: Sequence[Row]) -> Figure:
     trained = [[_mean_variance(r) for r in g] for g in groups.values()]
     predicted = [[_mean_variance(r, "predicted_variance") for r in g] for g in groups.values()]
     figures.spread(axes[0], precisions, trained, label="trained encoder")
-    figures.reference_slope(axes[0], precisions, [float(np.median(v)) for v in trained], power=-1)
+    figures.reference_slope(axes[0], precisions, [float(np.median(v)) for v in trained], power=-1.0)
     figures.spread(axes[1], precisions, trained, label="trained encoder σ²")
     figures.spread(axes[1], precisions, predicted, label="Eq. 12, from the decoder", dashed=True)
     errors = [column(g, "reconstruction_mse") for g in groups.values()]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.theory.jacobian import Decoder, jacobians
+from vaescope.theory.derivatives import Decoder, jacobians
 
 
 def contrast_of_matrix(J: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:

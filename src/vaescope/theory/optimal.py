@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vaescope.distributions import Normal, Prior, check_precision
 from vaescope.errors import InputError
-from vaescope.theory.jacobian import Decoder, column_norms, jacobians
+from vaescope.theory.derivatives import Decoder, column_norms, jacobians
 
 
 def check_support(z: Float[Tensor, "N d"], prior: Prior, name: str = "z") -> None:

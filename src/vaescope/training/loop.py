@@ -24,7 +24,7 @@ from vaescope.objectives import Objective, beta_elbo
 from vaescope.training.batches import Batches
 from vaescope.training.monitor import Monitor, Silent
 from vaescope.training.settings import MemberSpec, TrainSettings
-from vaescope.training.step import compiled, has_compiler, make_step, make_validation
+from vaescope.training.step import adam_scales, compiled, has_compiler, make_step, make_validation
 
 VALIDATION_ROWS = 256  # rows of the validation set per call: small enough to stay in the cache
 
@@ -98,8 +98,8 @@ class _Run:
         self.moments = tuple({name: torch.zeros_like(p) for name, p in self.params.items()} for _ in range(2))
         self.best = {name: p.clone() for name, p in self.params.items()}
         self.kept: dict[int, dict[str, Tensor]] = {}
-        self.count = torch.zeros((), device=device)
-        self.learning_rate = torch.tensor(settings.learning_rate, device=device)
+        self.device = device
+        self.steps_done = 0
         self.precision = torch.tensor([spec.precision for spec in members], device=device)
         self.beta = torch.tensor([spec.beta for spec in members], device=device)
         self.batches = Batches(
@@ -136,9 +136,9 @@ class _Run:
     def _epoch(self) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
         losses, errors = [], []
         for x, noise in self.batches.epoch():
-            loss, error = self.step(
-                self.params, self.moments, self.count, self.learning_rate, x, noise, self.precision, self.beta
-            )
+            self.steps_done += 1
+            scales = adam_scales(self.steps_done, self.settings.learning_rate, self.device)
+            loss, error = self.step(self.params, self.moments, scales, x, noise, self.precision, self.beta)
             losses.append(loss)
             errors.append(error)
         return torch.stack(losses), torch.stack(errors)

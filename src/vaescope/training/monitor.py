@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
+@runtime_checkable
 class Monitor(Protocol):
     """Told by the training loop how far it is."""
 

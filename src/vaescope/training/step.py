@@ -27,8 +27,7 @@ def make_step(model: VAE, objective: Objective) -> Step:
     def step(
         params: dict[str, Tensor],
         moments: tuple[dict[str, Tensor], dict[str, Tensor]],
-        count: Tensor,
-        learning_rate: Tensor,
+        scales: Tensor,
         x: Tensor,
         noise: Tensor,
         precision: Tensor,
@@ -40,7 +39,7 @@ def make_step(model: VAE, objective: Objective) -> Step:
             return losses.sum(), (losses, terms.squared_error.mean(-1))
 
         gradients, (losses, errors) = torch.func.grad(total, has_aux=True)(params)
-        adam_(params, gradients, moments, count, learning_rate)
+        adam_(params, gradients, moments, scales)
         return losses, errors
 
     return step
@@ -50,18 +49,19 @@ def adam_(
     params: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor],
     moments: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
-    count: Tensor,
-    learning_rate: Tensor,
+    scales: Tensor,
 ) -> None:
-    """Adam (Kingma & Ba 2015, Alg. 1) in place; `count` is the number of steps done before this one."""
-    count.add_(1)
-    correct1, correct2 = 1 - BETA1**count, 1 - BETA2**count
+    """Adam (Kingma & Ba 2015, Alg. 1) in place, with the `scales` of `adam_scales`."""
     for name, gradient in gradients.items():
         first, second = moments[0][name], moments[1][name]
         first.lerp_(gradient, 1 - BETA1)
         second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-        update = (first / correct1) / ((second / correct2).sqrt() + EPSILON)
-        params[name].sub_(learning_rate * update)
+        params[name].sub_(scales[0] * first / (scales[1] * second.sqrt() + EPSILON))
+
+
+def adam_scales(step: int, learning_rate: float, device: torch.device) -> Tensor:
+    """Learning rate and bias corrections of one step, counted from 1: computed once, not per weight."""
+    return torch.tensor([learning_rate / (1 - BETA1**step), (1 - BETA2**step) ** -0.5], device=device)
 
 
 def make_validation(model: VAE) -> Callable[..., Tensor]:
@@ -92,7 +92,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
             marked = True
             for leaf in tree_leaves(args):
                 if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) > 1:
-                    torch._dynamo.mark_dynamic(leaf, 0)
+                    torch._dynamo.maybe_mark_dynamic(leaf, 0)
         return inner(*args)
 
     return call

@@ -1,0 +1,224 @@
+"""Model-steps per second: a stack of 100 against its rivals and against its own matrix products.
+
+One model-step is one optimisation step of one model: batch 64, three observed and three latent
+dimensions, two hidden layers of 30, Adam. All rivals run here, one after another, several rounds;
+the best round of each counts, because other work on a machine only ever slows a round down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import tempfile
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader, TensorDataset
+
+from vaescope.models import VAE
+from vaescope.objectives import beta_elbo
+from vaescope.training.batches import Batches
+from vaescope.training.step import adam_scales, compiled, make_step
+
+MEMBERS, BATCH, DIM, HIDDEN, SAMPLES = 100, 64, 3, 30, 6400
+SHAPES = [(DIM, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 2 * DIM), (DIM, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, DIM)]
+ROUNDS = 5
+
+
+def best(rounds: Callable[[], tuple[float, int]]) -> float:
+    """Model-steps per second of the best round; a round gives its seconds and model-steps."""
+    return max(steps / seconds for seconds, steps in (rounds() for _ in range(ROUNDS)))
+
+
+def timed(work: Callable[[], int]) -> tuple[float, int]:
+    begin = time.perf_counter()
+    steps = work()
+    return time.perf_counter() - begin, steps
+
+
+class StackEpoch:
+    """An epoch of the real loop: shuffling, noise, compiled step."""
+
+    def __init__(self) -> None:
+        model = VAE(DIM, DIM, hidden=(HIDDEN, HIDDEN))
+        seeds = list(range(MEMBERS))
+        data = torch.randn(1, SAMPLES, DIM)
+        self.params = model.init(seeds)
+        self.moments = tuple({name: torch.zeros_like(p) for name, p in self.params.items()} for _ in range(2))
+        self.count = 0
+        self.ones = torch.ones(MEMBERS)
+        self.batches = Batches(data, members=[(s, 0) for s in seeds], batch_size=BATCH, latent_dim=DIM)
+        self.step = compiled(make_step(model, beta_elbo))
+        self()
+
+    def __call__(self) -> int:
+        for x, noise in self.batches.epoch():
+            self.count += 1
+            scales = adam_scales(self.count, 1e-3, x.device)
+            self.step(self.params, self.moments, scales, x, noise, self.ones, self.ones)
+        return self.batches.steps * MEMBERS
+
+
+class SmoothLeakyReLU(nn.Module):
+    def forward(self, h: Tensor) -> Tensor:
+        return 0.2 * h + 0.8 * F.softplus(h)
+
+
+def mlp(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(inputs, HIDDEN),
+        SmoothLeakyReLU(),
+        nn.Linear(HIDDEN, HIDDEN),
+        SmoothLeakyReLU(),
+        nn.Linear(HIDDEN, outputs),
+    )
+
+
+class PlainVAE(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = mlp(DIM, 2 * DIM), mlp(DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, log_variance = self.encoder(x).chunk(2, dim=-1)
+        z = mean + (0.5 * log_variance).exp() * torch.randn_like(mean)
+        error = (x - self.decoder(z)).square().sum(-1)
+        kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1)
+        return (0.5 * error + kl).mean()
+
+
+class PlainEpoch:
+    """What most people write: nn.Module, DataLoader, torch.optim.Adam."""
+
+    def __init__(self) -> None:
+        self.model = PlainVAE()
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.loader = DataLoader(TensorDataset(torch.randn(SAMPLES, DIM)), batch_size=BATCH, shuffle=True)
+        self()
+
+    def __call__(self) -> int:
+        for (x,) in self.loader:
+            loss = self.model(x)
+            self.optimiser.zero_grad()
+            loss.backward()
+            self.optimiser.step()
+        return len(self.loader)
+
+
+class PythaeEpochs:
+    """pythae's own trainer on the same networks; its set-up before the first step is not counted."""
+
+    def __init__(self) -> None:
+        from pythae.models import VAE as PythaeVAE
+        from pythae.models import VAEConfig
+        from pythae.models.base.base_utils import ModelOutput
+        from pythae.models.nn import BaseDecoder, BaseEncoder
+
+        class Encoder(BaseEncoder):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = mlp(DIM, 2 * DIM)
+
+            def forward(self, x: Tensor) -> ModelOutput:
+                mean, log_variance = self.net(x).chunk(2, dim=-1)
+                return ModelOutput(embedding=mean, log_covariance=log_variance)
+
+        class Decoder(BaseDecoder):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = mlp(DIM, DIM)
+
+            def forward(self, z: Tensor) -> ModelOutput:
+                return ModelOutput(reconstruction=self.net(z))
+
+        config = VAEConfig(input_dim=(DIM,), latent_dim=DIM, reconstruction_loss="mse")
+        self.model = PythaeVAE(config, encoder=Encoder(), decoder=Decoder())
+        self.data = torch.randn(SAMPLES, DIM)
+
+    def __call__(self) -> tuple[float, int]:
+        from pythae.data.datasets import BaseDataset
+        from pythae.trainers import BaseTrainer, BaseTrainerConfig
+
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+            settings = BaseTrainerConfig(output_dir=folder, num_epochs=1, learning_rate=1e-3, no_cuda=True)
+            trainer = BaseTrainer(self.model, BaseDataset(self.data, torch.zeros(SAMPLES)), training_config=settings)
+            trainer.prepare_training()
+            return timed(lambda: trainer.train_step(epoch=1) is None or SAMPLES // BATCH)
+
+
+class Products:
+    """The batched matrix products of one step alone: forward, input gradients, weight gradients."""
+
+    def __init__(self) -> None:
+        self.inputs = [torch.randn(MEMBERS, BATCH, i) for i, _ in SHAPES]
+        self.weights = [torch.randn(MEMBERS, i, o) for i, o in SHAPES]
+        self.gradients = [torch.randn(MEMBERS, BATCH, o) for _, o in SHAPES]
+
+    def __call__(self) -> int:
+        for _ in range(50):
+            for a, w, g in zip(self.inputs, self.weights, self.gradients, strict=True):
+                torch.bmm(a, w)
+                torch.bmm(g, w.mT)
+                torch.bmm(a.mT, g)
+        return 50 * MEMBERS
+
+
+def where_the_step_goes(epoch: StackEpoch) -> Table:
+    """The share of an epoch's time by kind of work, from the profiler."""
+    with profile(activities=[ProfilerActivity.CPU]) as record:
+        epoch()
+    kinds = {
+        "matrix products": 0.0,
+        "random numbers and shuffling": 0.0,
+        "gathering batches": 0.0,
+        "compiled kernels": 0.0,
+    }
+    total = 0.0
+    for event in record.key_averages():
+        own = event.self_cpu_time_total
+        total += own
+        name = event.key
+        if "bmm" in name:
+            kinds["matrix products"] += own
+        elif name in ("aten::randn", "aten::normal_", "aten::randperm"):
+            kinds["random numbers and shuffling"] += own
+        elif name in ("aten::index", "aten::stack", "aten::cat", "aten::copy_"):
+            kinds["gathering batches"] += own
+        elif "Compiled" in name or "Torch-Compiled" in name or name.startswith(("cpp_fused", "graph")):
+            kinds["compiled kernels"] += own
+    kinds["rest: allocation, dispatch, guards"] = total - sum(kinds.values())
+    table = Table("where an epoch's time goes", "share", box=None)
+    for kind, own in kinds.items():
+        table.add_row(kind, f"{100 * own / total:.0f} %")
+    return table
+
+
+def main() -> None:
+    logging.disable(logging.WARNING)
+    stack, plain, pythae, products = StackEpoch(), PlainEpoch(), PythaeEpochs(), Products()
+    speed = {
+        f"stack of {MEMBERS}, compiled": best(lambda: timed(stack)),
+        "one-model PyTorch loop": best(lambda: timed(plain)),
+        "pythae's trainer": best(pythae),
+        "matrix products alone": best(lambda: timed(products)),
+    }
+    mine = next(iter(speed.values()))
+    table = Table("what", "model-steps/s", "ms per model-step", "stack is", box=None)
+    for name, value in speed.items():
+        table.add_row(name, f"{value:,.0f}", f"{1e3 / value:.4f}", f"{mine / value:.2f}x as fast")
+    console = Console(width=110)
+    console.print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, best of {ROUNDS} rounds")
+    console.print(table)
+    console.print(f"stack / matrix products, time: {speed['matrix products alone'] / mine:.2f}")
+    console.print(where_the_step_goes(stack))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The command line: answers at once, and every mistake is one line and exit code 2."""
+
+import subprocess
+import sys
+
+import pytest
+
+from vaescope import cli
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from vaescope.cli import main; main()", *arguments], capture_output=True, text=True
+    )
+
+
+def refuse(capsys, *arguments: str) -> str:
+    sys.argv = ["vaescope", *arguments]
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error
+    return error
+
+
+@pytest.fixture(autouse=True)
+def keep_arguments(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["vaescope"])
+
+
+def test_help_and_list():
+    for arguments in (["--help"], []):
+        done = run(*arguments)
+        assert done.returncode == 0
+        assert "reproduce" in done.stdout
+    listed = run("reproduce", "--list")
+    assert listed.returncode == 0
+    assert "self-consistency" in listed.stdout
+    assert run("version").stdout.strip() == "0.1.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce"], "name experiments, or use --all; --list shows them"),
+        (["reproduce", "nonsense"], "no experiment is called 'nonsense'; choose from: "),
+        (["reproduce", "self-consistency", "--profile", "fast"], "profile must be quick or paper, got 'fast'"),
+        (["reproduce", "self-consistency", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments, message):
+    assert message in refuse(capsys, *arguments)
+
+
+def test_a_missing_device_is_one_line(capsys, tmp_path):
+    error = refuse(capsys, "reproduce", "self-consistency", "--device", "warp", "--out", str(tmp_path / "o"))
+    assert "device 'warp' is not available here" in error
+
+
+def test_an_unwritable_folder_is_one_line(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot write" in refuse(capsys, "reproduce", "self-consistency", "--out", str(tmp_path / "file"))
+
+
+def test_a_folder_of_other_settings_is_one_line_and_untouched(capsys, tmp_path):
+    run_folder = tmp_path / "self-consistency"
+    run_folder.mkdir()
+    config = '{"experiment": "self-consistency", "profile": "quick", "settings": {"seeds": 4, "epochs": 1}}'
+    (run_folder / "config.json").write_text(config)
+    error = refuse(capsys, "reproduce", "self-consistency", "--out", str(tmp_path))
+    assert "made with other settings" in error
+    assert (run_folder / "config.json").read_text() == config
+    assert [p.name for p in run_folder.iterdir()] == ["config.json"]

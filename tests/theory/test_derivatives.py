@@ -1,0 +1,115 @@
+"""Jacobians against reverse mode, and the refusals of a decoder that cannot be differentiated."""
+
+import pytest
+import torch
+
+import vaescope as vs
+from vaescope.theory import (
+    column_norms,
+    conformal_contrast,
+    contrast_of_matrix,
+    global_contrast,
+    ima_contrast,
+    jacobian,
+)
+
+
+def conv_decoder(dtype=torch.float64):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 16),
+        torch.nn.Unflatten(1, (4, 2, 2)),
+        torch.nn.Tanh(),
+        torch.nn.ConvTranspose2d(4, 2, 4, 2, 1),
+    ).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_jacobian_is_reverse_modes_and_keeps_the_dtype(dtype):
+    decoder, z = conv_decoder(dtype), torch.randn(5, 3, dtype=dtype)
+    J = jacobian(decoder, z)
+    expected = torch.vmap(torch.func.jacrev(lambda point: decoder(point.unsqueeze(0)).flatten()))(z)
+    assert J.shape == (5, 2 * 4 * 4, 3)
+    assert J.dtype == dtype
+    torch.testing.assert_close(J, expected)
+    torch.testing.assert_close(column_norms(decoder, z), expected.norm(dim=1))
+
+
+def test_chunks_change_nothing(monkeypatch):
+    decoder, z = conv_decoder(), torch.randn(7, 3, dtype=torch.float64)
+    whole = ima_contrast(decoder, z)
+    monkeypatch.setattr("vaescope.theory.derivatives.CHUNK_ELEMENTS", 200)
+    torch.testing.assert_close(ima_contrast(decoder, z), whole)
+
+
+def test_contrast_by_determinants():
+    J = torch.randn(20, 6, 3, dtype=torch.float64)
+    expected = J.norm(dim=1).log().sum(1) - 0.5 * torch.logdet(J.mT @ J)
+    torch.testing.assert_close(contrast_of_matrix(J), expected)
+
+
+def test_contrast_is_zero_for_orthogonal_columns_and_unmoved_by_scaling():
+    Q = torch.linalg.qr(torch.randn(8, 6, 3, dtype=torch.float64)).Q
+    assert float(contrast_of_matrix(Q * torch.tensor([1e-3, 1.0, 1e4])).max()) < 1e-12
+    J = torch.randn(8, 6, 3, dtype=torch.float64)
+    torch.testing.assert_close(contrast_of_matrix(J * torch.tensor([3.0, 0.1, 7.0])), contrast_of_matrix(J))
+    assert (contrast_of_matrix(J) > 0).all()
+
+
+def test_rank_deficient_jacobians_give_infinity_never_nan():
+    column = torch.randn(5, 1, dtype=torch.float64)
+    cases = [
+        torch.cat([column, 2 * column], 1),
+        torch.cat([column, 0 * column], 1),
+        torch.randn(2, 3, dtype=torch.float64),
+    ]
+    for J in cases:
+        assert float(contrast_of_matrix(J)) == torch.inf
+    nearly = torch.tensor([[1.0, 1.0], [0.0, 1e-9]], dtype=torch.float64)
+    assert float(contrast_of_matrix(nearly)) == pytest.approx(20.723, abs=1e-3)  # -log 1e-9
+
+
+def test_global_contrast_is_the_mean_of_local_ones():
+    # rotating columns: every local contrast is ½ log 2 but the mean Jacobian is something else
+    def swirl(z):
+        return torch.stack([z[:, 0] + z[:, 1], z[:, 1]], 1) * (1 + z[:, :1] * 0)
+
+    value, stderr = global_contrast(swirl, torch.randn(50, 2, dtype=torch.float64))
+    assert value == pytest.approx(0.5 * torch.log(torch.tensor(2.0)).item())
+    assert stderr == pytest.approx(0.0, abs=1e-12)
+
+
+def test_conformal_contrast_separates_conformal_from_merely_orthogonal():
+    z = vs.Uniform(-0.5, 0.5).sample(20, 3, generator=torch.Generator().manual_seed(0))
+    assert float(conformal_contrast(vs.data.mixings.Moebius(3, seed=0), z).max()) < 1e-12
+    stretched = conformal_contrast(lambda p: p * torch.tensor([1.0, 2.0, 4.0]), z)
+    norms = torch.tensor([1.0, 4.0, 16.0], dtype=torch.float64)
+    torch.testing.assert_close(stretched, (1.5 * norms.mean().log() - 0.5 * norms.log().sum()).expand(20))
+
+
+class NoForwardMode(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z):
+        return z * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+@pytest.mark.parametrize(
+    ("decoder", "z", "message"),
+    [
+        (lambda z: z.sum(), torch.zeros(3, 2), "decoder must map"),
+        (lambda z: 1.0, torch.zeros(3, 2), "decoder must map"),
+        (lambda z: z / 0, torch.zeros(3, 2), "decoder returned NaN"),
+        (NoForwardMode.apply, torch.zeros(3, 2), "differentiable in forward mode"),
+        (lambda z: z, torch.zeros(3), "z must be a floating-point tensor"),
+        (lambda z: z, torch.zeros(3, 2, dtype=torch.int64), "z must be a floating-point tensor"),
+        (lambda z: z, torch.tensor([[torch.nan]]), "z must be finite"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_refusals_name_the_argument(decoder, z, message):
+    with pytest.raises(vs.InputError, match=message):
+        jacobian(decoder, z)
