@@ -1,0 +1,98 @@
+"""The ELBO's gap and what it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vaescope.distributions import DiagonalGaussian, FullGaussian, IsotropicGaussian, Normal, Posterior, Prior
+from vaescope.errors import InputError
+from vaescope.theory.derivatives import Decoder
+from vaescope.theory.ima import ima_contrast
+from vaescope.theory.marginal import LARGEST_DIM, log_marginal
+from vaescope.theory.projection import elbo, project
+
+
+@dataclass(frozen=True, eq=False)
+class Gap:
+    """log p(x) - ELBO = family + amortisation, per point, in nats.
+
+    `family` is what no Gaussian of the family can avoid, and tends to `contrast`, the IMA contrast
+    of the decoder at the projection's mean, as γ → ∞. `amortisation` is what this encoder loses
+    beyond it. Both are non-negative up to numerical error. `converged` is the projection's.
+    """
+
+    log_marginal: Float[Tensor, " N"]
+    stderr: Float[Tensor, " N"]
+    elbo_star: Float[Tensor, " N"]
+    elbo: Float[Tensor, " N"]
+    contrast: Float[Tensor, " N"]
+    converged: Bool[Tensor, " N"]
+    pareto_k: Float[Tensor, " N"] | None
+
+    @property
+    def family(self) -> Float[Tensor, " N"]:
+        return self.log_marginal - self.elbo_star
+
+    @property
+    def amortisation(self) -> Float[Tensor, " N"]:
+        return self.elbo_star - self.elbo
+
+    @property
+    def total(self) -> Float[Tensor, " N"]:
+        return self.log_marginal - self.elbo
+
+
+def gap(
+    decoder: Decoder,
+    x: Float[Tensor, "N ..."],
+    posterior: Posterior,
+    *,
+    precision: float,
+    prior: Prior | None = None,
+    method: str | None = None,
+) -> Gap:
+    """Split the gap of an encoder whose posteriors for x are given (in u, the unbounded coordinate).
+
+    The family that is projected on is that of `posterior`. `method` is how log p(x) is found:
+    by default quadrature up to four latents, importance sampling above.
+
+    >>> W = torch.tensor([[1.0, 0.5], [0.0, 1.0]], dtype=torch.float64)
+    >>> q = DiagonalGaussian(torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64))
+    >>> split = gap(lambda z: z @ W.T, torch.zeros(1, 2, dtype=torch.float64), q, precision=1e8)
+    >>> torch.allclose(split.family, split.contrast)
+    True
+    """
+    prior = Normal() if prior is None else prior
+    full = as_full(posterior)
+    start = prior.to_support(full.mean)
+    best = project(decoder, x, precision=precision, prior=prior, start=start, family=_family_name(posterior))
+    dim = full.mean.shape[1]
+    method = method or ("quadrature" if dim <= min(4, LARGEST_DIM) else "importance")
+    likelihood = log_marginal(decoder, x, precision=precision, prior=prior, method=method, start=best.mean)
+    return Gap(
+        log_marginal=likelihood.value,
+        stderr=likelihood.stderr,
+        elbo_star=best.elbo,
+        elbo=elbo(decoder, x, full, precision=precision, prior=prior),
+        contrast=ima_contrast(decoder, best.mean),
+        converged=best.converged,
+        pareto_k=likelihood.pareto_k,
+    )
+
+
+def as_full(posterior: Posterior) -> FullGaussian:
+    """Any Gaussian as one with a Cholesky factor."""
+    if isinstance(posterior, FullGaussian):
+        return posterior
+    return FullGaussian(posterior.mean, torch.diag_embed(posterior.marginal_variance.sqrt()))
+
+
+def _family_name(posterior: Posterior) -> str:
+    names = {DiagonalGaussian: "diagonal", IsotropicGaussian: "isotropic", FullGaussian: "full"}
+    if type(posterior) not in names:
+        raise InputError(f"posterior must be one of vaescope's Gaussians, got {type(posterior).__name__}.")
+    return names[type(posterior)]

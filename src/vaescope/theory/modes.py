@@ -1,0 +1,76 @@
+"""Finding latents: Levenberg–Marquardt for all points and several starts at once."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope import randomness
+from vaescope.theory.problem import Problem
+
+STARTS = 8
+STEPS = 200
+
+
+def find_mode(problem: Problem, start: Float[Tensor, "N d"] | None = None) -> Float[Tensor, "N d"]:
+    """The u that maximises log p(x, u), from the given start or the best of several."""
+    if start is not None:
+        return _climb(problem, start)
+    best, height = None, None
+    for candidate in _starts(problem):
+        u = _climb(problem, candidate)
+        value = problem.log_joint(u.unsqueeze(1)).squeeze(1)
+        if best is None or height is None:
+            best, height = u, value
+        better = value > height
+        best, height = torch.where(better[:, None], u, best), torch.where(better, value, height)
+    assert best is not None
+    return best
+
+
+def _starts(problem: Problem) -> list[Tensor]:
+    """The prior's centre, and draws from the prior that are the same for every point."""
+    generator = randomness.generator(0, "starts")
+    draws = problem.prior.sample(STARTS - 1, problem.dim, generator=generator, dtype=torch.float64)
+    centre = torch.full((1, problem.dim), problem.prior.start(), dtype=torch.float64)
+    starts = torch.cat([centre, problem.prior.from_support(draws)]).to(problem.x)
+    return [start.expand(len(problem.x), -1) for start in starts]
+
+
+def _climb(problem: Problem, start: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
+    """Levenberg–Marquardt on log p(x, u); points that have arrived are left alone."""
+    u = start.clone()
+    damping = torch.full((len(u),), 1e-3, dtype=u.dtype, device=u.device)
+    height = problem.log_joint(u.unsqueeze(1)).squeeze(1)
+    active = torch.arange(len(u), device=u.device)
+    for _ in range(STEPS):
+        if not len(active):
+            break
+        part = problem.take(active)
+        step, decrement = _step(part, u[active], damping[active])
+        trial = u[active] + step
+        value = part.log_joint(trial.unsqueeze(1)).squeeze(1)
+        better = value >= height[active]
+        u[active] = torch.where(better[:, None], trial, u[active])
+        height[active] = torch.where(better, value, height[active])
+        damping[active] = torch.where(better, damping[active] / 5, damping[active] * 4).clamp(1e-14, 1e12)
+        active = active[(decrement > 1e-12) & (damping[active] < 1e10)]
+    return u
+
+
+def _step(problem: Problem, u: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+    """A damped Gauss–Newton step, and its predicted gain."""
+    steps, gains = [], []
+    for part in problem.chunks(problem.dim):
+        chunk = problem.take(part)
+        output, J = chunk.linearise(u[part])
+        slope = torch.func.grad(lambda v, chunk=chunk: chunk.log_prior(v).sum())(u[part])
+        gradient = slope + problem.precision * torch.einsum("nij,ni->nj", J, chunk.x - output)
+        curvature = torch.diag_embed(chunk.prior_curvature(u[part])) + problem.precision * J.mT @ J
+        diagonal = curvature.diagonal(dim1=1, dim2=2)
+        damped = curvature + torch.diag_embed(damping[part, None] * diagonal)
+        step = torch.linalg.solve(damped, gradient)
+        steps.append(step)
+        gains.append((gradient * step).sum(-1))
+    return torch.cat(steps), torch.cat(gains)

@@ -1,0 +1,46 @@
+"""Decoders the theory is tested on, each with a law of its own."""
+
+import torch
+
+import vaescope as vs
+from vaescope.data.mixings import Compose, LinearMap, Mixing, Moebius, OrthogonalMLP, TriangularMLP
+from vaescope.data.pieces import Affine
+
+
+class Wide:
+    """Two latents, five outputs: n > d."""
+
+    dim = 2
+
+    def __init__(self, seed: int = 3) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.first = torch.randn(2, 8, dtype=torch.float64, generator=generator)
+        self.second = 0.5 * torch.randn(8, 5, dtype=torch.float64, generator=generator)
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(z @ self.first.to(z)) @ self.second.to(z)
+
+
+def scaled(dim: int, scale: float) -> Mixing:
+    return Mixing(dim, [Affine(scale * torch.eye(dim, dtype=torch.float64))])
+
+
+SMOOTH = {
+    "orthogonal, d=1": (OrthogonalMLP(1, seed=0), vs.Normal()),
+    "orthogonal, d=2": (OrthogonalMLP(2, seed=0), vs.Normal()),
+    "orthogonal, d=3": (OrthogonalMLP(3, seed=1), vs.Normal()),
+    # scaled up, so that γ² = 1e3 is near-deterministic: their own Jacobians are small
+    "triangular": (Compose(TriangularMLP(2, seed=4), scaled(2, 20.0)), vs.Normal()),
+    "moebius and linear, uniform": (
+        Compose(Moebius(2, seed=3, scale=20.0), LinearMap(2, contrast=0.3, seed=0)),
+        vs.Uniform(-0.5, 0.5),
+    ),
+    "wide, n > d": (Wide(), vs.Normal()),
+}
+
+
+def latents(name: str, count: int = 40, seed: int = 0) -> torch.Tensor:
+    """Latents in the body of the prior: the border of a box is reached only as γ → ∞."""
+    decoder, prior = SMOOTH[name]
+    z = prior.sample(count, decoder.dim, generator=torch.Generator().manual_seed(seed))
+    return z.clamp(-1.5, 1.5) if prior.bounds is None else 0.6 * z

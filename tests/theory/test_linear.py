@@ -1,0 +1,79 @@
+"""Closed forms of the linear VAE against torch.distributions, and the corollaries of the paper."""
+
+import math
+
+import pytest
+import torch
+from torch import distributions as td
+
+import vaescope as vs
+from vaescope.theory import contrast_of_matrix, linear
+
+
+@pytest.fixture
+def W():
+    return torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_likelihood_is_torchs(W):
+    x = torch.randn(5, 6, dtype=torch.float64)
+    covariance = W @ W.T + torch.eye(6, dtype=torch.float64) / 3.0
+    expected = td.MultivariateNormal(torch.zeros(6, dtype=torch.float64), covariance).log_prob(x)
+    torch.testing.assert_close(linear.log_likelihood(x, W, 3.0), expected)
+
+
+def test_posterior_by_the_textbook(W):
+    x = torch.randn(5, 6, dtype=torch.float64)
+    mean, covariance = linear.posterior(x, W, 3.0)
+    exact = torch.linalg.inv(torch.eye(3, dtype=torch.float64) + 3.0 * W.T @ W)
+    torch.testing.assert_close(covariance, exact)
+    torch.testing.assert_close(mean, 3.0 * x @ W @ exact)
+
+
+def test_the_elbo_by_its_definition(W):
+    x = torch.randn(5, 6, dtype=torch.float64)
+    mean, exact = linear.posterior(x, W, 3.0)
+    D = linear.optimal_variance(W, 3.0)
+    q = td.MultivariateNormal(mean, torch.diag(D).expand(5, 3, 3))
+    divergence = td.kl_divergence(q, td.MultivariateNormal(mean, exact.expand(5, 3, 3)))
+    torch.testing.assert_close(divergence, linear.gap(W, 3.0).expand(5))
+    torch.testing.assert_close(linear.elbo(x, W, 3.0), linear.log_likelihood(x, W, 3.0) - divergence)
+
+
+def test_the_gap_has_the_half_that_the_paper_drops(W):
+    M = W.T @ W + torch.eye(3, dtype=torch.float64) / 3.0
+    expected = 0.5 * (M.diagonal().log().sum() - torch.logdet(M))
+    torch.testing.assert_close(linear.gap(W, 3.0), expected)
+
+
+def test_the_gap_tends_to_the_contrast_and_vanishes_without_precision(W):
+    torch.testing.assert_close(linear.gap(W, 1e12), contrast_of_matrix(W))
+    torch.testing.assert_close(linear.limit(W), contrast_of_matrix(W))
+    assert float(linear.gap(W, 1e-9)) < 1e-8
+
+
+def test_orthogonal_columns_leave_no_gap_at_any_precision():
+    Q = torch.linalg.qr(torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))).Q
+    for precision in (1e-3, 1.0, 1e6):
+        assert float(linear.gap(Q * torch.tensor([0.1, 1.0, 10.0]), precision)) < 1e-12  # Corollary 1
+
+
+def test_nearly_collinear_columns_lose_no_digits():
+    for angle in (1e-3, 1e-5, 1e-7):
+        W = torch.tensor([[1.0, 1.0], [0.0, angle]], dtype=torch.float64)
+        # ½ log[(1 + 1/γ²)(1 + angle² + 1/γ²) / ((1 + 1/γ²)(1 + angle² + 1/γ²) - 1)], γ² = 1e40: -log sin
+        assert float(linear.gap(W, 1e40)) == pytest.approx(-math.log(math.sin(math.atan(angle))), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: linear.gap(torch.eye(2), 0.0), "precision must be > 0"),
+        (lambda: linear.gap(torch.full((2, 2), torch.nan), 1.0), "W must be a finite matrix"),
+        (lambda: linear.log_likelihood(torch.zeros(3, 5), torch.eye(2), 1.0), r"x must have shape \(N, 2\)"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_refusals(call, message):
+    with pytest.raises(vs.InputError, match=message):
+        call()

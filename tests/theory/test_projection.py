@@ -1,0 +1,208 @@
+"""The projection: exact where closed forms exist, optimal everywhere, with the rates theory proves."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vaescope as vs
+from tests.theory.decoders import SMOOTH, Wide, latents
+from vaescope.data.mixings import OrthogonalMLP
+from vaescope.distributions import FullGaussian
+from vaescope.experiments.claims import slope
+from vaescope.theory import elbo, ima_contrast, linear, log_marginal, optimal_variance, project
+from vaescope.theory.rules import ladder, rule
+
+
+def linear_case(d: int, precision: float, *, collinear: bool, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    W = torch.randn(d + 2, d, dtype=torch.float64, generator=generator)
+    if collinear and d > 1:
+        W[:, 1] = W[:, 0] + 1e-4 * W[:, 1]
+    z = torch.randn(4, d, dtype=torch.float64, generator=generator)
+    x = z @ W.T + torch.randn(4, d + 2, dtype=torch.float64, generator=generator) / math.sqrt(precision)
+    return W, x
+
+
+@pytest.mark.parametrize("collinear", [False, True])
+@pytest.mark.parametrize("precision", [1e-1, 1e2, 1e5, 1e8])
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 6])
+def test_linear_vae_projection_quadrature_and_closed_forms_agree(d, precision, collinear):
+    W, x = linear_case(d, precision, collinear=collinear)
+
+    def decoder(z):
+        return z @ W.T
+
+    found = project(decoder, x, precision=precision, latent_dim=d)
+    likelihood = log_marginal(decoder, x, precision=precision, latent_dim=d)
+    assert found.converged.all()
+    close = {"rtol": 1e-8, "atol": 0.0}
+    torch.testing.assert_close(found.elbo, linear.elbo(x, W, precision), **close)
+    torch.testing.assert_close(found.variance, linear.optimal_variance(W, precision).expand(4, d), **close)
+    torch.testing.assert_close(likelihood.value, linear.log_likelihood(x, W, precision), **close)
+    if not collinear:  # with collinear columns the mean itself is ill-conditioned
+        torch.testing.assert_close(found.mean, linear.posterior(x, W, precision)[0], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", ["isotropic", "full"])
+def test_linear_vae_other_families(family):
+    W, x = linear_case(3, 50.0, collinear=False)
+    found = project(lambda z: z @ W.T, x, precision=50.0, latent_dim=3, family=family)
+    mean, covariance = linear.posterior(x, W, 50.0)
+    torch.testing.assert_close(found.mean, mean, rtol=1e-7, atol=1e-9)
+    if family == "full":
+        torch.testing.assert_close(found.posterior.covariance, covariance.expand(4, 3, 3), rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(found.elbo, linear.log_likelihood(x, W, 50.0), rtol=1e-9, atol=0)
+    else:
+        # the best isotropic variance is the inverse of the mean posterior precision
+        expected = 3 / torch.linalg.inv(covariance).trace()
+        torch.testing.assert_close(found.variance, expected.expand(4, 3), rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gap_and_variance_reach_their_limits_at_rate_one(name):
+    decoder, prior = SMOOTH[name]
+    z = latents(name)
+    x = decoder(z)
+    precisions = [1e3, 1e4, 1e5, 1e6]
+    contrast, gaps, variances = ima_contrast(decoder, z), [], []
+    for precision in precisions:
+        found = project(decoder, x, precision=precision, prior=prior, start=z)
+        likelihood = log_marginal(decoder, x, precision=precision, prior=prior, start=z)
+        assert found.converged.all()
+        assert float(found.gradient_norm.max()) <= 1e-8
+        assert (found.elbo <= likelihood.value + 1e-9).all()
+        gaps.append(float((likelihood.value - found.elbo - contrast).abs().mean()))
+        predicted = optimal_variance(decoder, z, precision=precision, prior=prior)
+        variances.append(float((found.variance / predicted - 1).abs().mean()))
+    assert slope(precisions, variances) == pytest.approx(-1, abs=0.05)
+    if decoder.dim > 1:  # one latent has no contrast, and its gap falls faster
+        assert slope(precisions, gaps) == pytest.approx(-1, abs=0.05)
+    else:
+        assert slope(precisions, gaps) < -0.9
+
+
+def test_the_measured_values_of_the_two_dimensional_case():
+    # gap - c_IMA at 1e2, 1e4, 1e6 is of order 1e-2, 1e-4, 1e-6
+    decoder, _ = SMOOTH["orthogonal, d=2"]
+    z = torch.randn(200, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for precision, order in ((1e2, 1e-2), (1e4, 1e-4), (1e6, 1e-6)):
+        found = project(decoder, decoder(z), precision=precision)
+        likelihood = log_marginal(decoder, decoder(z), precision=precision)
+        miss = float((likelihood.value - found.elbo - ima_contrast(decoder, z)).abs().mean())
+        assert 1 < miss / order < 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SMOOTH)),
+    precision=st.sampled_from([1.0, 30.0, 1e3, 1e5]),
+    seed=st.integers(0, 10_000),
+    size=st.floats(1e-3, 2.0),
+)
+def test_no_other_gaussian_beats_the_projection(name, precision, seed, size):
+    decoder, prior = SMOOTH[name]
+    z = latents(name, 3)
+    x = decoder(z)
+    best = project(decoder, x, precision=precision, prior=prior, start=z)
+    generator = torch.Generator().manual_seed(seed)
+    sd = best.posterior.marginal_variance.sqrt()
+    shift = size * sd * torch.randn(sd.shape, dtype=torch.float64, generator=generator)
+    scale = sd * torch.exp(size * torch.randn(sd.shape, dtype=torch.float64, generator=generator))
+    other = FullGaussian(best.posterior.mean + shift, torch.diag_embed(scale))
+    rival = elbo(decoder, x, other, precision=precision, prior=prior)
+    assert (rival[best.converged] <= best.elbo[best.converged] + 1e-7).all()
+
+
+@pytest.mark.parametrize("name", ["orthogonal, d=2", "wide, n > d", "moebius and linear, uniform"])
+def test_a_search_without_a_start_finds_the_same(name):
+    decoder, prior = SMOOTH[name]
+    z = latents(name)
+    x = decoder(z)
+    informed = project(decoder, x, precision=1e4, prior=prior, start=z)
+    blind = project(lambda p: decoder(p), x, precision=1e4, prior=prior, latent_dim=2)
+    assert (blind.elbo >= informed.elbo - 1e-6)[blind.converged].all()
+    assert float(blind.converged.double().mean()) > 0.9
+
+
+def test_families_are_nested():
+    decoder, _ = SMOOTH["orthogonal, d=3"]
+    x = decoder(latents("orthogonal, d=3", 10))
+    values = [project(decoder, x, precision=1e3, family=f).elbo for f in ("isotropic", "diagonal", "full")]
+    likelihood = log_marginal(decoder, x, precision=1e3).value
+    for smaller, larger in zip(values, [*values[1:], likelihood], strict=True):
+        assert (smaller <= larger + 1e-9).all()
+
+
+def test_points_that_do_not_converge_are_marked(monkeypatch):
+    monkeypatch.setattr("vaescope.theory.projection.STEPS", 0)
+    decoder, _ = SMOOTH["triangular"]
+    found = project(decoder, decoder(latents("triangular")), precision=1e2)
+    assert not found.converged.any()
+
+
+def test_chunks_change_nothing(monkeypatch):
+    decoder, x = Wide(), Wide()(latents("wide, n > d", 9))
+    whole = project(decoder, x, precision=1e2)
+    monkeypatch.setattr("vaescope.theory.problem.CHUNK_NUMBERS", 1000)
+    parts = project(decoder, x, precision=1e2)
+    torch.testing.assert_close(parts.elbo, whole.elbo, rtol=1e-12, atol=0)
+
+
+def test_images_are_flattened_and_float32_stays_float32():
+    decoder = Wide()
+    z = latents("wide, n > d", 6)
+    flat = project(decoder, decoder(z), precision=1e2)
+    image = project(lambda p: decoder(p).unflatten(1, (5, 1)), decoder(z).unflatten(1, (5, 1)), precision=1e2, start=z)
+    torch.testing.assert_close(image.elbo, flat.elbo, rtol=1e-9, atol=0)
+    single = project(lambda p: decoder(p), decoder(z).float(), precision=1e2, start=z.float())
+    assert single.mean.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 4, 5, 9])
+def test_rules_integrate_quadratics_exactly(dim):
+    like = torch.zeros((), dtype=torch.float64)
+    for order in ladder(dim):
+        nodes, weights = rule(dim, order, like)
+        torch.testing.assert_close(weights.sum(), like + 1)
+        torch.testing.assert_close(
+            nodes.T @ (weights[:, None] * nodes), torch.eye(dim, dtype=torch.float64), atol=1e-10, rtol=0
+        )
+        assert float((weights @ nodes).abs().max()) < 1e-12
+
+
+def test_quasi_random_rule_agrees_with_a_grid(monkeypatch):
+    decoder = OrthogonalMLP(3, seed=2)
+    x = decoder(torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    grid = project(decoder, x, precision=1e3)
+    monkeypatch.setattr("vaescope.theory.rules.LARGEST_GRID", 30)
+    random = project(decoder, x, precision=1e3)
+    torch.testing.assert_close(random.elbo, grid.elbo, atol=2e-3, rtol=0)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"precision": 0.0}, "precision must be > 0"),
+        ({"precision": -2.0}, "precision must be > 0"),
+        ({"decoder": lambda z: z.sum()}, "decoder must map"),
+        ({"decoder": lambda z: z[:, :1]}, "decoder gives 1 outputs per point, but x has 2"),
+        ({"decoder": lambda z: z * torch.nan}, "decoder returned NaN"),
+        ({"x": torch.full((2, 2), torch.nan)}, "x must be finite"),
+        ({"x": torch.zeros(2)}, "x must be a floating-point tensor"),
+        ({"start": torch.zeros(2, 2, dtype=torch.int64)}, "start must be a floating-point tensor"),
+        (
+            {"prior": vs.Uniform(0.0, 1.0), "start": torch.full((2, 2), 2.0)},
+            r"start must lie inside the prior's support \(0.0, 1.0\)",
+        ),
+        ({"family": "banana"}, "family must be"),
+        ({"latent_dim": None, "start": None}, "latent_dim is needed"),
+    ],
+)
+def test_refusals_name_the_argument(change, message):
+    call = {"decoder": lambda z: z, "x": torch.zeros(2, 2), "precision": 1.0, "latent_dim": 2} | change
+    with pytest.raises(vs.InputError, match=message):
+        project(call.pop("decoder"), call.pop("x"), **call)
