@@ -32,6 +32,18 @@ class Entry:
 
 CATALOGUE = (
     Entry(
+        "beta-precision",
+        "beta_precision",
+        "A β-VAE is a VAE with another decoder precision",
+        "Reizinger et al. 2022, appendix 6.3",
+    ),
+    Entry(
+        "linear-vae",
+        "linear_vae",
+        "Linear VAEs: the gap in closed form, and the axes it singles out",
+        "Reizinger et al. 2022, appendix 10.1",
+    ),
+    Entry(
         "self-consistency",
         "self_consistency",
         "The encoder inverts the decoder as the decoder's noise vanishes",

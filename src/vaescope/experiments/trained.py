@@ -52,15 +52,32 @@ class TrainedExperiment(Experiment):
     """Cells with a `seed` and, if they differ, a `precision` and `beta`; one data set per seed."""
 
     @abstractmethod
-    def model(self, settings: Any) -> VAE:
-        """The architecture all members share."""
+    def model(self, cell: Cell, settings: Any) -> VAE:
+        """The architecture of a cell; cells of one stack share it."""
+
+    def stack_key(self, cell: Cell) -> Any:
+        """Cells with the same key are trained as one stack."""
+        return None
+
+    def train_stack(
+        self, model: VAE, data: Sequence[Split], specs: Sequence[MemberSpec], settings: Any, context: Context
+    ) -> list[Member]:
+        """Train the members of one stack on these data sets."""
+        return train(
+            model,
+            torch.stack([s.train for s in data]).float(),
+            torch.stack([s.validation for s in data]).float(),
+            specs,
+            settings.training(context.device),
+            monitor=context.monitor,
+        )
 
     @abstractmethod
     def data(self, cell: Cell, settings: Any) -> SyntheticData:
         """The observations a cell trains on; cells of one seed share them."""
 
     @abstractmethod
-    def measure(self, member: Member, data: SyntheticData, settings: Any) -> Row:
+    def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: Any) -> Row:
         """The columns of a finished member."""
 
     def spec(self, cell: Cell, data: int) -> MemberSpec:
@@ -73,17 +90,19 @@ class TrainedExperiment(Experiment):
         return cell["seed"]
 
     def solve(self, cells: Sequence[Cell], settings: Any, context: Context) -> Iterator[list[Row]]:
-        data = {self.data_key(cell): self.data(cell, settings) for cell in cells}
-        self._train_missing(cells, data, settings, context)
-        yield [cell | self._row(cell, data[self.data_key(cell)], settings, context) for cell in cells]
+        for key in dict.fromkeys(self.stack_key(cell) for cell in cells):
+            stack = [cell for cell in cells if self.stack_key(cell) == key]
+            data = {self.data_key(cell): self.data(cell, settings) for cell in stack}
+            self._train_missing(stack, data, settings, context)
+            yield [cell | self._row(cell, data[self.data_key(cell)], settings, context) for cell in stack]
 
     def _row(self, cell: Cell, data: SyntheticData, settings: Any, context: Context) -> Row:
         params, summary = context.run.load_weights(cell)
         if summary["status"] != "finished":
             return summary
         spec = self.spec(cell, 0)
-        member = Member(self.model(settings), params, spec.seed, spec.beta, summary["used_precision"])
-        return summary | self.measure(member, data, settings)
+        member = Member(self.model(cell, settings), params, spec.seed, spec.beta, summary["used_precision"])
+        return summary | self.measure(cell, member, data, settings)
 
     def _train_missing(
         self, cells: Sequence[Cell], data: dict[Any, SyntheticData], settings: Any, context: Context
@@ -92,14 +111,12 @@ class TrainedExperiment(Experiment):
         if not missing:
             return
         keys = list(dict.fromkeys(self.data_key(cell) for cell in missing))
-        splits = [data[key].observations for key in keys]
-        members = train(
-            self.model(settings),
-            torch.stack([s.train for s in splits]).float(),
-            torch.stack([s.validation for s in splits]).float(),
+        members = self.train_stack(
+            self.model(missing[0], settings),
+            [data[key].observations for key in keys],
             [self.spec(cell, keys.index(self.data_key(cell))) for cell in missing],
-            settings.training(context.device),
-            monitor=context.monitor,
+            settings,
+            context,
         )
         pairs = list(zip(missing, members, strict=True))
         context.run.add([row for pair in pairs for row in _epochs(*pair)], missing, "history")

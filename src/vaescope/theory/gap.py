@@ -13,7 +13,7 @@ from vaescope.errors import InputError
 from vaescope.theory.derivatives import Decoder
 from vaescope.theory.ima import ima_contrast
 from vaescope.theory.marginal import LARGEST_DIM, log_marginal
-from vaescope.theory.projection import elbo, project
+from vaescope.theory.projection import Projection, elbo, project
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +27,18 @@ class Gap:
 
     log_marginal: Float[Tensor, " N"]
     stderr: Float[Tensor, " N"]
-    elbo_star: Float[Tensor, " N"]
     elbo: Float[Tensor, " N"]
     contrast: Float[Tensor, " N"]
-    converged: Bool[Tensor, " N"]
+    projection: Projection
     pareto_k: Float[Tensor, " N"] | None
+
+    @property
+    def elbo_star(self) -> Float[Tensor, " N"]:
+        return self.projection.elbo
+
+    @property
+    def converged(self) -> Bool[Tensor, " N"]:
+        return self.projection.converged
 
     @property
     def family(self) -> Float[Tensor, " N"]:
@@ -76,10 +83,9 @@ def gap(
     return Gap(
         log_marginal=likelihood.value,
         stderr=likelihood.stderr,
-        elbo_star=best.elbo,
         elbo=elbo(decoder, x, full, precision=precision, prior=prior),
         contrast=ima_contrast(decoder, best.mean),
-        converged=best.converged,
+        projection=best,
         pareto_k=likelihood.pareto_k,
     )
 

@@ -25,7 +25,7 @@ ORDERS = (5, 9, 15, 25, 41)
 LARGEST_GRID = 20_000
 SAMPLES = 4000
 FREEDOM = 5.0  # of the Student proposal: tails heavier than any posterior under a Gaussian prior
-RESOLVED = 1e-11
+RESOLVED = 1e-10
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,9 @@
 """The training loop: E members side by side, each stopping when it is done.
 
-A member is finished when its validation ELBO has not improved for `patience` epochs, and keeps its
-best weights. A member whose loss stops being finite is marked diverged, with the step. Both leave
-the stack at the end of the epoch, and from then on cost nothing.
+A member is finished when its objective on the validation data (the ELBO, unless β differs from one)
+has not improved for `patience` epochs, and keeps its best weights. A member whose loss stops being
+finite is marked diverged, with the step. Both leave the stack at the end of the epoch, and from
+then on cost nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Record:
 
     spec: MemberSpec
     status: str = "training"
+    best_score: float = -math.inf
     best_elbo: float = -math.inf
     best_epoch: int = 0
     diverged_at_step: int | None = None
@@ -144,23 +146,25 @@ class _Run:
         return torch.stack(losses), torch.stack(errors)
 
     @torch.no_grad()
-    def _validate(self) -> Float[Tensor, " E"]:
+    def _validate(self) -> Float[Tensor, "2 E"]:
+        """ELBO and objective of every member."""
         samples = self.validation_data.shape[1]
-        total = torch.zeros_like(self.precision)
+        total = torch.zeros(2, len(self.rows), device=self.device)
         data_of = torch.tensor([self.records[row].spec.data for row in self.rows])
         for first in range(0, samples, VALIDATION_ROWS):
             x = self.validation_data[:, first : first + VALIDATION_ROWS][data_of]
             noise = self.validation_noise[:, first : first + VALIDATION_ROWS].contiguous()
             # the last, shorter part runs uncompiled: it is not worth a compilation of its own
-            evaluate = self.validation if x.shape[1] == VALIDATION_ROWS else make_validation(self.model)
-            total += x.shape[1] * evaluate(self.params, x, noise, self.precision)
+            evaluate = self.validation if x.shape[1] == VALIDATION_ROWS else self.eager_validation
+            total += x.shape[1] * evaluate(self.params, x, noise, self.precision, self.beta)
         return total / samples
 
-    def _note(self, epoch: int, losses: Tensor, elbos: Tensor) -> None:
+    def _note(self, epoch: int, losses: Tensor, validation: Float[Tensor, "2 E"]) -> None:
         """Write down what happened to every member in this epoch; keep weights that are its best."""
         finite = losses.isfinite()
         bad_step = torch.where(finite.all(0), -1, (~finite).int().argmax(0)).tolist()
-        means, values = losses.mean(0).tolist(), elbos.tolist()
+        means = losses.mean(0).tolist()
+        values, scores = validation.tolist()
         improved = []
         for row, index in enumerate(self.rows):
             record = self.records[index]
@@ -170,8 +174,8 @@ class _Run:
                 offset = bad_step[row] if bad_step[row] >= 0 else len(losses) - 1
                 record.status = "diverged"
                 record.diverged_at_step = (epoch - 1) * len(losses) + offset + 1
-            elif values[row] > record.best_elbo:
-                record.best_elbo, record.best_epoch = values[row], epoch
+            elif scores[row] > record.best_score:
+                record.best_score, record.best_elbo, record.best_epoch = scores[row], values[row], epoch
                 improved.append(row)
             elif epoch - record.best_epoch >= self.settings.patience:
                 record.status = "finished"
@@ -237,7 +241,8 @@ class _Run:
     # compiling --------------------------------------------------------------------------------
 
     def _functions(self, objective: Objective) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        step, validation = make_step(self.model, objective), make_validation(self.model)
+        step, validation = make_step(self.model, objective), make_validation(self.model, objective)
+        self.eager_validation = validation
         if not self._compile_pays():
             return step, validation
         if not has_compiler():

@@ -64,11 +64,12 @@ def adam_scales(step: int, learning_rate: float, device: torch.device) -> Tensor
     return torch.tensor([learning_rate / (1 - BETA1**step), (1 - BETA2**step) ** -0.5], device=device)
 
 
-def make_validation(model: VAE) -> Callable[..., Tensor]:
-    """A function that gives the ELBO of every member, in nats per sample."""
+def make_validation(model: VAE, objective: Objective) -> Callable[..., Tensor]:
+    """A function that gives every member's ELBO and its own objective (to be maximised): (2, E)."""
 
-    def validation(params: dict[str, Tensor], x: Tensor, noise: Tensor, precision: Tensor) -> Tensor:
-        return elbo(model.terms(params, x, noise, precision))
+    def validation(params: dict[str, Tensor], x: Tensor, noise: Tensor, precision: Tensor, beta: Tensor) -> Tensor:
+        terms = model.terms(params, x, noise, precision)
+        return torch.stack([elbo(terms), -objective(terms, beta)])
 
     return validation
 
