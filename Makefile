@@ -27,6 +27,7 @@ test: lint
 
 bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.stack
+	$(BIN)/python -m benchmarks.theory
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -38,6 +39,10 @@ class Posterior(ABC):
     @abstractmethod
     def sample(self, noise: Tensor) -> Tensor:
         """The draw that belongs to standard normal noise in the shape of the mean."""
+
+    def at(self, index: int) -> Self:
+        """The posterior at one place of the first axis (one member of a stack)."""
+        return type(self)(**{name: value[index] for name, value in vars(self).items()})
 
     @staticmethod
     @abstractmethod

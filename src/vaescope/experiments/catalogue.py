@@ -49,6 +49,18 @@ CATALOGUE = (
         "The encoder inverts the decoder as the decoder's noise vanishes",
         "Reizinger et al. 2022, Fig. 2",
     ),
+    Entry(
+        "elbo-gap",
+        "elbo_gap",
+        "ELBO* tends to the IMA-regularised likelihood, not to the likelihood",
+        "Reizinger et al. 2022, Fig. 4",
+    ),
+    Entry(
+        "covariance-structure",
+        "covariance_structure",
+        "What the posterior's covariance family asks of the decoder",
+        "conjectures of Reizinger et al. 2022, §6",
+    ),
 )
 
 

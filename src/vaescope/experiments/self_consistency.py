@@ -14,7 +14,7 @@ from torch import Tensor
 from vaescope import metrics, randomness, theory
 from vaescope.data.arrays import split
 from vaescope.data.mixings import OrthogonalMLP
-from vaescope.distributions import DiagonalGaussian, Normal
+from vaescope.distributions import Normal
 from vaescope.experiments.base import column
 from vaescope.experiments.claims import Claim, slope
 from vaescope.experiments.trained import SyntheticData, TrainedExperiment, TrainedSettings
@@ -126,10 +126,7 @@ def _per_latent(name: str, values: Tensor) -> Row:
 
 def _exact(member: Member, x: Tensor, precision: float) -> Row:
     """The same quantities from the exact projection of the trained decoder, and the gap it splits."""
-    posterior = member.posterior(x)
-    assert isinstance(posterior, DiagonalGaussian)
-    encoder = DiagonalGaussian(posterior.mean[0], posterior.variance[0])
-    split = theory.gap(member.decode, x, encoder, precision=precision)
+    split = theory.gap(member.decode, x, member.posterior(x), precision=precision)
     best, kept = split.projection, split.converged
     error = (x - member.decode(best.mean)).square()
     return _per_latent("exact_variance", best.variance[kept]) | {

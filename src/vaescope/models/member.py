@@ -41,20 +41,19 @@ class Member:
         return self.model.prior
 
     def posterior(self, x: Float[Tensor, "N n"]) -> Posterior:
-        """q(u|x) with a leading member axis of one, u the unbounded coordinate of the latents."""
-        return self.model.encode(self._params(x), x.unsqueeze(0))
+        """q(u|x), u the unbounded coordinate of the latents."""
+        return self.model.encode(self._params(x), x.unsqueeze(0)).at(0)
 
     def encode(self, x: Float[Tensor, "N n"]) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
         """Mean and variance of q(z|x)."""
         posterior = self.posterior(x)
-        mean, variance = self.prior.moments(posterior.mean, posterior.marginal_variance)
-        return mean[0], variance[0]
+        return self.prior.moments(posterior.mean, posterior.marginal_variance)
 
     def sample(self, x: Float[Tensor, "N n"], generator: torch.Generator) -> Float[Tensor, "N d"]:
         """One draw of z from q(z|x) for every x."""
         posterior = self.posterior(x)
         noise = torch.randn(posterior.mean.shape, generator=generator, dtype=x.dtype)
-        return self.prior.to_support(posterior.sample(noise.to(x.device)))[0]
+        return self.prior.to_support(posterior.sample(noise.to(x.device)))
 
     def decode(self, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n"]:
         """Mean of p(x|z)."""

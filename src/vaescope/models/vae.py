@@ -45,8 +45,9 @@ class VAE:
     """Settings of one architecture; all members of a stack share it.
 
     `decoder` replaces the learned decoder by a fixed map; `split_encoder` gives mean and scale
-    networks of their own. `noise` says where the precision comes from: `fixed` by the caller,
-    `learned` by gradient, or `optimal`, its maximum-likelihood value given the current errors.
+    networks of their own; `encoder_input` is a fixed map before them, such as standardisation.
+    `noise` says where the precision comes from: `fixed` by the caller, `learned` by gradient, or
+    `optimal`, its maximum-likelihood value given the current errors.
     """
 
     observed_dim: int
@@ -59,6 +60,7 @@ class VAE:
     noise: str = "fixed"
     decoder: Map | None = None
     split_encoder: bool = False
+    encoder_input: Map | None = None
 
     def __post_init__(self) -> None:
         if self.observed_dim < 1 or self.latent_dim < 1:
@@ -106,6 +108,7 @@ class VAE:
 
     def encode(self, params: Params, x: Float[Tensor, "E B n"]) -> Posterior:
         """q(u|x), u the unbounded coordinate of the latents."""
+        x = self.encoder_input(x) if self.encoder_input else x
         outputs = torch.cat([network(params, x) for network in self._encoders], dim=-1)
         return family(self.posterior).from_outputs(outputs, self.latent_dim)
 

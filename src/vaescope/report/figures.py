@@ -97,3 +97,26 @@ def svg(figure: Figure) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     return re.sub(r"\s*<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+
+
+def strips(
+    axis: Axes,
+    names: Sequence[str],
+    values: Sequence[Sequence[float]],
+    *,
+    label: str,
+    offset: float = 0.0,
+    index: int = 0,
+) -> None:
+    """A column of dots per name, every dot a seed, with a bar at the median."""
+    colour = COLOURS[index]
+    with mpl.rc_context(_STYLE):
+        for place, column in enumerate(values):
+            axis.plot([place + offset] * len(column), column, "o", color=colour, markersize=4.5, alpha=0.55)
+            if len(column):
+                axis.hlines(
+                    float(np.median(column)), place + offset - 0.12, place + offset + 0.12, color=colour, lw=2.4
+                )
+        axis.plot([], [], "o", color=colour, markersize=5, label=label)
+        axis.set_xticks(range(len(names)), names)
+        axis.set_xlim(-0.5, len(names) - 0.5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -74,27 +73,19 @@ def gap(
     True
     """
     prior = Normal() if prior is None else prior
-    full = as_full(posterior)
-    start = prior.to_support(full.mean)
+    start = prior.to_support(posterior.mean)
     best = project(decoder, x, precision=precision, prior=prior, start=start, family=_family_name(posterior))
-    dim = full.mean.shape[1]
+    dim = posterior.mean.shape[1]
     method = method or ("quadrature" if dim <= min(4, LARGEST_DIM) else "importance")
     likelihood = log_marginal(decoder, x, precision=precision, prior=prior, method=method, start=best.mean)
     return Gap(
         log_marginal=likelihood.value,
         stderr=likelihood.stderr,
-        elbo=elbo(decoder, x, full, precision=precision, prior=prior),
+        elbo=elbo(decoder, x, posterior, precision=precision, prior=prior),
         contrast=ima_contrast(decoder, best.mean),
         projection=best,
         pareto_k=likelihood.pareto_k,
     )
-
-
-def as_full(posterior: Posterior) -> FullGaussian:
-    """Any Gaussian as one with a Cholesky factor."""
-    if isinstance(posterior, FullGaussian):
-        return posterior
-    return FullGaussian(posterior.mean, torch.diag_embed(posterior.marginal_variance.sqrt()))
 
 
 def _family_name(posterior: Posterior) -> str:

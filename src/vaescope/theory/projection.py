@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vaescope.distributions import FullGaussian, Normal, Prior, kl
+from vaescope.distributions import FullGaussian, Normal, Posterior, Prior, kl
 from vaescope.errors import InputError
 from vaescope.theory.derivatives import Decoder, check_latents
 from vaescope.theory.families import Family, make_family
@@ -98,16 +98,24 @@ def project(
 def elbo(
     decoder: Decoder,
     x: Float[Tensor, "N ..."],
-    posterior: FullGaussian,
+    posterior: Posterior,
     *,
     precision: float,
     prior: Prior | None = None,
 ) -> Float[Tensor, " N"]:
     """The ELBO of any Gaussian posterior (in u), by the finest quadrature used here."""
     prior = Normal() if prior is None else prior
+    posterior = as_full(posterior)
     dim = posterior.mean.shape[-1]
     problem = make_problem(decoder, x, precision=precision, prior=prior, dim=dim, probe=posterior.mean)
     return _elbo(problem, posterior.mean, posterior.scale, rule(dim, ladder(dim)[-1], posterior.mean))
+
+
+def as_full(posterior: Posterior) -> FullGaussian:
+    """Any Gaussian as one with a Cholesky factor."""
+    if isinstance(posterior, FullGaussian):
+        return posterior
+    return FullGaussian(posterior.mean, torch.diag_embed(posterior.marginal_variance.sqrt()))
 
 
 def latent_dimension(decoder: Decoder, start: Tensor | None, latent_dim: int | None) -> int:
@@ -162,7 +170,7 @@ def _newton(problem: Problem, shape: Family, mean: Tensor, factor: Tensor, fine:
         # the coarse rule's Hessian serves every order, it only has to point the way; for the few
         # points it leads astray the fine one is worth its price
         hessian = _hessian(part, shape, mean[active], factor[active], coarse if iteration < PATIENT else fine)
-        step = _ascent(hessian, gradient[active])
+        step = _ascent(hessian, gradient[active], problem.dim)
         moved = _line_search(part, shape, mean[active], factor[active], value[active], gradient[active], step, fine)
         gain = (moved[2] - value[active]).abs()
         stuck = (gain == 0) & (moved[3].norm(dim=1) >= gradient[active].norm(dim=1))
@@ -171,14 +179,19 @@ def _newton(problem: Problem, shape: Family, mean: Tensor, factor: Tensor, fine:
     return mean, factor, gradient.norm(dim=1)
 
 
-def _ascent(hessian: Tensor, gradient: Tensor) -> Tensor:
-    """Newton's step with every curvature turned downhill and kept away from zero."""
+def _ascent(hessian: Tensor, gradient: Tensor, dim: int) -> Tensor:
+    """Newton's step with every curvature turned downhill and kept away from zero.
+
+    Scales may change by a factor of e² at a time; means may go far, as they must where columns of
+    the Jacobian are nearly parallel and the posterior is much longer than any diagonal Gaussian.
+    """
     values, vectors = torch.linalg.eigh(-hessian)
     largest = values.abs().amax(-1, keepdim=True)
-    values = values.abs().clamp_min(1e-10 * largest)
+    values = values.abs().clamp_min(1e-14 * largest)
     along = torch.einsum("nji,nj->ni", vectors, gradient) / values
     step = torch.einsum("nij,nj->ni", vectors, along)
-    return step * (2 / step.norm(dim=1, keepdim=True).clamp_min(1e-300)).clamp(max=1)
+    widest = step[:, dim:].abs().amax(1, keepdim=True)
+    return step * (2 / widest.clamp_min(1e-300)).clamp(max=1)
 
 
 def _line_search(
