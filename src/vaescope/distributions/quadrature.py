@@ -7,14 +7,20 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
 @cache
-def _nodes(order: int) -> tuple[np.ndarray, np.ndarray]:
+def _hermite(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     nodes, weights = np.polynomial.hermite_e.hermegauss(order)
-    return nodes, weights / weights.sum()
+    return tuple(nodes.tolist()), tuple((weights / weights.sum()).tolist())
+
+
+@torch.compiler.assume_constant_result  # else a compiled step would find the nodes anew every time
+def _nodes(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return _hermite(order)
 
 
 def nodes(order: int, like: Tensor) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:

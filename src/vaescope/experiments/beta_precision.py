@@ -31,7 +31,7 @@ DIM = 3
 class BetaPrecisionSettings(TrainedSettings):
     """Every β is trained twice: as a β-VAE at γ₀², and as a VAE at γ₀²/β."""
 
-    betas: tuple[float, ...] = (0.25, 1.0, 4.0, 16.0)
+    betas: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0)
     precision: float = 1e3
 
 
@@ -107,8 +107,10 @@ def _gradient_mismatch(member: Member, x: torch.Tensor, beta: float, precision: 
 
     def gradient(weight: float, gamma2: float) -> torch.Tensor:
         def loss(values: dict[str, torch.Tensor]) -> torch.Tensor:
-            terms = member.model.terms(values, x[None].double(), noise[None], torch.tensor([gamma2]).double())
-            return beta_elbo(terms, torch.tensor([weight]).double()).sum()
+            terms = member.model.terms(
+                values, x[None].double(), noise[None], torch.tensor([gamma2], dtype=torch.float64)
+            )
+            return beta_elbo(terms, torch.tensor([weight], dtype=torch.float64)).sum()
 
         return torch.cat([g.flatten() for g in torch.func.grad(loss)(params).values()])
 

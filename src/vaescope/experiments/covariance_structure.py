@@ -57,7 +57,7 @@ class CovarianceStructure(TrainedExperiment):
         "was found is stated either way."
     )
     profiles: ClassVar = {
-        "quick": CovarianceSettings(seeds=4, samples=12_000, epochs=80, patience=80, learning_rate=2e-3),
+        "quick": CovarianceSettings(seeds=4, samples=12_000, epochs=200, patience=60, learning_rate=2e-3),
         "paper": CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30),
     }
 

@@ -268,7 +268,8 @@ def _exact(cell: Cell, data: SyntheticData, settings: ElboGapSettings) -> Row:
         x = x + noise / math.sqrt(precision)
     best = theory.project(decoder, x, precision=precision, prior=case.prior, start=z)
     kept = best.converged
-    contrast = theory.ima_contrast(decoder, z)
+    # c_IMA stands at g(x); off the decoder's image that is where the projection's mean tends to
+    contrast = theory.ima_contrast(decoder, best.mean if case.noisy else z)
     options = {"precision": precision, "prior": case.prior, "start": z}
     log_p = theory.log_marginal(decoder, x, method="flow" if case.flow else "quadrature", **options).value
     return {

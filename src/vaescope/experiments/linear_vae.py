@@ -31,7 +31,7 @@ LIMIT_PRECISIONS = tuple(10.0**k for k in range(-2, 9))
 
 @dataclass(frozen=True)
 class LinearSettings(TrainedSettings):
-    precisions: tuple[float, ...] = (1e1, 1e2, 1e3)
+    precisions: tuple[float, ...] = (1.0, 1e1, 1e2)
 
 
 class LinearVAE(TrainedExperiment):
@@ -45,8 +45,8 @@ class LinearVAE(TrainedExperiment):
         "which is restored here."
     )
     profiles: ClassVar = {
-        "quick": LinearSettings(seeds=5, samples=6_000, epochs=150, patience=40, learning_rate=3e-3),
-        "paper": LinearSettings(seeds=20, samples=60_000, epochs=100, patience=40, learning_rate=3e-3),
+        "quick": LinearSettings(seeds=5, samples=6_000, epochs=400, patience=60, learning_rate=1e-2),
+        "paper": LinearSettings(seeds=20, samples=60_000, epochs=100, patience=30, learning_rate=1e-2),
     }
 
     def cells(self, settings: LinearSettings) -> list[Cell]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -94,6 +95,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
             for leaf in tree_leaves(args):
                 if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) > 1:
                     torch._dynamo.maybe_mark_dynamic(leaf, 0)
+            with warnings.catch_warnings():  # what the compiler says to its own developers
+                warnings.simplefilter("ignore")
+                return inner(*args)
         return inner(*args)
 
     return call
