@@ -29,6 +29,7 @@ BOX = Uniform(-0.5, 0.5)
 STRETCH = (1.0, 2.0, 4.0)
 FAMILIES = ("isotropic", "diagonal", "full")
 MIXINGS = {"moebius": "conformal (Möbius)", "stretched": "orthogonal, not conformal"}
+NAMES = {"conformal_contrast": "conformal contrast", "ima_contrast": "c_IMA", "mcc_mean": "MCC"}
 AGREE = 0.75  # share of seeds that must agree with a claim
 
 
@@ -125,16 +126,19 @@ class CovarianceStructure(TrainedExperiment):
                 "mcc_mean",
                 smaller="full",
                 larger="diagonal",
+                least=0.01,
                 sentence="Without that pressure the sources of the stretched mixing are recovered less well.",
             ),
             _paired(
                 done,
-                ("moebius",),
+                ("stretched",),
                 "mcc_mean",
-                smaller="diagonal",
-                larger="isotropic",
-                sentence="On conformal data an isotropic posterior recovers the sources at least as well.",
+                smaller="isotropic",
+                larger="diagonal",
+                least=0.01,
+                sentence="Where the truth is not conformal, an isotropic posterior hurts the recovery of the sources.",
             ),
+            _no_worse(done),
         ]
 
     def figures(self, rows: Sequence[Row], settings: CovarianceSettings) -> dict[str, tuple[Figure, str]]:
@@ -154,25 +158,56 @@ class CovarianceStructure(TrainedExperiment):
 
 
 def _paired(
-    rows: Sequence[Row], mixings: Sequence[str], name: str, *, smaller: str, larger: str, sentence: str
+    rows: Sequence[Row],
+    mixings: Sequence[str],
+    name: str,
+    *,
+    smaller: str,
+    larger: str,
+    sentence: str,
+    least: float = 0.001,
 ) -> Claim:
     """Compare two families seed by seed on the same data."""
+    differences = _differences(rows, mixings, name, smaller=smaller, larger=larger)
+    share = float(np.mean([d > 0 for d in differences]))
+    return Claim(
+        sentence=sentence,
+        source="Reizinger et al. 2022, §6 (conjecture)",
+        demand=(
+            f"{NAMES[name]} larger with {larger} than with {smaller} in {AGREE:.0%} of pairs, "
+            f"by {least:g} or more in the median"
+        ),
+        value=float(np.median(differences)),
+        low=min(differences),
+        high=max(differences),
+        holds=share >= AGREE and float(np.median(differences)) >= least,
+        note=f"The median difference over {len(differences)} pairs; {share:.0%} of them agree.",
+    )
+
+
+def _differences(rows: Sequence[Row], mixings: Sequence[str], name: str, *, smaller: str, larger: str) -> list[float]:
+    """Value with `larger` less value with `smaller`, for every mixing and seed."""
     differences = []
     for key in mixings:
         for seed in sorted({row["seed"] for row in rows}):
             pair = [column(rows, name, posterior=family, mixing=key, seed=seed) for family in (larger, smaller)]
             if all(pair):
                 differences.append(pair[0][0] - pair[1][0])
-    share = float(np.mean([d > 0 for d in differences]))
+    return differences
+
+
+def _no_worse(rows: Sequence[Row], margin: float = 0.01) -> Claim:
+    differences = _differences(rows, ("moebius",), "mcc_mean", smaller="diagonal", larger="isotropic")
+    value = float(np.median(differences))
     return Claim(
-        sentence=sentence,
+        sentence="On conformal data an isotropic posterior recovers the sources as well as a diagonal one.",
         source="Reizinger et al. 2022, §6 (conjecture)",
-        demand=f"{name.replace('_', ' ')} larger with {larger} than with {smaller} in {AGREE:.0%} of pairs",
-        value=float(np.median(differences)),
+        demand=f"median MCC not lower by more than {margin:g}",
+        value=value,
         low=min(differences),
         high=max(differences),
-        holds=share >= AGREE and float(np.median(differences)) > 0,
-        note=f"The median difference over {len(differences)} pairs; {share:.0%} of them agree.",
+        holds=value >= -margin,
+        note=f"The median difference over {len(differences)} pairs.",
     )
 
 

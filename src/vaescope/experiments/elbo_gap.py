@@ -239,14 +239,8 @@ class ElboGap(TrainedExperiment):
             _difference_is_contrast(rows),
             _rate(rows, "triangular", 1e14, "|ELBO* − L_IMA| falls like 1/γ²", "Reizinger et al. 2022, Eq. 13"),
             _coincide(rows),
-            _rate(
-                rows,
-                "wide",
-                1e4,
-                "More outputs than latents: the gap tends to c_IMA (Gram determinant) like 1/γ²",
-                OPEN,
-            ),
-            _rate(rows, "wide, noisy", 1e4, "The same for observations off the decoder's image, with noise 1/γ", OPEN),
+            _rate(rows, "wide", 1e4, "With more outputs than latents the gap tends to c_IMA like 1/γ² too", OPEN),
+            _rate(rows, "wide, noisy", 1e4, NOISY, OPEN, power=-0.5),
             _published_bound(),
             _amortisation(rows),
         ]
@@ -255,7 +249,11 @@ class ElboGap(TrainedExperiment):
         return {"elbo_gap": (_curves(rows), _CAPTION), "rates": (_rates(rows), _RATES_CAPTION)}
 
 
-OPEN = "Reizinger et al. 2022, §5 leaves n > d open; computed here"
+OPEN = "Reizinger et al. 2022, §5 leaves n > d open; found here, with the Gram determinant in c_IMA"
+NOISY = (
+    "For observations off the decoder's image by noise of size 1/γ the gap tends to c_IMA as well, but only like 1/γ "
+    "(the residual times the decoder's curvature enters the posterior's precision)"
+)
 
 
 def _exact(cell: Cell, data: SyntheticData, settings: ElboGapSettings) -> Row:
@@ -316,7 +314,7 @@ def _difference_is_contrast(rows: Sequence[Row]) -> Claim:
     )
 
 
-def _rate(rows: Sequence[Row], mixing: str, least: float, sentence: str, source: str) -> Claim:
+def _rate(rows: Sequence[Row], mixing: str, least: float, sentence: str, source: str, *, power: float = -1.0) -> Claim:
     mine = [row for row in rows if row["mixing"] == mixing and row["precision"] >= least]
     slopes = []
     for seed in sorted({row["seed"] for row in mine}):
@@ -326,11 +324,11 @@ def _rate(rows: Sequence[Row], mixing: str, least: float, sentence: str, source:
     return Claim(
         sentence=f"{sentence}.",
         source=source,
-        demand=f"median slope within -1 ± 0.05 (γ² from {least:.0e})",
+        demand=f"median slope within {power:g} ± 0.05 (γ² from {least:.0e})",
         value=value,
         low=min(slopes),
         high=max(slopes),
-        holds=abs(value + 1) <= 0.05,
+        holds=abs(value - power) <= 0.05,
     )
 
 
@@ -359,7 +357,7 @@ def _published_bound() -> Claim:
     as_gamma = [v - _ceiling(p**2) for v, p in zip(PUBLISHED_ELBO, HALF_DECADES, strict=True)]
     return Claim(
         sentence="The published curve is drawn over γ, not over γ²: only so does it respect the bound of an ELBO.",
-        source="seed values of Fig. 4 against n/2 log(γ²/2π); found here",
+        source="Reizinger et al. 2022, Fig. 4 against the bound n/2 log(γ²/2π); found here",
         demand="published values exceed the bound when read as γ², and nowhere when read as γ",
         value=max(as_printed),
         low=min(as_printed),
@@ -396,7 +394,7 @@ _CAPTION = (
 _RATES_CAPTION = (
     "Distance of ELBO* from its limit. The triangular mixing needs γ times the smallest singular value of its Jacobian "
     "to be large; the uniform prior's box slows the orthogonal one; decoders with more outputs than latents, which "
-    "the paper leaves open, show the same rate as those it covers."
+    "the paper leaves open, show the same rate on their image, and 1/γ beside it."
 )
 
 
