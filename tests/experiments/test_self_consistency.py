@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from vaescope.experiments.run import reproduce, write_index
-from vaescope.experiments.self_consistency import EXPERIMENT, SelfConsistency
+from vaescope.experiments.self_consistency import EXACT_PRECISIONS, EXPERIMENT, SelfConsistency
 from vaescope.training import Silent
 
 TOY = replace(EXPERIMENT.profiles["quick"], seeds=2, samples=400, epochs=3, precisions=(1e1, 1e2, 1e3))
@@ -110,9 +110,12 @@ def test_the_index_knows_what_ran(folder):
     assert "claims hold" in text
 
 
-def planted(power: float = -1.0, ratio: float = 1.0, error_power: float = -1.0):
+def planted(power=-1.0, ratio=1.0, error_power=-1.0, limit_power=-1.0, amortisation=1e-6):
+    limit = [p**limit_power for p in EXACT_PRECISIONS]
     return [
         {"precision": p, "seed": s, "status": "finished", "reconstruction_mse": p**error_power}
+        | {"family_gap": 0.01, "amortisation_gap": amortisation * p}
+        | ({"limit_gap_error": limit, "limit_variance_error": limit, "limit_variance": limit} if p == 1e5 else {})
         | {f"posterior_variance_{k}": (2 + k) * ratio * p**power for k in range(3)}
         | {f"predicted_variance_{k}": (2 + k) * p**power for k in range(3)}
         for p in (1e1, 1e2, 1e3, 1e4, 1e5)
@@ -121,17 +124,19 @@ def planted(power: float = -1.0, ratio: float = 1.0, error_power: float = -1.0):
 
 
 @pytest.mark.parametrize(
-    ("changed", "verdicts"),
+    ("changed", "broken"),
     [
-        ({}, [True, True, True]),
-        ({"power": -0.8}, [False, True, True]),
-        ({"ratio": 1.15}, [True, False, True]),
-        ({"error_power": 0.1}, [True, True, False]),
+        ({}, set()),
+        ({"power": -0.8}, {0}),
+        ({"ratio": 1.15}, {1}),
+        ({"error_power": 0.1}, {2}),
+        ({"limit_power": -0.9}, {3, 4, 5}),
+        ({"amortisation": -1.0}, {6}),
     ],
 )
-def test_claims_can_fail(changed, verdicts):
+def test_claims_can_fail(changed, broken):
     claims = EXPERIMENT.claims(planted(**changed), EXPERIMENT.profiles["quick"])
-    assert [claim.holds for claim in claims][:3] == verdicts
+    assert [claim.holds for claim in claims] == [i not in broken for i in range(7)]
 
 
 def test_a_diverged_member_is_named_on_the_page_and_left_out(tmp_path):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -40,7 +39,7 @@ class Posterior(ABC):
     def sample(self, noise: Tensor) -> Tensor:
         """The draw that belongs to standard normal noise in the shape of the mean."""
 
-    def at(self, index: int) -> Self:
+    def at(self, index: int) -> Posterior:
         """The posterior at one place of the first axis (one member of a stack)."""
         return type(self)(**{name: value[index] for name, value in vars(self).items()})
 

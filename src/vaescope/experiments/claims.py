@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,6 +42,35 @@ def show(value: float) -> str:
     if value == 0 or not np.isfinite(value):
         return f"{value:g}"
     return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.2e}"
+
+
+def median(values: Sequence[float]) -> float:
+    return float(np.median(values))
+
+
+def claim_over(
+    values: Sequence[float],
+    *,
+    holds: Callable[[float], bool],
+    pick: Callable[[Sequence[float]], float] = median,
+    sentence: str,
+    source: str,
+    demand: str,
+    published: str | None = None,
+    note: str = "",
+) -> Claim:
+    """A claim about values over members: one of them (the median, unless `pick` says otherwise) is judged.
+
+    Without any finished member nothing is claimed to hold.
+
+    >>> claim_over([1.0, 3.0], holds=lambda v: v > 1, sentence="S.", source="s", demand="d").measured
+    '2 (1 to 3)'
+    """
+    texts: Any = {"sentence": sentence, "source": source, "demand": demand, "published": published}
+    if not values:
+        return Claim(**texts, value=float("nan"), holds=False, note="No finished member speaks for it.")
+    value = pick(values)
+    return Claim(**texts, value=value, low=min(values), high=max(values), holds=holds(value), note=note)
 
 
 def slope(x: Iterable[float], y: Iterable[float]) -> float:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
@@ -19,22 +18,20 @@ from vaescope.data.arrays import Split, split
 from vaescope.data.mixings import Compose, Mixing, OrthogonalMLP, TriangularMLP
 from vaescope.data.pieces import Affine
 from vaescope.distributions import DiagonalGaussian, Normal, Prior, Uniform, gaussian, kl
-from vaescope.experiments.base import Context, column
-from vaescope.experiments.claims import Claim, slope
+from vaescope.experiments import elbo_gap_results as results
+from vaescope.experiments.base import Context
+from vaescope.experiments.claims import Claim
+from vaescope.experiments.elbo_gap_results import DECADES, DIM, HALF_DECADES
 from vaescope.experiments.trained import SyntheticData, TrainedExperiment, TrainedSettings
 from vaescope.models import VAE, Member, Terms
 from vaescope.models.mlp import Params
-from vaescope.report import figures
 from vaescope.runs import Cell
 from vaescope.runs.files import Row
 from vaescope.training import MemberSpec, TrainSettings, train
 
-DIM, WIDE = 2, 5
-HALF_DECADES = tuple(10 ** (k / 2) for k in range(2, 11))  # 1e1 to 1e5, the paper's nine
-DECADES = tuple(10.0**k for k in range(1, 17))
+WIDE = 5  # outputs of the wide decoder
 TRIANGULAR_SEED = 1
-PUBLISHED = {"contrast": 7.072, "log_p": 14.857, "l_ima": 7.785}
-PUBLISHED_ELBO = (2.57, 4.76, 6.40, 7.45, 7.95, 7.94, 7.82, 7.70, 7.69)  # at the nine values
+PUBLISHED = {"contrast": 7.072, "log_p": 14.857}
 
 
 # the mixings ----------------------------------------------------------------------------------
@@ -234,26 +231,16 @@ class ElboGap(TrainedExperiment):
     # what the rows say ------------------------------------------------------------------------
 
     def claims(self, rows: Sequence[Row], settings: ElboGapSettings) -> list[Claim]:
-        return [
-            _tends_to_l_ima(rows),
-            _difference_is_contrast(rows),
-            _rate(rows, "triangular", 1e14, "|ELBO* − L_IMA| falls like 1/γ²", "Reizinger et al. 2022, Eq. 13"),
-            _coincide(rows),
-            _rate(rows, "wide", 1e4, "With more outputs than latents the gap tends to c_IMA like 1/γ² too", OPEN),
-            _rate(rows, "wide, noisy", 1e4, NOISY, OPEN, power=-0.5),
-            _published_bound(),
-            _amortisation(rows),
-        ]
+        return results.claims(rows)
 
     def figures(self, rows: Sequence[Row], settings: ElboGapSettings) -> dict[str, tuple[Figure, str]]:
-        return {"elbo_gap": (_curves(rows), _CAPTION), "rates": (_rates(rows), _RATES_CAPTION)}
+        return {
+            "elbo_gap": (results.curves(rows), results.CAPTION),
+            "rates": (results.rates(rows), results.RATES_CAPTION),
+        }
 
-
-OPEN = "Reizinger et al. 2022, §5 leaves n > d open; found here, with the Gram determinant in c_IMA"
-NOISY = (
-    "For observations off the decoder's image by noise of size 1/γ the gap tends to c_IMA as well, but only like 1/γ "
-    "(the residual times the decoder's curvature enters the posterior's precision)"
-)
+    def tables(self, rows: Sequence[Row], settings: ElboGapSettings) -> dict[str, list[Row]]:
+        return {"The triangular mixing: medians over seeds, beside the published ELBO": results.table(rows)}
 
 
 def _exact(cell: Cell, data: SyntheticData, settings: ElboGapSettings) -> Row:
@@ -278,173 +265,6 @@ def _exact(cell: Cell, data: SyntheticData, settings: ElboGapSettings) -> Row:
         "l_ima": float((log_p - contrast)[kept].mean()),
         "distance": float((best.elbo - log_p + contrast).abs()[kept].mean()),
     }
-
-
-def _last(rows: Sequence[Row], mixing: str) -> list[Row]:
-    highest = max(row["precision"] for row in rows if row["mixing"] == mixing)
-    return [row for row in rows if row["mixing"] == mixing and row["precision"] == highest]
-
-
-def _tends_to_l_ima(rows: Sequence[Row]) -> Claim:
-    values = [row["elbo_star"] - row["l_ima"] for row in _last(rows, "triangular")]
-    return Claim(
-        sentence="Outside the IMA class ELBO* tends to L_IMA.",
-        source="Reizinger et al. 2022, Thm. 1 and Fig. 4",
-        demand="|ELBO* − L_IMA| at most 0.01 nats at γ² = 1e16",
-        value=float(np.median(values)),
-        low=min(values),
-        high=max(values),
-        published="7.69 against L_IMA = 7.785 at the largest γ",
-        holds=max(abs(v) for v in values) <= 0.01,
-    )
-
-
-def _difference_is_contrast(rows: Sequence[Row]) -> Claim:
-    values = [row["log_p"] - row["elbo_star"] - row["contrast"] for row in _last(rows, "triangular")]
-    levels = [row["log_p"] - row["elbo_star"] for row in _last(rows, "triangular")]
-    return Claim(
-        sentence="ELBO* does not tend to log p: the difference is C_IMA.",
-        source="Reizinger et al. 2022, Eq. 13 and Fig. 4, against Nielsen et al. 2020",
-        demand="log p − ELBO* within 0.01 nats of C_IMA",
-        value=float(np.median(levels)),
-        low=min(levels),
-        high=max(levels),
-        published="C_IMA = 7.072",
-        holds=max(abs(v) for v in values) <= 0.01,
-    )
-
-
-def _rate(rows: Sequence[Row], mixing: str, least: float, sentence: str, source: str, *, power: float = -1.0) -> Claim:
-    mine = [row for row in rows if row["mixing"] == mixing and row["precision"] >= least]
-    slopes = []
-    for seed in sorted({row["seed"] for row in mine}):
-        of_seed = [row for row in mine if row["seed"] == seed]
-        slopes.append(slope([r["precision"] for r in of_seed], [r["distance"] for r in of_seed]))
-    value = float(np.median(slopes))
-    return Claim(
-        sentence=f"{sentence}.",
-        source=source,
-        demand=f"median slope within {power:g} ± 0.05 (γ² from {least:.0e})",
-        value=value,
-        low=min(slopes),
-        high=max(slopes),
-        holds=abs(value - power) <= 0.05,
-    )
-
-
-def _coincide(rows: Sequence[Row]) -> Claim:
-    values = [row["distance"] for row in _last(rows, "orthogonal")]
-    mine = [row for row in rows if row["mixing"] == "orthogonal" and row["precision"] >= 1e4]
-    rate = slope([r["precision"] for r in mine], [r["distance"] for r in mine])
-    return Claim(
-        sentence="Inside the IMA class ELBO*, L_IMA and log p coincide in the limit.",
-        source="Reizinger et al. 2022, Fig. 5 of the appendix",
-        demand="mean |ELBO* − log p| at most 0.01 nats at γ² = 1e8",
-        value=float(np.median(values)),
-        low=min(values),
-        high=max(values),
-        published="C_IMA = 0",
-        holds=max(values) <= 0.01,
-        note=(
-            f"The slope in γ² is {rate:.2f}, not -1: a uniform prior violates Assumption 1, and points within about "
-            "1/γ of the border of its box converge last."
-        ),
-    )
-
-
-def _published_bound() -> Claim:
-    as_printed = [v - _ceiling(p) for v, p in zip(PUBLISHED_ELBO, HALF_DECADES, strict=True)]
-    as_gamma = [v - _ceiling(p**2) for v, p in zip(PUBLISHED_ELBO, HALF_DECADES, strict=True)]
-    return Claim(
-        sentence="The published curve is drawn over γ, not over γ²: only so does it respect the bound of an ELBO.",
-        source="Reizinger et al. 2022, Fig. 4 against the bound n/2 log(γ²/2π); found here",
-        demand="published values exceed the bound when read as γ², and nowhere when read as γ",
-        value=max(as_printed),
-        low=min(as_printed),
-        high=max(as_printed),
-        holds=max(as_printed) > 0 and max(as_gamma) <= 0,
-        note="The largest excess over the bound in nats when read as printed.",
-    )
-
-
-def _ceiling(precision: float) -> float:
-    """No ELBO exceeds E log p(x|z) <= n/2 log(γ²/2π)."""
-    return 0.5 * DIM * math.log(precision / (2 * math.pi))
-
-
-def _amortisation(rows: Sequence[Row]) -> Claim:
-    values = column(rows, "amortisation_gap", mixing="triangular")
-    return Claim(
-        sentence="No trained encoder beats ELBO*: where trained and exact curves differ, it is amortisation.",
-        source="Reizinger et al. 2022, §5; computed here",
-        demand="trained ELBO nowhere above ELBO* by more than 1e-3 nats",
-        value=min(values),
-        low=min(values),
-        high=max(values),
-        holds=min(values) >= -1e-3,
-        note="The smallest amortisation gap in nats, with the range over members.",
-    )
-
-
-_CAPTION = (
-    "Left: the triangular mixing. The exact ELBO* passes above L_IMA and settles on it; it never nears log p. Black "
-    "crosses are the published values at their printed abscissa read as γ, grey ones read as γ²: those lie above the "
-    "dotted bound that no ELBO can pass. Right: the orthogonal mixing, where C_IMA = 0 and all curves meet."
-)
-_RATES_CAPTION = (
-    "Distance of ELBO* from its limit. The triangular mixing needs γ times the smallest singular value of its Jacobian "
-    "to be large; the uniform prior's box slows the orthogonal one; decoders with more outputs than latents, which "
-    "the paper leaves open, show the same rate on their image, and 1/γ beside it."
-)
-
-
-def _grid(rows: Sequence[Row], mixing: str) -> list[float]:
-    return sorted({row["precision"] for row in rows if row["mixing"] == mixing})
-
-
-def _curves(rows: Sequence[Row]) -> Figure:
-    figure, axes = figures.row_of_panels(2, width=6.0, height=4.3)
-    for axis, mixing, title in ((axes[0], "triangular", "Outside the IMA class"), (axes[1], "orthogonal", "Inside it")):
-        grid = _grid(rows, mixing)
-        figures.spread(
-            axis, grid, [column(rows, "elbo_star", mixing=mixing, precision=p) for p in grid], label="ELBO*, exact"
-        )
-        known = [p for p in grid if column(rows, "trained_elbo", mixing=mixing, precision=p)]
-        trained = [column(rows, "trained_elbo", mixing=mixing, precision=p) for p in known]
-        figures.spread(axis, known, trained, label="ELBO, trained encoder", dashed=True)
-        for name, label, colour in (("log_p", "log p", "#2c8a5b"), ("l_ima", "L_IMA", "#8150a8")):
-            level = float(np.median(column(rows, name, mixing=mixing, precision=grid[-1])))
-            axis.axhline(level, color=colour, linewidth=1.4, label=label)
-        if mixing == "triangular":
-            _published(axis)
-            axis.set_ylim(-4, 16.5)
-        else:
-            axis.set_ylim(max(-6.0, axis.get_ylim()[0]), None)
-        figures.finish(axis, title=title, x="decoder precision γ²", y="nats per observation", log="x")
-    return figure
-
-
-def _published(axis: Any) -> None:
-    squares = [p**2 for p in HALF_DECADES]
-    figures.crosses(axis, squares, PUBLISHED_ELBO, label="published, read as γ")
-    axis.plot(HALF_DECADES, PUBLISHED_ELBO, "x", color="#aab3bb", markersize=6, label="published, read as γ²")
-    bound = [p for p in DECADES if _ceiling(p) < 16]
-    axis.plot(bound, [_ceiling(p) for p in bound], ":", color="#6b7680", linewidth=1.3, label="bound n/2 log(γ²/2π)")
-
-
-def _rates(rows: Sequence[Row]) -> Figure:
-    figure, axes = figures.row_of_panels(1, width=7.5, height=4.3)
-    labels = {
-        "triangular": "triangular, |ELBO* − L_IMA|",
-        "orthogonal": "orthogonal, uniform prior",
-        "wide": "n > d, |gap − c_IMA|",
-        "wide, noisy": "n > d, noisy observations",
-    }
-    for mixing, label in labels.items():
-        grid = _grid(rows, mixing)
-        figures.spread(axes[0], grid, [column(rows, "distance", mixing=mixing, precision=p) for p in grid], label=label)
-    figures.finish(axes[0], title="Rates", x="decoder precision γ²", y="mean distance to the limit, nats")
-    return figure
 
 
 EXPERIMENT = ElboGap()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vaescope.errors import InputError
+from vaescope.errors import InputError, RunError
 from vaescope.experiments.base import Context, Experiment
 from vaescope.experiments.catalogue import CATALOGUE, Entry
 from vaescope.experiments.claims import Claim
@@ -39,6 +39,8 @@ def reproduce(
     run = RunFolder(out / experiment.name, config)
     seconds = _solve_the_rest(experiment, settings, Context(run, monitor, device))
     rows = run.rows(experiment.cells(settings))
+    if all(row.get("status") == "diverged" for row in rows):
+        raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
     claims = experiment.claims(rows, settings)
     _write_report(experiment, settings, profile, run.path, rows, claims, seconds)
     return claims

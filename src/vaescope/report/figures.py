@@ -120,3 +120,10 @@ def strips(
         axis.plot([], [], "o", color=colour, markersize=5, label=label)
         axis.set_xticks(range(len(names)), names)
         axis.set_xlim(-0.5, len(names) - 0.5)
+
+
+def shared_legend(figure: Figure, axis: Axes) -> None:
+    """One legend for all panels, below them, where it hides nothing."""
+    with mpl.rc_context(_STYLE):
+        handles, labels = axis.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))

@@ -24,7 +24,14 @@ def number(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-_ENVIRONMENT.filters["number"] = number
+def setting(value: Any) -> str:
+    """A setting for people: 10000.0 is 10000, lists without brackets."""
+    if isinstance(value, list | tuple):
+        return ", ".join(setting(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_ENVIRONMENT.filters.update(number=number, setting=setting)
 
 
 @dataclass(frozen=True)
