@@ -23,7 +23,7 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.stack

@@ -10,7 +10,7 @@ from vaescope.experiments.run import reproduce
 from vaescope.runs.files import read_rows
 from vaescope.training import Silent
 
-TOY = {"seeds": 2, "samples": 300, "epochs": 2, "held_epochs": 1, "exact_points": 8}
+TOY = {"seeds": 1, "samples": 200, "epochs": 2, "held_epochs": 1, "exact_points": 4}
 
 
 class NoTraining(Silent):

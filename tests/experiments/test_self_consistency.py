@@ -9,7 +9,7 @@ from vaescope.experiments.run import reproduce, write_index
 from vaescope.experiments.self_consistency import EXACT_PRECISIONS, EXPERIMENT, SelfConsistency
 from vaescope.training import Silent
 
-TOY = replace(EXPERIMENT.profiles["quick"], seeds=2, samples=400, epochs=3, precisions=(1e1, 1e2, 1e3))
+TOY = replace(EXPERIMENT.profiles["quick"], seeds=2, samples=400, epochs=3, exact_points=4, precisions=(1e1, 1e2, 1e3))
 
 
 class Toy(SelfConsistency):

@@ -82,12 +82,17 @@ def finish(axis: Axes, *, title: str, x: str, y: str, log: str = "xy", legend: b
         axis.set_title(title)
         axis.set_xlabel(x)
         axis.set_ylabel(y)
-        if "x" in log:
+        if "x" in log and _has_positive(axis):
             axis.set_xscale("log")
-        if "y" in log:
+        if "y" in log and _has_positive(axis):
             axis.set_yscale("log")
         if legend:
             axis.legend()
+
+
+def _has_positive(axis: Axes) -> bool:
+    """A logarithmic axis needs something to show."""
+    return any(bool(np.any(np.asarray(line.get_ydata(), dtype=float) > 0)) for line in axis.get_lines())
 
 
 def svg(figure: Figure) -> str:

@@ -66,6 +66,7 @@ def gap(
     The family that is projected on is that of `posterior`. `method` is how log p(x) is found:
     by default quadrature up to four latents, importance sampling above.
 
+    >>> import torch
     >>> W = torch.tensor([[1.0, 0.5], [0.0, 1.0]], dtype=torch.float64)
     >>> q = DiagonalGaussian(torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64))
     >>> split = gap(lambda z: z @ W.T, torch.zeros(1, 2, dtype=torch.float64), q, precision=1e8)
