@@ -43,7 +43,7 @@ def main() -> None:
     console.print(f"one backward per output: {rival:.1f} s (from {OUTPUTS_TRIED} outputs): {rival / mine:.0f}x slower")
     J = jacobian(decoder, z[:2])
     reference = torch.vmap(torch.func.jacrev(lambda p: decoder(p[None]).flatten()))(z[:2])
-    console.print(f"largest difference from reverse mode: {float((J - reference).abs().max()):.1e}")
+    console.print(f"largest difference from reverse mode: {float((J - reference).detach().abs().max()):.1e}")
 
     points = torch.randn(10_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     mixing, vae = OrthogonalMLP(2, seed=0), VAE(2, 2, hidden=(30, 30))
