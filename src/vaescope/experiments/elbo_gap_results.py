@@ -19,9 +19,10 @@ HALF_DECADES = tuple(10 ** (k / 2) for k in range(2, 11))  # 1e1 to 1e5, the pap
 DECADES = tuple(10.0**k for k in range(1, 17))
 PUBLISHED_ELBO = (2.57, 4.76, 6.40, 7.45, 7.95, 7.94, 7.82, 7.70, 7.69)  # at the nine values
 OPEN = "Reizinger et al. 2022, §5 leaves n > d open; found here, with the Gram determinant in c_IMA"
-NOISY = (
-    "For observations off the decoder's image by noise of size 1/γ the gap tends to c_IMA as well, but only like 1/γ "
-    "(the residual times the decoder's curvature enters the posterior's precision)"
+NOISY = "For observations off the decoder's image by noise of size 1/γ the gap tends to c_IMA like 1/γ² as well"
+NOISY_NOTE = (
+    "It tends to c_IMA, but only like 1/γ (a slope of about -0.5): the residual times the decoder's curvature enters "
+    "the posterior's precision."
 )
 
 
@@ -38,7 +39,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         _rate(rows, "triangular", 1e14, "|ELBO* − L_IMA| falls like 1/γ²", "Reizinger et al. 2022, Eq. 13"),
         _coincide(rows),
         _rate(rows, "wide", 1e4, "With more outputs than latents the gap tends to c_IMA like 1/γ² too", OPEN),
-        _rate(rows, "wide, noisy", 1e4, NOISY, OPEN, power=-0.5),
+        _rate(rows, "wide, noisy", 1e4, NOISY, OPEN, note=NOISY_NOTE),
         _published_axis(rows),
         _amortisation(rows),
     ]
@@ -68,7 +69,7 @@ def _difference_is_contrast(rows: Sequence[Row]) -> Claim:
     )
 
 
-def _rate(rows: Sequence[Row], mixing: str, least: float, sentence: str, source: str, *, power: float = -1.0) -> Claim:
+def _rate(rows: Sequence[Row], mixing: str, least: float, sentence: str, source: str, *, note: str = "") -> Claim:
     mine = [row for row in rows if row["mixing"] == mixing and row["precision"] >= least]
     slopes = []
     for seed in sorted({row["seed"] for row in mine}):
@@ -76,10 +77,11 @@ def _rate(rows: Sequence[Row], mixing: str, least: float, sentence: str, source:
         slopes.append(slope([r["precision"] for r in of_seed], [r["distance"] for r in of_seed]))
     return claim_over(
         slopes,
-        holds=lambda v: abs(v - power) <= 0.05,
+        holds=lambda v: abs(v + 1) <= 0.05,
         sentence=f"{sentence}.",
         source=source,
-        demand=f"median slope within {power:g} ± 0.05 (γ² from {least:g})",
+        demand=f"median slope within -1 ± 0.05 (γ² from {least:g})",
+        note=note,
     )
 
 

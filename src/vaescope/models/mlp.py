@@ -18,7 +18,7 @@ Params = Mapping[str, Tensor]
 def smooth_leaky_relu(h: Tensor) -> Tensor:
     """0.2·h + 0.8·log(1 + eʰ) (Gresele et al. 2021).
 
-    The logarithm is written out: a quarter faster than `softplus`, whose log1p would only refine
+    The logarithm is written out: faster than `softplus`, whose log1p would only refine
     digits that the linear term drowns. The clamp keeps the unused branch finite, for gradients.
     """
     return 0.2 * h + 0.8 * torch.where(h > 30, h, torch.log(1 + torch.exp(h.clamp(max=30))))
