@@ -56,6 +56,18 @@ CATALOGUE = (
         "Reizinger et al. 2022, Fig. 4",
     ),
     Entry(
+        "moebius-precision",
+        "moebius_precision",
+        "The closer to deterministic, the better a VAE recovers the sources of a conformal mixing",
+        "Reizinger et al. 2022, Fig. 3 left",
+    ),
+    Entry(
+        "moebius-linear-map",
+        "moebius_linear_map",
+        "The farther a mixing is from the IMA class, the less of its sources a VAE recovers",
+        "Reizinger et al. 2022, Fig. 3 right",
+    ),
+    Entry(
         "covariance-structure",
         "covariance_structure",
         "What the posterior's covariance family asks of the decoder",

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata, spearmanr
+
+SIGNIFICANT = 0.01
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,45 @@ def claim_over(
         return Claim(**texts, value=float("nan"), holds=False, note="No finished member speaks for it.")
     value = pick(values)
     return Claim(**texts, value=value, low=min(values), high=max(values), holds=holds(value), note=note)
+
+
+def rank_claim(x: Sequence[float], y: Sequence[float], *, sign: int, sentence: str, source: str) -> Claim:
+    """A claim that y rises (`sign` 1) or falls (-1) with x: Spearman's rank correlation over members.
+
+    >>> rank_claim([1, 2, 3, 4, 5, 6], [9, 7, 5, 3, 2, 1], sign=-1, sentence="S.", source="s").measured
+    '-1 (-1 to -1)'
+    """
+    direction = "positive" if sign > 0 else "negative"
+    texts: Any = {
+        "sentence": sentence,
+        "source": source,
+        "demand": f"{direction} rank correlation over members, two-sided p < {SIGNIFICANT:g}",
+    }
+    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+        return claim_over([], holds=lambda _: False, **texts)
+    result = spearmanr(x, y)
+    interval = _rank_interval(np.asarray(x), np.asarray(y))
+    return Claim(
+        **texts,
+        value=float(result.statistic),
+        low=interval[0],
+        high=interval[1],
+        holds=bool(sign * result.statistic > 0 and result.pvalue < SIGNIFICANT),
+        note=f"Spearman's ρ over {len(x)} members with its 95 % bootstrap interval; p = {result.pvalue:.2g}.",
+    )
+
+
+def _rank_interval(x: np.ndarray, y: np.ndarray, resamples: int = 1000) -> tuple[float, float]:
+    rng = np.random.default_rng(0)
+    values = [_rank_correlation(x[pick], y[pick]) for pick in rng.integers(0, len(x), (resamples, len(x)))]
+    low, high = np.nanquantile(values, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
 
 
 def slope(x: Iterable[float], y: Iterable[float]) -> float:

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from vaescope import metrics, randomness, theory
-from vaescope.data.arrays import split
+from vaescope import metrics, theory
 from vaescope.data.mixings import Compose, Mixing, Moebius, OrthogonalMLP
 from vaescope.data.pieces import Affine
-from vaescope.distributions import Uniform
 from vaescope.experiments.base import column
 from vaescope.experiments.claims import Claim, claim_over
+from vaescope.experiments.moebius import BOX, DIM, mixed_uniform
 from vaescope.experiments.trained import SyntheticData, TrainedExperiment, TrainedSettings
 from vaescope.models import VAE, Member
 from vaescope.report import figures
@@ -24,8 +23,6 @@ from vaescope.runs import Cell
 from vaescope.runs.files import Row
 from vaescope.training import MemberSpec
 
-DIM = 3
-BOX = Uniform(-0.5, 0.5)
 STRETCH = (1.0, 2.0, 4.0)
 FAMILIES = ("isotropic", "diagonal", "full")
 MIXINGS = {"moebius": "conformal (Möbius)", "stretched": "orthogonal, not conformal"}
@@ -83,10 +80,7 @@ class CovarianceStructure(TrainedExperiment):
         return VAE(DIM, DIM, hidden=(30, 30), prior=BOX, posterior=cell["posterior"])
 
     def data(self, cell: Cell, settings: CovarianceSettings) -> SyntheticData:
-        generator = randomness.generator(cell["seed"], "sources")
-        sources = BOX.sample(settings.samples, DIM, generator=generator)
-        parts = split(mixing(cell["mixing"], cell["seed"])(sources))
-        return SyntheticData(parts, sources[-len(parts.test) :])
+        return mixed_uniform(mixing(cell["mixing"], cell["seed"]), seed=cell["seed"], samples=settings.samples)
 
     def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: CovarianceSettings) -> Row:
         x = data.observations.test

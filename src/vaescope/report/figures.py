@@ -61,6 +61,12 @@ def spread(
         axis.fill_between(x, low, high, color=line.get_color(), alpha=0.16, linewidth=0)
 
 
+def dots(axis: Axes, x: Sequence[float], y: Sequence[float], *, label: str) -> None:
+    """A dot per member."""
+    with mpl.rc_context(_STYLE):
+        axis.plot(x, y, "o", markersize=4.5, alpha=0.65, label=label)
+
+
 def crosses(axis: Axes, x: Sequence[float], y: Sequence[float | None], *, label: str) -> None:
     """Published values, where there are any."""
     known = [(a, b) for a, b in zip(x, y, strict=True) if b is not None]
