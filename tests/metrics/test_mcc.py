@@ -93,5 +93,5 @@ def test_bad_input_is_refused(codes, factors, message):
 def test_bad_method_and_constant_factor(factors):
     with pytest.raises(vs.InputError, match="pearson or spearman"):
         mcc(factors, factors, method="kendall")
-    with pytest.raises(vs.InputError, match="factor 0 is constant"):
+    with pytest.raises(vs.InputError, match="factor 0 has the same value in every sample"):
         linear_r2(factors, np.zeros((2000, 1)))

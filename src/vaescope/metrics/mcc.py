@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import rankdata
 
 from vaescope.errors import InputError
-from vaescope.metrics.inputs import pair
+from vaescope.metrics.cautions import cautions
+from vaescope.metrics.inputs import Data, data, standardised
+from vaescope.metrics.score import Parts, Score
 
 
-@dataclass(frozen=True, eq=False)
-class MCC:
-    """The score, the correlation of every factor with its latent, and which latent that is (-1: none left)."""
+class MCC(Score):
+    """The mean correlation, the correlation of every factor with its latent, and which latent that is."""
 
-    score: float
-    per_factor: np.ndarray
-    assignment: np.ndarray
+    @property
+    def assignment(self) -> np.ndarray:
+        """The latent matched to every factor; -1 where none was left."""
+        return self.parts.detail["assignment"]
 
 
 def correlations(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
     """|Pearson correlation| (d, k); a constant column correlates with nothing."""
+    return np.abs(standardised(codes).T @ standardised(factors) / len(codes)).clip(0.0, 1.0)
 
-    def standardise(values: np.ndarray) -> np.ndarray:
-        centred = values - values.mean(0)
-        norm = np.linalg.norm(centred, axis=0)
-        alive = norm > 1e-12 * np.abs(values).max(0, initial=0.0) * np.sqrt(len(values))
-        return np.where(alive, centred / np.where(alive, norm, 1.0), 0.0)
 
-    return np.abs(standardise(codes).T @ standardise(factors)).clip(0.0, 1.0)
+def rank_correlations(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """|Spearman correlation| (d, k)."""
+    return correlations(rankdata(codes, axis=0), rankdata(factors, axis=0))
+
+
+METHODS = {"pearson": correlations, "spearman": rank_correlations}
+
+
+def matched(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The best one-to-one matching of a relevance matrix (d, k): value and latent per factor."""
+    latents, factors = linear_sum_assignment(matrix, maximize=True)
+    values, assignment = np.zeros(matrix.shape[1]), np.full(matrix.shape[1], -1)
+    values[factors], assignment[factors] = matrix[latents, factors], latents
+    return values, assignment
 
 
 def mcc(codes: object, factors: object, *, method: str = "pearson") -> MCC:
@@ -43,13 +54,16 @@ def mcc(codes: object, factors: object, *, method: str = "pearson") -> MCC:
     >>> round(mcc(-3 * z[:, ::-1], z).score, 6)
     1.0
     """
-    c, f = pair(codes, factors)
-    if method not in ("pearson", "spearman"):
+    if method not in METHODS:
         raise InputError(f"method must be pearson or spearman, got {method!r}.")
-    if method == "spearman":
-        c, f = rankdata(c, axis=0), rankdata(f, axis=0)
-    matrix = correlations(c, f)
-    latents, matched = linear_sum_assignment(matrix, maximize=True)
-    per_factor, assignment = np.zeros(f.shape[1]), np.full(f.shape[1], -1)
-    per_factor[matched], assignment[matched] = matrix[latents, matched], latents
-    return MCC(float(per_factor.mean()), per_factor, assignment)
+    arrays = data(codes, factors, least=2)
+    compute = partial(_mcc, method=method)
+    notes = cautions(arrays)
+    if arrays.latents < arrays.factors.shape[1]:
+        notes += (f"{arrays.latents} latents for {arrays.factors.shape[1]} factors: those left over count as 0.",)
+    return MCC("MCC" if method == "pearson" else "MCC (Spearman)", compute(arrays), notes, compute, arrays)
+
+
+def _mcc(arrays: Data, method: str) -> Parts:
+    values, assignment = matched(METHODS[method](arrays.codes, arrays.factors))
+    return Parts({"mcc": float(values.mean())}, values, {"assignment": assignment})

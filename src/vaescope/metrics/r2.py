@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from vaescope.errors import InputError
-from vaescope.metrics.inputs import pair
+from vaescope.metrics.cautions import cautions
+from vaescope.metrics.inputs import Data, data
+from vaescope.metrics.score import Parts, Score
 
 
-@dataclass(frozen=True, eq=False)
-class R2:
-    """The mean over factors of the held-out R² of a linear regression on all latents."""
+def linear_r2(codes: object, factors: object) -> Score:
+    """Held-out R² of a least-squares fit of every factor on all latents, averaged over factors.
 
-    score: float
-    per_factor: np.ndarray
-
-
-def linear_r2(codes: object, factors: object) -> R2:
-    """Fit every factor by least squares on one half of the samples, score on the other (and the reverse).
+    Fitted on one half and scored on the other, then the reverse. Below zero the fit is worse than
+    the factor's mean.
 
     >>> z = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(linear_r2(z @ np.array([[1.0, 2.0], [0.5, -1.0]]), z).score, 6)
     1.0
     """
-    c, f = pair(codes, factors, least=4)
-    if (f.std(0) == 0).any():
-        raise InputError(f"factor {int(np.argmin(f.std(0)))} is constant; leave it out.")
-    halves = [np.arange(len(c)) % 2 == 0, np.arange(len(c)) % 2 == 1]
-    scores = [_held_out(c, f, fit) for fit in halves]
-    per_factor = np.mean(scores, axis=0)
-    return R2(float(per_factor.mean()), per_factor)
+    arrays = data(codes, factors, least=4)
+    return Score("linear R²", _r2(arrays), cautions(arrays), _r2, arrays, bounds=(-np.inf, 1.0))
 
 
-def _held_out(codes: np.ndarray, factors: np.ndarray, fit: np.ndarray) -> np.ndarray:
-    design = np.column_stack([codes, np.ones(len(codes))])
-    weights = np.linalg.lstsq(design[fit], factors[fit], rcond=None)[0]
-    residual = factors[~fit] - design[~fit] @ weights
-    return 1 - residual.var(0) / factors[~fit].var(0)
+def _r2(arrays: Data) -> Parts:
+    first, second = arrays.halves
+    per_factor = (held_out_r2(first, second) + held_out_r2(second, first)) / 2
+    return Parts({"r2": float(per_factor.mean())}, per_factor)
+
+
+def held_out_r2(fit: Data, test: Data) -> np.ndarray:
+    """R² (k,) on `test` of least squares on `fit`, against the mean of `fit`; 0 where a factor does not vary."""
+    design = np.column_stack([fit.codes, np.ones(fit.samples)])
+    weights = np.linalg.lstsq(design, fit.factors, rcond=None)[0]
+    residual = test.factors - np.column_stack([test.codes, np.ones(test.samples)]) @ weights
+    total = np.square(test.factors - fit.factors.mean(0)).mean(0)
+    return np.where(total > 0, 1 - np.square(residual).mean(0) / np.where(total > 0, total, 1.0), 0.0)

@@ -1,0 +1,46 @@
+"""Codes whose relation to their factors is known, for every metric to be judged by."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+FACTORS = 3
+
+
+def continuous(samples: int = 1000, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, (samples, FACTORS))
+
+
+def classes(samples: int = 1000, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 6, (samples, FACTORS)).astype(float)
+
+
+def _noise(v: np.ndarray, columns: int) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(len(v), columns))
+
+
+def _rotated(v: np.ndarray) -> np.ndarray:
+    """The first two factors turned by 45°, the third as it is."""
+    c = np.sqrt(0.5)
+    turn = np.array([[c, c, 0], [-c, c, 0], [0, 0, 1]])
+    return (v - v.mean(0)) @ turn
+
+
+def _split(v: np.ndarray) -> np.ndarray:
+    """The first factor in two latents: its sign in one, its size in the other."""
+    first = v[:, 0] - v[:, 0].mean()
+    return np.column_stack([np.sign(first), np.abs(first), v[:, 1:]])
+
+
+CODES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "identity": lambda v: v.copy(),
+    "permuted and rescaled": lambda v: v[:, [2, 0, 1]] * [-5.0, 0.01, 300.0] + [1.0, -40.0, 0.0],
+    "monotone": lambda v: np.exp(2 * (v - v.mean(0)) / v.std(0)),
+    "duplicated": lambda v: np.hstack([v, v]),
+    "rotated": _rotated,
+    "split": _split,
+    "constant latent": lambda v: np.column_stack([v, np.full(len(v), 7.0)]),
+    "ten latents": lambda v: np.hstack([v, 0.3 * _noise(v, 7)]),
+    "too few latents": lambda v: v[:, :2],
+    "null": lambda v: _noise(v, FACTORS),
+}
