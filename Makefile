@@ -11,6 +11,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps disent==0.8.0  # array metrics, for parity
 	touch $@
 
 # Every experiment's quick profile, the fast ones first; prints the path of the index page at the end.
@@ -28,6 +29,7 @@ test: lint
 bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.stack
 	$(BIN)/python -m benchmarks.theory
+	$(BIN)/python -m benchmarks.metrics
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -1,9 +1,19 @@
 """Claims can fail: rows that obey a statement make it hold, rows that break it make it fail."""
 
+from itertools import pairwise
+
+import numpy as np
 import pytest
 
-from vaescope.experiments import beta_precision, covariance_structure, elbo_gap, linear_vae
-from vaescope.experiments.claims import Claim, claim_over, show, slope
+from vaescope.experiments import (
+    beta_precision,
+    covariance_structure,
+    elbo_gap,
+    linear_vae,
+    moebius_linear_map,
+    moebius_precision,
+)
+from vaescope.experiments.claims import Claim, claim_over, rank_claim, show, slope
 from vaescope.experiments.elbo_gap_results import PUBLISHED_ELBO, half_decades
 
 
@@ -94,6 +104,61 @@ def test_covariance_structure():
     assert verdicts(covariance_structure.EXPERIMENT, rows) == [True, True, True, True, False]
     flat = [row | {"conformal_contrast": 0.1, "ima_contrast": 0.1, "mcc_mean": 0.9} for row in rows]
     assert verdicts(covariance_structure.EXPERIMENT, flat) == [False] * 5
+
+
+def moebius_rows(**change):
+    """MCC rises and contrast falls with γ²; at γ² = 10 nothing is transmitted."""
+    rows = []
+    for place, precision in enumerate(moebius_precision.EXPERIMENT.profiles["quick"].precisions):
+        for seed in range(4):
+            mcc = (0.02, 0.1, 0.8, 0.96, 0.97)[place] + 0.001 * seed
+            row = {"mcc_sampled": mcc, "mcc_mean": max(mcc, 0.7), "mcc_linear_ica": 0.9}
+            row |= {"ima_contrast": 10.0 ** (-place - 0.01 * seed), "mcc_sampled_in_batches": max(mcc, 0.15)}
+            rows.append({"status": "finished", "precision": precision, "seed": seed} | row | change)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({}, set()),
+        ({"mcc_sampled": 0.9}, {0, 2, 4}),
+        ({"mcc_mean": 0.9}, {1, 6}),
+        ({"ima_contrast": 0.1}, {3}),
+        ({"mcc_sampled_in_batches": 0.02}, {5}),
+        ({"mcc_linear_ica": 0.99}, {6}),
+    ],
+)
+def test_moebius_precision(change, broken):
+    assert verdicts(moebius_precision.EXPERIMENT, moebius_rows(**change)) == [i not in broken for i in range(7)]
+
+
+def test_moebius_linear_map():
+    def rows(sign):
+        return [
+            {"status": "finished", "seed": s, "map_contrast": float(s), "mixing_contrast": float(s)}
+            | {"mcc_mean": 0.5 + sign * s / 50, "mcc_sampled": 0.5 + sign * s / 50, "ima_contrast": 0.1}
+            for s in range(20)
+        ]
+
+    assert verdicts(moebius_linear_map.EXPERIMENT, rows(-1)) == [True] * 3
+    assert verdicts(moebius_linear_map.EXPERIMENT, rows(1)) == [False] * 3
+    assert verdicts(moebius_linear_map.EXPERIMENT, rows(-1)[:2]) == [False] * 3
+
+
+def test_contrasts_of_mixings_fill_the_published_range():
+    found = sorted(moebius_linear_map.contrast(seed) for seed in range(64))
+    assert found[0] == moebius_linear_map.LOWEST
+    assert found[-1] < moebius_linear_map.HIGHEST
+    gaps = [b - a for a, b in pairwise(found)]
+    assert max(gaps) == pytest.approx(min(gaps))
+
+
+def test_a_weak_trend_is_not_claimed():
+    rng = np.random.default_rng(0)
+    claim = rank_claim(np.arange(30.0).tolist(), rng.normal(size=30).tolist(), sign=1, sentence="S.", source="s")
+    assert not claim.holds
+    assert claim.low < claim.value < claim.high
 
 
 def test_numbers_are_shown_with_their_spread():

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from vaescope.errors import InputError
 from vaescope.experiments.claims import Claim
+from vaescope.experiments.comparison import Comparison
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.files import Row
 from vaescope.training import Monitor
@@ -70,12 +71,6 @@ class Experiment(ABC):
         """Small tables for the page, by caption."""
         return {}
 
-
-def column(rows: Sequence[Row], name: str, **where: Any) -> list[Any]:
-    """The values of one column in the rows that match, without missing ones.
-
-    >>> column([{"a": 1, "b": 2}, {"a": 1, "b": None}, {"a": 2, "b": 5}], "b", a=1)
-    [2]
-    """
-    matching = (row for row in rows if all(row.get(key) == value for key, value in where.items()))
-    return [row[name] for row in matching if row.get(name) is not None]
+    def comparisons(self, rows: Sequence[Row], settings: Any) -> list[Comparison]:
+        """Ours beside the published values, where there are any."""
+        return []

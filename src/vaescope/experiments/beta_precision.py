@@ -14,8 +14,8 @@ from vaescope import randomness
 from vaescope.data.arrays import split
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import Normal
-from vaescope.experiments.base import column
 from vaescope.experiments.claims import Claim, claim_over
+from vaescope.experiments.columns import column
 from vaescope.experiments.trained import SyntheticData, TrainedExperiment, TrainedSettings
 from vaescope.models import VAE, Member
 from vaescope.objectives import beta_elbo

@@ -79,7 +79,7 @@ def claim_over(
 def rank_claim(x: Sequence[float], y: Sequence[float], *, sign: int, sentence: str, source: str) -> Claim:
     """A claim that y rises (`sign` 1) or falls (-1) with x: Spearman's rank correlation over members.
 
-    >>> rank_claim([1, 2, 3, 4, 5, 6], [9, 7, 5, 3, 2, 1], sign=-1, sentence="S.", source="s").measured
+    >>> rank_claim([1.0, 2.0, 3.0, 4.0, 5.0], [9.0, 7.0, 5.0, 3.0, 2.0], sign=-1, sentence="S.", source="s").measured
     '-1 (-1 to -1)'
     """
     direction = "positive" if sign > 0 else "negative"

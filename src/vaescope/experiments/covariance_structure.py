@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from vaescope import metrics, theory
 from vaescope.data.mixings import Compose, Mixing, Moebius, OrthogonalMLP
 from vaescope.data.pieces import Affine
-from vaescope.experiments.base import column
 from vaescope.experiments.claims import Claim, claim_over
+from vaescope.experiments.columns import column
 from vaescope.experiments.moebius import BOX, DIM, mixed_uniform
 from vaescope.experiments.trained import SyntheticData, TrainedExperiment, TrainedSettings
 from vaescope.models import VAE, Member

@@ -21,6 +21,7 @@ from vaescope.distributions import DiagonalGaussian, Normal, Prior, Uniform, gau
 from vaescope.experiments import elbo_gap_results as results
 from vaescope.experiments.base import Context
 from vaescope.experiments.claims import Claim
+from vaescope.experiments.comparison import Comparison
 from vaescope.experiments.elbo_gap_results import DECADES, DIM, HALF_DECADES
 from vaescope.experiments.trained import SyntheticData, TrainedExperiment, TrainedSettings
 from vaescope.models import VAE, Member, Terms
@@ -232,6 +233,9 @@ class ElboGap(TrainedExperiment):
 
     def claims(self, rows: Sequence[Row], settings: ElboGapSettings) -> list[Claim]:
         return results.claims(rows)
+
+    def comparisons(self, rows: Sequence[Row], settings: ElboGapSettings) -> list[Comparison]:
+        return results.comparisons(rows)
 
     def figures(self, rows: Sequence[Row], settings: ElboGapSettings) -> dict[str, tuple[Figure, str]]:
         return {

@@ -15,8 +15,8 @@ from torch import Tensor
 from vaescope import randomness, theory
 from vaescope.data.arrays import split
 from vaescope.data.pieces import rotation
-from vaescope.experiments.base import column
 from vaescope.experiments.claims import Claim, claim_over, slope
+from vaescope.experiments.columns import column
 from vaescope.experiments.trained import SyntheticData, TrainedExperiment, TrainedSettings
 from vaescope.models import VAE, Member
 from vaescope.report import figures

@@ -16,10 +16,19 @@ from vaescope.experiments.base import Context, Experiment
 from vaescope.experiments.catalogue import CATALOGUE, Entry
 from vaescope.experiments.claims import Claim
 from vaescope.report.figures import svg
-from vaescope.report.page import Drawing, ExperimentPage, IndexEntry, experiment_page, index_page
+from vaescope.report.page import (
+    Drawing,
+    ExperimentPage,
+    IndexEntry,
+    comparison_page,
+    experiment_page,
+    index_page,
+)
 from vaescope.runs import RunFolder
 from vaescope.runs.files import Row, read_json, write_json, write_text
 from vaescope.training import Monitor
+
+COMPARISON = "comparison.json"
 
 
 def reproduce(
@@ -81,6 +90,9 @@ def _write_report(
     for drawing in drawings:
         write_text(folder / "figures" / f"{drawing.name}.svg", _with_header(drawing.svg))
     write_json(folder / "claims.json", [_finite(claim.as_data()) for claim in claims])
+    comparisons = experiment.comparisons(rows, settings)
+    if comparisons:
+        write_json(folder / COMPARISON, [comparison.as_data() for comparison in comparisons])
     page = ExperimentPage(
         name=experiment.name,
         title=experiment.title,
@@ -109,8 +121,12 @@ def _trouble(rows: Sequence[Row]) -> list[str]:
 
 
 def write_index(out: Path, profile: str) -> Path:
-    """The index of all experiments, with what is finished in this folder."""
-    write_text(out / "index.html", index_page([_entry(out, entry) for entry in CATALOGUE], profile))
+    """The index of all experiments, with what is finished in this folder, and the page beside the authors' values."""
+    entries = [_entry(out, entry) for entry in CATALOGUE]
+    compared = [(entry, read_json(file)) for entry in entries if (file := out / entry.name / COMPARISON).exists()]
+    if compared:
+        write_text(out / "comparison.html", comparison_page(compared, profile))
+    write_text(out / "index.html", index_page(entries, profile, comparison=bool(compared)))
     return out / "index.html"
 
 

@@ -88,5 +88,12 @@ class IndexEntry:
         return sum(bool(claim["holds"]) for claim in self.claims or ())
 
 
-def index_page(entries: Sequence[IndexEntry], profile: str) -> str:
-    return _ENVIRONMENT.get_template("index.html").render(entries=entries, profile=profile, versions=versions())
+def index_page(entries: Sequence[IndexEntry], profile: str, *, comparison: bool = False) -> str:
+    return _ENVIRONMENT.get_template("index.html").render(
+        entries=entries, profile=profile, versions=versions(), comparison=comparison
+    )
+
+
+def comparison_page(compared: Sequence[tuple[IndexEntry, Sequence[Mapping[str, Any]]]], profile: str) -> str:
+    """Ours beside the published values: a section per experiment, a table per published panel."""
+    return _ENVIRONMENT.get_template("comparison.html").render(compared=compared, profile=profile, versions=versions())
