@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
 
-.PHONY: install reproduce test bench lint clean
+.PHONY: install reproduce paper results/paper test bench lint clean
 
 install: $(STAMP)
 
@@ -17,6 +17,17 @@ $(STAMP): pyproject.toml constraints.txt
 # Every experiment's quick profile, the fast ones first; prints the path of the index page at the end.
 reproduce: install
 	$(BIN)/vaescope reproduce --all --profile quick
+
+# The synthetic experiments at the published settings (within the hour on two cores), beside the authors' values.
+PAPER := self-consistency elbo-gap moebius-precision moebius-linear-map
+paper: install
+	$(BIN)/vaescope reproduce $(PAPER) --profile paper
+
+# What of it is kept with the source: everything but weights and histories.
+results/paper: paper
+	mkdir -p $@
+	cp -r runs/paper/. $@/
+	rm -rf $@/*/weights $@/*/history.parquet
 
 lint: install
 	$(BIN)/ruff check .

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import vaescope as vs
-from tests.metrics.planted import classes, continuous
 from vaescope import metrics
+from vaescope.metrics.planted import classes, continuous
 
 METRICS = {
     "mcc": metrics.mcc,
@@ -139,6 +139,13 @@ def test_kinds_of_factors_are_seen_and_can_be_said():
 def test_bad_options_are_refused(call, message):
     with pytest.raises(vs.InputError, match=message):
         call(classes(100))
+
+
+@pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS)
+def test_a_large_offset_does_not_hide_a_latent(measure):
+    factors = classes(400)
+    codes = noisy(factors)
+    assert measure(codes + 1e7, factors).score == pytest.approx(measure(codes, factors).score, abs=0.02)
 
 
 def test_only_active_latents_count_for_mig_sup():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from vaescope.errors import InputError
@@ -35,10 +37,17 @@ def amari(codes: object, factors: object) -> Score:
             f"the Amari distance needs two factors or more and a latent for each, got {arrays.latents} latents "
             f"and {count} factors."
         )
-    notes = cautions(arrays)
-    if arrays.latents > count:
-        notes += (f"{arrays.latents} latents for {count} factors: only the best matched latents are compared.",)
-    return Score("Amari distance", _amari(arrays), notes, _amari, arrays)
+    return Score("Amari distance", _amari(arrays), partial(_cautions, arrays), _amari, arrays)
+
+
+def _cautions(arrays: Data) -> tuple[str, ...]:
+    count = arrays.factors.shape[1]
+    if arrays.latents == count:
+        return cautions(arrays)
+    return (
+        *cautions(arrays),
+        f"{arrays.latents} latents for {count} factors: only the best matched latents are compared.",
+    )
 
 
 def _excess(m: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,7 +62,7 @@ def dci(codes: object, factors: object, *, model: str = "forest", discrete: bool
         raise InputError(f"model must be forest or boosted, got {model!r}.")
     arrays = data(codes, factors, discrete=discrete)
     compute = partial(_dci, model=model)
-    notes = cautions(arrays, classes=True)
+    notes = partial(cautions, arrays, classes=True)
     return DCI("DCI", compute(arrays), notes, compute, arrays, resamples=10, nulls=3)
 
 
@@ -79,6 +80,7 @@ def concentration(importance: np.ndarray) -> np.ndarray:
 
 
 def _dci(arrays: Data, model: str) -> Parts:
+    arrays = replace(arrays, codes=standardised(arrays.codes))  # trees see single precision
     fits = [_fit(arrays, k, model) for k in range(arrays.factors.shape[1])]
     importance = np.column_stack([gains for gains, _ in fits])
     informativeness = np.array([score for _, score in fits])

@@ -7,8 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from vaescope.metrics.cautions import cautions
-from vaescope.metrics.information import bin_cautions, check_estimator, information
+from vaescope.metrics.information import binned_cautions, check_estimator, information
 from vaescope.metrics.inputs import Data, data
 from vaescope.metrics.linear import predictive_information
 from vaescope.metrics.score import Parts, Score
@@ -48,7 +47,7 @@ def infomec(
     check_estimator(estimator, binning)
     arrays = data(codes, factors, discrete=discrete)
     compute = partial(_infomec, estimator=estimator, binning=binning)
-    notes = cautions(arrays, classes=True) + bin_cautions(arrays, estimator, binning)
+    notes = partial(binned_cautions, arrays, estimator=estimator, binning=binning)
     return InfoMEC("InfoMEC", compute(arrays), notes, compute, arrays, resamples=10, nulls=3)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.feature_selection import mutual_info_classif, mutual_info_regression
 
 from vaescope.errors import InputError
+from vaescope.metrics.cautions import cautions
 from vaescope.metrics.inputs import Data, data, standardised
 
 BINS = 20
@@ -84,15 +85,17 @@ def information(arrays: Data, *, estimator: str = "binned", binning: str = "widt
     return Information(_neighbours(arrays), result.entropy, np.zeros_like(noise), noise)
 
 
-def bin_cautions(arrays: Data, estimator: str, binning: str) -> tuple[str, ...]:
-    """Bins of equal width say little where most samples share one."""
+def binned_cautions(arrays: Data, *, estimator: str, binning: str) -> tuple[str, ...]:
+    """Cautions of metrics on mutual information; bins of equal width say little where most samples share one."""
+    notes = cautions(arrays, classes=True)
     if estimator != "binned" or binning != "width":
-        return ()
+        return notes
     crowded = [j for j, column in enumerate(arrays.codes.T) if _fullest(column) > CROWDED]
     if not crowded:
-        return ()
+        return notes
     which = ", ".join(map(str, crowded[:8])) + (", …" if len(crowded) > 8 else "")
     return (
+        *notes,
         f"latent{'s' * (len(crowded) > 1)} {which}: most samples share one of {BINS} bins of equal width, so "
         "information is lost; compare with binning='mass'.",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -30,7 +31,12 @@ def factor_vae_score(codes: object, factors: object, *, discrete: bool | Sequenc
     """
     arrays = data(codes, factors, discrete=discrete, least=40)
     return Score(
-        "FactorVAE score", _factor_vae(arrays), cautions(arrays, classes=True), _factor_vae, arrays, resamples=50
+        "FactorVAE score",
+        _factor_vae(arrays),
+        partial(cautions, arrays, classes=True),
+        _factor_vae,
+        arrays,
+        resamples=50,
     )
 
 
@@ -42,7 +48,13 @@ def beta_vae_score(codes: object, factors: object, *, discrete: bool | Sequence[
     """
     arrays = data(codes, factors, discrete=discrete, least=40)
     return Score(
-        "β-VAE score", _beta_vae(arrays), cautions(arrays, classes=True), _beta_vae, arrays, resamples=20, nulls=5
+        "β-VAE score",
+        _beta_vae(arrays),
+        partial(cautions, arrays, classes=True),
+        _beta_vae,
+        arrays,
+        resamples=20,
+        nulls=5,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def irs(codes: object, factors: object, *, discrete: bool | Sequence[bool] | Non
     1.0
     """
     arrays = data(codes, factors, discrete=discrete)
-    return Score("IRS", _irs(arrays), cautions(arrays, classes=True), _irs, arrays, resamples=50)
+    return Score("IRS", _irs(arrays), partial(cautions, arrays, classes=True), _irs, arrays, resamples=50)
 
 
 def _irs(arrays: Data) -> Parts:

@@ -56,12 +56,19 @@ def mcc(codes: object, factors: object, *, method: str = "pearson") -> MCC:
     """
     if method not in METHODS:
         raise InputError(f"method must be pearson or spearman, got {method!r}.")
-    arrays = data(codes, factors, least=2)
+    arrays = data(codes, factors, discrete=False, least=2)
     compute = partial(_mcc, method=method)
-    notes = cautions(arrays)
-    if arrays.latents < arrays.factors.shape[1]:
-        notes += (f"{arrays.latents} latents for {arrays.factors.shape[1]} factors: those left over count as 0.",)
-    return MCC("MCC" if method == "pearson" else "MCC (Spearman)", compute(arrays), notes, compute, arrays)
+    name = "MCC" if method == "pearson" else "MCC (Spearman)"
+    return MCC(name, compute(arrays), partial(_cautions, arrays), compute, arrays)
+
+
+def _cautions(arrays: Data) -> tuple[str, ...]:
+    if arrays.latents >= arrays.factors.shape[1]:
+        return cautions(arrays)
+    return (
+        *cautions(arrays),
+        f"{arrays.latents} latents for {arrays.factors.shape[1]} factors: those left over count as 0.",
+    )
 
 
 def _mcc(arrays: Data, method: str) -> Parts:

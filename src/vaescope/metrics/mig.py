@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from vaescope.errors import InputError
-from vaescope.metrics.cautions import cautions
-from vaescope.metrics.information import bin_cautions, check_estimator, information
+from vaescope.metrics.information import binned_cautions, check_estimator, information
 from vaescope.metrics.inputs import Data, alive, data
 from vaescope.metrics.score import Parts, Score
 
@@ -37,7 +36,7 @@ def mig(
     return Score(
         "MIG",
         compute(arrays),
-        cautions(arrays, classes=True) + bin_cautions(arrays, estimator, binning),
+        partial(binned_cautions, arrays, estimator=estimator, binning=binning),
         compute,
         arrays,
     )
@@ -63,7 +62,7 @@ def mig_sup(
     return Score(
         "MIG-sup",
         compute(arrays),
-        cautions(arrays, classes=True) + bin_cautions(arrays, estimator, binning),
+        partial(binned_cautions, arrays, estimator=estimator, binning=binning),
         compute,
         arrays,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def modularity_explicitness(
     explicitness.
     """
     arrays = data(codes, factors, discrete=discrete)
-    notes = cautions(arrays, classes=True)
+    notes = partial(cautions, arrays, classes=True)
     return ModularityExplicitness(
         "modularity, explicitness",
         _modularity_explicitness(arrays),

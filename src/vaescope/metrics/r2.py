@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from vaescope.metrics.cautions import cautions
@@ -19,8 +21,8 @@ def linear_r2(codes: object, factors: object) -> Score:
     >>> round(linear_r2(z @ np.array([[1.0, 2.0], [0.5, -1.0]]), z).score, 6)
     1.0
     """
-    arrays = data(codes, factors, least=4)
-    return Score("linear R²", _r2(arrays), cautions(arrays), _r2, arrays, bounds=(-np.inf, 1.0))
+    arrays = data(codes, factors, discrete=False, least=4)
+    return Score("linear R²", _r2(arrays), partial(cautions, arrays), _r2, arrays, bounds=(-np.inf, 1.0))
 
 
 def _r2(arrays: Data) -> Parts:
@@ -31,8 +33,8 @@ def _r2(arrays: Data) -> Parts:
 
 def held_out_r2(fit: Data, test: Data) -> np.ndarray:
     """R² (k,) on `test` of least squares on `fit`, against the mean of `fit`; 0 where a factor does not vary."""
-    design = np.column_stack([fit.codes, np.ones(fit.samples)])
-    weights = np.linalg.lstsq(design, fit.factors, rcond=None)[0]
-    residual = test.factors - np.column_stack([test.codes, np.ones(test.samples)]) @ weights
-    total = np.square(test.factors - fit.factors.mean(0)).mean(0)
+    centre, middle = fit.codes.mean(0), fit.factors.mean(0)
+    weights = np.linalg.lstsq(fit.codes - centre, fit.factors - middle, rcond=None)[0]
+    residual = test.factors - middle - (test.codes - centre) @ weights
+    total = np.square(test.factors - middle).mean(0)
     return np.where(total > 0, 1 - np.square(residual).mean(0) / np.where(total > 0, total, 1.0), 0.0)

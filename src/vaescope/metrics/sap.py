@@ -24,7 +24,8 @@ def sap(
 
     Continuous factors: squared correlation. Discrete factors: held-out balanced accuracy of thresholds on
     one latent, as in the paper, rescaled so that guessing is 0; `classifier="svm"` is the plain accuracy of
-    a linear support vector machine, as in public code, which cannot find the middle ones of ordered classes.
+    a linear support vector machine, as in public code, which cannot find the middle ones of ordered classes
+    and changes with the units of a latent.
 
     >>> v = np.random.default_rng(0).normal(size=(1000, 2))
     >>> bool(sap(v, v).score > 0.98)
@@ -35,35 +36,43 @@ def sap(
     arrays = data(codes, factors, discrete=discrete)
     compute = partial(_sap, classifier=classifier)
     costly = any(arrays.discrete)
-    notes = cautions(arrays, classes=True)
+    notes = partial(cautions, arrays, classes=True)
     return Score("SAP", compute(arrays), notes, compute, arrays, resamples=20 if costly else 100, nulls=5)
 
 
 def _sap(arrays: Data, classifier: str) -> Parts:
     relevance = np.square(correlations(arrays.codes, arrays.factors))
     fit, test = arrays.halves
+    score = thresholds_scores if classifier == "thresholds" else svm_scores
     for k in np.flatnonzero(arrays.discrete):
-        score = thresholds_score if classifier == "thresholds" else svm_score
-        for j in range(arrays.latents):
-            relevance[j, k] = score(fit.codes[:, [j]], fit.factors[:, k], test.codes[:, [j]], test.factors[:, k])
+        relevance[:, k] = score(fit.codes, fit.factors[:, k], test.codes, test.factors[:, k])
     per_factor = top_gap(relevance)
     return Parts({"sap": float(per_factor.mean())}, per_factor, {"predictability": relevance})
 
 
-def thresholds_score(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> float:
-    """Balanced accuracy of as many intervals as classes, from 0 (guessing) to 1."""
-    classes = len(np.unique(y))
-    if classes < 2:
-        return 0.0
-    tree = DecisionTreeClassifier(max_leaf_nodes=classes, class_weight="balanced", random_state=0).fit(x, y)
-    hit = tree.predict(x_test) == y_test
-    accuracy = float(np.mean([hit[y_test == c].mean() for c in np.unique(y_test)]))
-    return max(0.0, (accuracy - 1 / classes) / (1 - 1 / classes))
+def thresholds_scores(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> np.ndarray:
+    """Per latent, balanced accuracy of as many intervals as classes, from 0 (guessing) to 1."""
+    classes, labels, counts = np.unique(y, return_inverse=True, return_counts=True)
+    if len(classes) < 2:
+        return np.zeros(x.shape[1])
+    weights = 1 / counts[labels]  # every class counts the same
+    places = np.searchsorted(classes, y_test).clip(max=len(classes) - 1)
+    known = classes[places] == y_test
+    test_weights = known / np.bincount(places[known], minlength=len(classes)).clip(min=1)[places]
+    test_weights /= test_weights.sum()
+    centre, scale = x.mean(0), x.std(0) + 1e-300
+    x, x_test = (((v - centre) / scale).astype(np.float32) for v in (x, x_test))  # trees see single precision
+    accuracy = np.empty(x.shape[1])
+    for j in range(x.shape[1]):
+        tree = DecisionTreeClassifier(max_leaf_nodes=len(classes), random_state=0)
+        tree.fit(x[:, [j]], labels, sample_weight=weights, check_input=False)
+        accuracy[j] = test_weights @ (tree.predict(x_test[:, [j]], check_input=False) == places)
+    return ((accuracy - 1 / len(classes)) / (1 - 1 / len(classes))).clip(min=0.0)
 
 
-def svm_score(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> float:
-    """Accuracy of a linear support vector machine on one latent."""
+def svm_scores(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> np.ndarray:
+    """Per latent, accuracy of a linear support vector machine."""
     if len(np.unique(y)) < 2:
-        return float(np.mean(y_test == y[0]))
-    machine = LinearSVC(C=0.01, class_weight="balanced", random_state=0).fit(x, y)
-    return float(np.mean(machine.predict(x_test) == y_test))
+        return np.full(x.shape[1], np.mean(y_test == y[0]))
+    machine = LinearSVC(C=0.01, class_weight="balanced", random_state=0)
+    return np.array([np.mean(machine.fit(x[:, [j]], y).predict(x_test[:, [j]]) == y_test) for j in range(x.shape[1])])

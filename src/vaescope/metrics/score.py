@@ -34,7 +34,7 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """A metric's result. `score` is its first number; `interval` and `floor` are computed when asked for.
+    """A metric's result. `score` is its first number; `interval`, `floor` and `warnings` are found when asked for.
 
     The interval is score ± t · s, s the standard deviation over random half-samples: drawn without
     replacement their variance is that of the bootstrap, and no sample can stand in for itself in a
@@ -44,7 +44,7 @@ class Score:
 
     name: str
     parts: Parts
-    cautions: tuple[str, ...]
+    cautions: Callable[[], tuple[str, ...]] = field(repr=False)
     compute: Callable[[Any], Parts] = field(repr=False)
     arrays: Arrays = field(repr=False)
     bounds: tuple[float, float] = (0.0, 1.0)
@@ -63,10 +63,10 @@ class Score:
     def per_factor(self) -> np.ndarray:
         return self.parts.per_factor
 
-    @property
+    @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Why the score should be read with care."""
-        return self.cautions
+        return self.cautions()
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -85,7 +85,7 @@ def _stability(
         raise InputError(f"method must be pearson or spearman, got {method!r}.")
     arrays, notes = _members(members, active)
     compute = partial(_compare, method=method, agreement=agreement, average=average)
-    return Stability(name, compute(arrays), notes, compute, arrays, resamples=50)
+    return Stability(name, compute(arrays), lambda: notes, compute, arrays, resamples=50)
 
 
 def _members(

@@ -41,6 +41,41 @@ def row_of_panels(count: int, *, width: float = 4.1, height: float = 3.7) -> tup
     return figure, list(axes)
 
 
+def grid_of_panels(rows: int, columns: int, *, width: float = 3.0, height: float = 3.0) -> tuple[Figure, list[Axes]]:
+    """A figure with panels in rows."""
+    with mpl.rc_context(_STYLE | {"axes.grid": False}):
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+    return figure, list(axes.ravel())
+
+
+def score_map(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float]],
+    *,
+    worse_is_high: Sequence[str] = (),
+) -> Figure:
+    """Scores as numbers on shades, dark where good; rows named in `worse_is_high` are shaded the other way."""
+    with mpl.rc_context(_STYLE | {"axes.grid": False}):
+        figure = Figure(figsize=(1.15 * len(columns) + 2.4, 0.36 * len(rows) + 1.2), layout="constrained")
+        axis = figure.subplots()
+        shades = [
+            [1 - v if name in worse_is_high else v for v in line] for name, line in zip(rows, values, strict=True)
+        ]
+        axis.imshow(np.clip(shades, 0, 1), cmap="Blues", vmin=-0.1, vmax=1.9, aspect="auto")
+        for i, line in enumerate(values):
+            for j, value in enumerate(line):
+                axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=9.5, color="#10151a")
+        axis.set_xticks(range(len(columns)), [name.replace(" and ", "\nand ") for name in columns], fontsize=9.5)
+        axis.set_yticks(range(len(rows)), rows, fontsize=9.5)
+        axis.xaxis.tick_top()
+        axis.tick_params(length=0)
+        for spine in axis.spines.values():
+            spine.set_visible(False)
+    return figure
+
+
 def spread(
     axis: Axes,
     x: Sequence[float],
