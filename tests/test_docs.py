@@ -1,5 +1,7 @@
 """Every Python block in the README and the docs runs."""
 
+import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -25,3 +27,14 @@ def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#]+)\)", page.read_text())
     missing = [t for t in targets if not t.startswith("http") and not (page.parent / t).exists()]
     assert missing == []
+
+
+def test_the_planted_scores_shown_are_what_the_metrics_say():
+    spec = importlib.util.spec_from_file_location("planted_figure", ROOT / "docs/figures/planted.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    shown = json.loads((ROOT / "docs/figures/planted_scores.json").read_text())
+    found = script.scores()
+    assert {case: list(row) for case, row in found.items()} == {case: list(row) for case, row in shown.items()}
+    for case, row in found.items():
+        assert row == pytest.approx(shown[case], abs=0.03)

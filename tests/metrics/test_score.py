@@ -6,6 +6,7 @@ import torch
 
 import vaescope as vs
 from vaescope import metrics
+from vaescope.metrics.information import bins_of
 from vaescope.metrics.planted import classes, continuous
 
 METRICS = {
@@ -53,6 +54,28 @@ def test_intervals_cover_the_truth():
         low, high = metrics.mcc(codes, factors).interval
         hits += low <= truth <= high
     assert 88 <= hits <= 100
+
+
+def covered(measure, draw, truth, *, runs=20):
+    intervals = [measure(*draw(seed)).interval for seed in range(runs)]
+    return sum(low <= truth <= high for low, high in intervals)
+
+
+def test_intervals_of_biased_estimates_reach_the_truth():
+    """MIG from 20 bins is biased downwards, the more the fewer the samples; its interval says so."""
+
+    def draw(seed, count=1000):
+        rng = np.random.default_rng(seed)
+        factors = rng.normal(size=(count, 3))
+        return factors + 0.5 * rng.normal(size=factors.shape), factors
+
+    def mig(codes, factors):
+        return metrics.mig(codes, factors, binning="mass")
+
+    truth = mig(*draw(99, 200_000)).score
+    assert abs(mig(*draw(0)).score - truth) > 0.01  # there is a bias to be covered
+    assert covered(mig, draw, truth) >= 17
+    assert any("the interval does not cover it" in note for note in mig(*draw(0, 300)).warnings)
 
 
 @pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS)
@@ -146,6 +169,107 @@ def test_a_large_offset_does_not_hide_a_latent(measure):
     factors = classes(400)
     codes = noisy(factors)
     assert measure(codes + 1e7, factors).score == pytest.approx(measure(codes, factors).score, abs=0.02)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e160, 1e300])
+@pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS)
+def test_units_do_not_matter(measure, scale):
+    factors = classes(200)
+    codes = noisy(factors)
+    plain = measure(codes, factors).score
+    assert measure(codes * scale, factors).score == pytest.approx(plain, abs=0.02)
+    assert measure(codes * [scale, 1.0, 1.0], factors).score == pytest.approx(plain, abs=0.02)
+
+
+ODD = {
+    "a class of one sample": lambda r: (
+        r.normal(size=(300, 2)),
+        np.column_stack([r.integers(0, 4, 300), np.arange(300) == 7]),
+    ),
+    "a latent that is hardly ever on": lambda r: (
+        np.column_stack([r.normal(size=300), np.arange(300) == 7]),
+        r.integers(0, 4, (300, 2)),
+    ),
+    "forty samples": lambda r: (r.normal(size=(40, 2)), r.integers(0, 2, (40, 2))),
+    "a factor that is mostly zero": lambda r: (
+        r.normal(size=(600, 2)),
+        np.column_stack([r.normal(size=600), np.where(r.random(600) < 0.95, 0.0, r.random(600))]),
+    ),
+    "more latents than samples": lambda r: (r.normal(size=(60, 90)), r.integers(0, 3, (60, 2))),
+    "many ties": lambda r: (r.integers(0, 3, (300, 2)), r.integers(0, 3, (300, 2))),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_but_legal_arrays_give_finite_scores(case):
+    codes, factors = ODD[case](np.random.default_rng(0))
+    for row in metrics.evaluate(codes, factors).rows:
+        assert np.isfinite([row["score"], row["floor"], row["low"], row["high"]]).all(), row
+        assert row["low"] <= row["score"] <= row["high"]
+
+
+def test_odd_arrays_are_cautioned():
+    rng = np.random.default_rng(0)
+    wide = metrics.linear_r2(rng.normal(size=(60, 30)), rng.normal(size=(60, 2)))
+    assert any("30 latents for 60 samples" in note for note in wide.warnings)
+    rows = np.repeat(rng.normal(size=(40, 4)), 10, axis=0)
+    assert any("only 40 of 400 rows are distinct" in note for note in metrics.mcc(rows[:, :2], rows[:, 2:]).warnings)
+
+
+def test_noise_of_any_shape_has_no_modularity():
+    """Uniform noise fills all bins, where plug-in information is largest."""
+    scores = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        scores.append(metrics.infomec(rng.uniform(size=(500, 4)), rng.uniform(size=(500, 3))).modularity)
+    assert np.count_nonzero(scores) <= 1
+    few = continuous(60)
+    assert metrics.infomec(few, few).modularity > 0.9
+
+
+def test_a_value_that_fills_bins_of_equal_mass_is_a_bin():
+    values = np.concatenate([np.zeros(900), np.linspace(0.1, 1, 100)])
+    assert len(np.unique(bins_of(values, "mass"))) >= 2
+    assert len(np.unique(bins_of(-values, "mass"))) >= 2
+
+
+def test_neighbours_stay_below_one():
+    factors = continuous(300)
+    result = metrics.mig(factors, factors, estimator="neighbours")
+    assert 0.5 < result.score <= 1
+    low, high = result.interval
+    assert low <= result.score <= high
+
+
+@pytest.mark.parametrize(
+    ("codes", "message"),
+    [
+        ([[1, 2], [3]] * 20, "rows of one length"),
+        (torch.zeros(40, 2, dtype=torch.complex64), "must be numbers"),
+        ([["a", 1.0]] * 40, "must be numbers"),
+    ],
+)
+def test_unreadable_arrays_are_refused(codes, message):
+    with pytest.raises(vs.InputError, match=message):
+        metrics.mcc(codes, classes(40)[:, :2])
+
+
+def test_readable_arrays_are_read(unchecked_shapes):
+    factors = classes(200)
+    codes = noisy(factors)
+    plain = metrics.mcc(codes, factors).score
+    assert metrics.mcc(torch.tensor(codes).bfloat16(), factors).score == pytest.approx(plain, abs=1e-3)
+    assert metrics.mcc(list(torch.tensor(codes, requires_grad=True)), factors).score == pytest.approx(plain)
+    assert metrics.mcc(codes.astype(object), factors).score == pytest.approx(plain)
+    assert metrics.mig(codes, factors, discrete=np.True_).score == metrics.mig(codes, factors, discrete=True).score
+    with pytest.raises(vs.InputError, match="an entry per factor"):
+        metrics.mig(codes, factors, discrete=1)
+
+
+@pytest.mark.parametrize("measure", [metrics.factor_vae_score, metrics.beta_vae_score])
+def test_few_samples_suffice_for_a_perfect_code(measure):
+    factors = continuous(100)
+    assert measure(factors, factors).score > 0.9
 
 
 def test_only_active_latents_count_for_mig_sup():

@@ -9,6 +9,8 @@ from vaescope.metrics.inputs import Data, alive, standardised
 CORRELATED = 0.3
 FEW_SAMPLES = 100
 FEW_PER_CLASS = 10
+FEW_VALUES = 20  # codes with no more values than this repeat by nature
+WIDE = 8  # samples per latent below which fits are not to be trusted
 
 
 def cautions(data: Data, *, classes: bool = False) -> tuple[str, ...]:
@@ -18,7 +20,8 @@ def cautions(data: Data, *, classes: bool = False) -> tuple[str, ...]:
     >>> cautions(Data(z * [1, 0], np.hstack([z, z]), (False, False)))[1]
     'latent 1 is constant: counted as uninformative.'
     """
-    return (*_correlated(data), *_constant(data), *_few(data), *(_few_per_class(data) if classes else ()))
+    found = (*_correlated(data), *_constant(data), *_few(data), *_wide(data), *_repeated(data))
+    return (*found, *_few_per_class(data)) if classes else found
 
 
 def _correlated(data: Data) -> list[str]:
@@ -49,6 +52,24 @@ def _few(data: Data) -> list[str]:
     if data.samples >= FEW_SAMPLES:
         return []
     return [f"only {data.samples} samples: estimates from fewer than {FEW_SAMPLES} are rough, see the interval."]
+
+
+def _wide(data: Data) -> list[str]:
+    if data.latents <= data.samples / WIDE:
+        return []
+    return [f"{data.latents} latents for {data.samples} samples: whatever is fitted on half of them overfits."]
+
+
+def _repeated(data: Data) -> list[str]:
+    """Rows that occur in both halves make memory look like understanding."""
+    if max(len(np.unique(column)) for column in data.codes.T) <= FEW_VALUES:
+        return []
+    distinct = len(np.unique(np.hstack([data.codes, data.factors]), axis=0))
+    if distinct >= 0.9 * data.samples:
+        return []
+    return [
+        f"only {distinct} of {data.samples} rows are distinct: repeated samples make scores and intervals too good."
+    ]
 
 
 def _few_per_class(data: Data) -> list[str]:

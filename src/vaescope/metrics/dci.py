@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,7 @@ from vaescope.metrics.cautions import cautions
 from vaescope.metrics.inputs import Data, data, standardised
 from vaescope.metrics.score import Parts, Score
 
-_TREES: dict[str, Any] = {"n_estimators": 40, "max_features": None, "min_samples_leaf": 5, "random_state": 0}
+_TREES: dict[str, Any] = {"n_estimators": 40, "max_features": None, "random_state": 0}
 
 
 class DCI(Score):
@@ -105,13 +106,16 @@ def _fit(arrays: Data, k: int, model: str) -> tuple[np.ndarray, float]:
     target = np.unique(arrays.factors[:, k], return_inverse=True)[1] if discrete else standardised(arrays.factors)[:, k]
     y, y_test = target[: fit.samples], target[fit.samples :]
     if np.ptp(y) == 0:
-        return np.zeros(arrays.latents), 0.0
-    trees = _trees(model, discrete).fit(fit.codes, y)
-    score = float(trees.score(test.codes, y_test))
-    return np.asarray(trees.feature_importances_), max(0.0, score)
+        return np.zeros(arrays.latents), float(np.mean(y_test == y[0])) if discrete else 0.0
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+        warnings.simplefilter("ignore", UserWarning)  # many classes look like a regression target
+        trees = _trees(model, discrete, fit.samples).fit(fit.codes, y)
+        importance = np.nan_to_num(np.asarray(trees.feature_importances_))  # no tree found a split
+    return importance, max(0.0, float(trees.score(test.codes, y_test)))
 
 
-def _trees(model: str, discrete: bool) -> Any:
+def _trees(model: str, discrete: bool, samples: int) -> Any:
     if model == "boosted":
         return (GradientBoostingClassifier if discrete else GradientBoostingRegressor)(random_state=0)
-    return (ExtraTreesClassifier if discrete else ExtraTreesRegressor)(**_TREES)
+    leaf = min(5, max(1, samples // 20))
+    return (ExtraTreesClassifier if discrete else ExtraTreesRegressor)(min_samples_leaf=leaf, **_TREES)

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from vaescope.metrics.information import binned_cautions, check_estimator, information
+from vaescope.metrics.information import binned_cautions, check_estimator, significant_share
 from vaescope.metrics.inputs import Data, data
 from vaescope.metrics.linear import predictive_information
 from vaescope.metrics.score import Parts, Score
@@ -52,7 +52,7 @@ def infomec(
 
 
 def _infomec(arrays: Data, estimator: str, binning: str) -> Parts:
-    shared = information(arrays, estimator=estimator, binning=binning).significant
+    shared = significant_share(arrays, estimator=estimator, binning=binning)
     informative = shared.any(1)
     explicitness = predictive_information(arrays)
     by_latent, by_factor = above_even_share(shared[informative]), above_even_share(shared[informative].T)

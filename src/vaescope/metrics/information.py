@@ -23,29 +23,22 @@ BINS = 20
 BINNINGS = ("width", "mass")
 ESTIMATORS = ("binned", "neighbours")
 NEIGHBOURS = 3
+SHUFFLES = {"binned": 50, "neighbours": 10}
+TINY = 1e-12
 CROWDED = 0.5  # share of samples in one bin beyond which bins of equal width mislead
 
 
 @dataclass(frozen=True, eq=False)
 class Information:
-    """Mutual information (d, k), the factors' entropies (k,), and what independent variables would seem to
-    share: its mean and standard deviation (d, k)."""
+    """Mutual information (d, k) and the factors' entropies (k,)."""
 
     mutual: np.ndarray
     entropy: np.ndarray
-    bias: np.ndarray
-    noise: np.ndarray
 
     @property
     def normalised(self) -> np.ndarray:
-        """Share of every factor's entropy that a latent knows, (d, k)."""
-        return self.mutual / self.entropy
-
-    @property
-    def significant(self) -> np.ndarray:
-        """The same less its bias, and 0 where it is within three standard deviations of independence."""
-        share = ((self.mutual - self.bias) / np.maximum(self.entropy - self.bias, 1e-12)).clip(0.0, 1.0)
-        return np.where(self.mutual > self.bias + 3 * self.noise, share, 0.0)
+        """Share of every factor's entropy that a latent knows, (d, k); nothing of a factor that does not vary."""
+        return np.where(self.entropy > TINY, self.mutual / np.where(self.entropy > TINY, self.entropy, 1.0), 0.0)
 
 
 def mutual_information(
@@ -64,7 +57,10 @@ def mutual_information(
            [0.    ]])
     """
     check_estimator(estimator, binning)
-    return information(data(codes, factors, discrete=discrete), estimator=estimator, binning=binning).mutual
+    arrays = data(codes, factors, discrete=discrete)
+    if estimator == "neighbours":
+        return _neighbours(arrays, [c if d else None for c, d in zip(_classes(arrays), arrays.discrete, strict=True)])
+    return information(arrays, binning=binning).mutual
 
 
 def check_estimator(estimator: str, binning: str) -> None:
@@ -75,20 +71,42 @@ def check_estimator(estimator: str, binning: str) -> None:
 
 
 def information(arrays: Data, *, estimator: str = "binned", binning: str = "width") -> Information:
-    """Every pair's mutual information and every factor's entropy."""
+    """Every pair's mutual information and every factor's entropy; continuous factors count as their bins."""
     labels = factor_classes(arrays, binning=binning)
-    cells = np.column_stack([bins_of(column, binning) for column in arrays.codes.T])
-    result = _plug_in(cells, labels)
-    if estimator == "binned":
-        return result
-    noise = np.full_like(result.bias, 1 / np.sqrt(arrays.samples))
-    return Information(_neighbours(arrays), result.entropy, np.zeros_like(noise), noise)
+    if estimator == "neighbours":
+        entropy = _entropy(np.stack([np.bincount(c, minlength=labels.max() + 1) for c in labels.T]) / len(labels))
+        return Information(_neighbours(arrays, list(labels.T)).clip(0, entropy), entropy)
+    return _plug_in(np.column_stack([bins_of(column, binning) for column in arrays.codes.T]), labels)
+
+
+def significant_share(arrays: Data, *, estimator: str = "binned", binning: str = "width") -> np.ndarray:
+    """Normalised information (d, k) less what shuffled codes seem to have, and 0 where it might be theirs.
+
+    The bar is the largest standardised excess of any pair in any of the shuffles, so that with several latents
+    and factors none of them is found by luck more than once in so many shuffles.
+    """
+    found = information(arrays, estimator=estimator, binning=binning)
+    rng = np.random.default_rng(0)
+    shuffles = SHUFFLES[estimator]
+    null = np.stack(
+        [information(arrays.null(rng), estimator=estimator, binning=binning).mutual for _ in range(shuffles)]
+    )
+    bias, noise = null.mean(0), null.std(0, ddof=1) + TINY
+    bar = max(3.0, float(((null - bias) / noise).max()))
+    share = ((found.mutual - bias) / np.maximum(found.entropy - bias, TINY)).clip(0.0, 1.0)
+    return np.where(found.mutual > bias + bar * noise, share, 0.0)
 
 
 def binned_cautions(arrays: Data, *, estimator: str, binning: str) -> tuple[str, ...]:
     """Cautions of metrics on mutual information; bins of equal width say little where most samples share one."""
     notes = cautions(arrays, classes=True)
-    if estimator != "binned" or binning != "width":
+    if estimator != "binned":
+        return notes
+    cells = BINS * (int(factor_classes(arrays).max()) + 1)
+    if arrays.samples < 2 * cells:
+        few = f"{arrays.samples} samples for up to {cells} bins of a latent and a factor: information is misjudged, "
+        notes += (few + "and the interval does not cover it.",)
+    if binning != "width":
         return notes
     crowded = [j for j, column in enumerate(arrays.codes.T) if _fullest(column) > CROWDED]
     if not crowded:
@@ -119,8 +137,10 @@ def bins_of(column: np.ndarray, binning: str = "width", bins: int = BINS) -> np.
         return own
     if binning == "mass":
         edges = np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1])
-    else:
-        edges = np.linspace(column.min(), column.max(), bins + 1)[1:-1]
+        atoms = edges[1:][edges[1:] == edges[:-1]]  # a value that fills whole bins gets one to itself
+        edges = np.unique(np.concatenate([edges, np.nextafter(atoms, -np.inf)]))
+        return np.searchsorted(edges, column, side="left")
+    edges = np.linspace(column.min(), column.max(), bins + 1)[1:-1]
     return np.searchsorted(edges, column, side="right")
 
 
@@ -133,6 +153,10 @@ def factor_classes(arrays: Data, *, binning: str = "width", bins: int = BINS) ->
     return np.column_stack(columns)
 
 
+def _classes(arrays: Data) -> list[np.ndarray]:
+    return [np.unique(column, return_inverse=True)[1] for column in arrays.factors.T]
+
+
 def _plug_in(cells: np.ndarray, labels: np.ndarray) -> Information:
     """All contingency tables by one count."""
     count, d, k = len(cells), cells.shape[1], labels.shape[1]
@@ -140,32 +164,28 @@ def _plug_in(cells: np.ndarray, labels: np.ndarray) -> Information:
     pairs = (np.arange(d)[:, None] * k + np.arange(k)) * rows * columns
     index = pairs[None] + cells[:, :, None] * columns + labels[:, None, :]
     tables = np.bincount(index.ravel(), minlength=d * k * rows * columns).reshape(d, k, rows, columns) / count
-    by_code, by_factor = tables.sum(3), tables.sum(2)
-    code_entropy, factor_entropy = _entropy(by_code), _entropy(by_factor)
+    code_entropy, factor_entropy = _entropy(tables.sum(3)), _entropy(tables.sum(2))
     joint = _entropy(tables.reshape(d, k, -1))
-    freedom = ((by_code > 0).sum(-1) - 1) * ((by_factor > 0).sum(-1) - 1)
-    mutual = (code_entropy + factor_entropy - joint).clip(0)  # 2N times it is χ² under independence
-    return Information(mutual, factor_entropy[0], freedom / (2 * count), np.sqrt(2 * freedom) / (2 * count))
+    return Information((code_entropy + factor_entropy - joint).clip(0), factor_entropy[0])
 
 
 def _entropy(p: np.ndarray) -> np.ndarray:
     return -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1)
 
 
-def _neighbours(arrays: Data) -> np.ndarray:
+def _neighbours(arrays: Data, labels: Sequence[np.ndarray | None]) -> np.ndarray:
+    """Ross's estimate for factors with classes, Kraskov's for those without, (d, k)."""
     columns = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # many classes look like a regression target
-        for column, discrete in zip(arrays.factors.T, arrays.discrete, strict=True):
-            estimate = mutual_info_classif if discrete else mutual_info_regression
-            target = np.unique(column, return_inverse=True)[1] if discrete else column
-            columns.append(
-                estimate(
-                    standardised(arrays.codes),
-                    target,
-                    discrete_features=False,
-                    n_neighbors=NEIGHBOURS,
-                    random_state=0,
-                )
+        for column, classes in zip(standardised(arrays.factors).T, labels, strict=True):
+            estimate = mutual_info_regression if classes is None else mutual_info_classif
+            found = estimate(
+                standardised(arrays.codes),
+                column if classes is None else classes,
+                discrete_features=False,
+                n_neighbors=NEIGHBOURS,
+                random_state=0,
             )
+            columns.append(found)
     return np.column_stack(columns)

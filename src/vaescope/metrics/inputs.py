@@ -11,6 +11,7 @@ import torch
 from vaescope.errors import InputError
 
 MOST_CLASSES = 50  # a factor with more different values is taken as continuous ...
+EXTREME = 200  # powers of two beyond which numbers are rescaled
 LEAST_PER_CLASS = 5  # ... and so is one whose values hardly repeat
 
 
@@ -49,7 +50,7 @@ class Data:
 
 def matrix(values: object, name: str) -> np.ndarray:
     """(N, k) float64, finite, from numpy or torch."""
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    array = _numpy(values, name)
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} must be numbers, got {array.dtype}; encode categories as integers.")
     if array.ndim != 2 or array.shape[1] == 0:
@@ -61,6 +62,30 @@ def matrix(values: object, name: str) -> np.ndarray:
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise InputError(f"{name} must be finite, got {array[row, column]} in row {row}, column {column}.")
     return array
+
+
+def _numpy(values: object, name: str) -> np.ndarray:
+    """An array from numpy, torch (any real type), lists of either, or anything that numpy understands."""
+    if isinstance(values, list | tuple) and values and all(isinstance(v, torch.Tensor) for v in values):
+        values = torch.stack(list(values))
+    if isinstance(values, torch.Tensor):
+        real = values.detach().cpu()
+        return (real if real.is_complex() else real.double()).numpy()
+    try:
+        array = np.asarray(values)
+        return array.astype(np.float64) if array.dtype == object else array
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be an array of numbers with rows of one length; encode categories.") from None
+
+
+def exactly_rescaled(values: np.ndarray) -> np.ndarray:
+    """Columns whose squares would overflow or vanish, divided by a power of two: nothing is rounded.
+
+    >>> exactly_rescaled(np.array([[1e300, 3.0], [-2e300, 1.0]])).round(3).tolist()
+    [[0.373, 3.0], [-0.747, 1.0]]
+    """
+    exponent = np.frexp(np.abs(values).max(axis=0))[1]
+    return np.ldexp(values, np.where(np.abs(exponent) > EXTREME, -exponent, 0))
 
 
 def pair(codes: object, factors: object, *, least: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -82,14 +107,18 @@ def data(
     """Checked and shuffled arrays; `discrete` says which factors are classes (by default, those that look it)."""
     c, f = pair(codes, factors, least=least)
     order = np.random.default_rng(seed).permutation(len(c))
-    return Data(c[order], f[order], _kinds(f, discrete))
+    return Data(exactly_rescaled(c)[order], exactly_rescaled(f)[order], _kinds(f, discrete))
 
 
 def _kinds(factors: np.ndarray, discrete: bool | Sequence[bool] | None) -> tuple[bool, ...]:
     count = factors.shape[1]
     if discrete is None:
         return tuple(bool(looks_discrete(column)) for column in factors.T)
-    kinds = (discrete,) * count if isinstance(discrete, bool) else tuple(bool(kind) for kind in discrete)
+    if isinstance(discrete, bool | np.bool_):
+        return (bool(discrete),) * count
+    if not isinstance(discrete, Sequence | np.ndarray):
+        raise InputError(f"discrete must be True, False or an entry per factor, got {discrete!r}.")
+    kinds = tuple(bool(kind) for kind in discrete)
     if len(kinds) != count:
         raise InputError(f"discrete needs an entry per factor, {count}, got {len(kinds)}.")
     return kinds

@@ -1,7 +1,7 @@
 """FactorVAE and β-VAE scores: hold one factor, let the others vary, and ask the codes which one was held.
 
 Rows that share a factor's value stand in for interventions, so plain arrays suffice; continuous factors are
-cut into twenty classes of equal mass.
+cut into classes of equal mass, twenty or, with few samples, fewer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from vaescope.metrics.cautions import cautions
-from vaescope.metrics.information import factor_classes
+from vaescope.metrics.information import BINS, factor_classes
 from vaescope.metrics.inputs import Data, alive, data, standardised
 from vaescope.metrics.score import Parts, Score
 
@@ -89,35 +89,46 @@ def _accuracy(guess: np.ndarray, truth: np.ndarray, count: int) -> Parts:
 
 def _halves(arrays: Data) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Standardised codes and class numbers of the half to learn from and of the half to score on."""
-    codes, labels = standardised(arrays.codes), factor_classes(arrays, binning="mass")
     middle = (arrays.samples + 1) // 2
+    bins = int(np.clip(middle // 10, 2, BINS))
+    codes, labels = standardised(arrays.codes), factor_classes(arrays, binning="mass", bins=bins)
     return (codes[:middle], labels[:middle]), (codes[middle:], labels[middle:])
 
 
 def _still_latent(half: tuple[np.ndarray, np.ndarray], living: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """For every vote, the latent that varies least among rows that share one factor, and which factor it was."""
     codes, labels = half
-    rows, held = sharing_rows(labels, np.random.default_rng(seed))
+    rows, held = sharing_rows(labels, ROWS, np.random.default_rng(seed))
     variance = np.where(living, codes[rows].var(1), np.inf)
     return variance.argmin(1), held
 
 
 def _differences(half: tuple[np.ndarray, np.ndarray], seed: int) -> tuple[np.ndarray, np.ndarray]:
     codes, labels = half
-    rows, held = sharing_rows(labels, np.random.default_rng(seed))
-    pairs = codes[rows].reshape(VOTES, ROWS // 2, 2, -1)
-    return np.abs(pairs[:, :, 0] - pairs[:, :, 1]).mean(1), held
+    rows, held = sharing_rows(labels, 2, np.random.default_rng(seed), times=ROWS // 2)
+    pairs = codes[rows]
+    differences = np.abs(pairs[:, 0] - pairs[:, 1]).reshape(ROWS // 2, VOTES, -1)
+    return differences.mean(0), held[:VOTES]
 
 
-def sharing_rows(labels: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers (votes, rows): within a vote all share the class of one factor; and that factor (votes,)."""
-    held = np.arange(VOTES) % labels.shape[1]
-    rows = np.empty((VOTES, ROWS), int)
+def sharing_rows(
+    labels: np.ndarray, count: int, rng: np.random.Generator, *, times: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers (times · votes, count): within a line all share one factor's class; and that factor of each line.
+
+    Classes are drawn as often as they occur, and neighbours in a line are different rows.
+    """
+    held = np.tile(np.arange(VOTES) % labels.shape[1], times)
+    rows = np.empty((len(held), count), int)
     for k in range(labels.shape[1]):
         order = np.argsort(labels[:, k], kind="stable")
         _, start, size = np.unique(labels[order, k], return_index=True, return_counts=True)
-        votes = np.flatnonzero(held == k)
-        chosen = rng.integers(0, len(start), len(votes))
-        offsets = (rng.random((len(votes), ROWS)) * size[chosen, None]).astype(int)
-        rows[votes] = order[start[chosen, None] + offsets]
+        weight = np.where(size > 1, size, 0.0)
+        lines = np.flatnonzero(held == k)
+        weight = weight / weight.sum() if weight.any() else np.full(len(size), 1 / len(size))
+        chosen = rng.choice(len(size), len(lines), p=weight)
+        offsets = (rng.random((len(lines), count)) * size[chosen, None]).astype(int)
+        steps = 1 + (rng.random(len(lines)) * (size[chosen] - 1)).astype(int)
+        offsets[:, 1] = (offsets[:, 0] + steps) % size[chosen]  # never a row with itself
+        rows[lines] = order[start[chosen, None] + offsets]
     return rows, held

@@ -20,8 +20,9 @@ def irs(codes: object, factors: object, *, discrete: bool | Sequence[bool] | Non
     """Interventional robustness score (Suter et al. 2019), averaged over latents that vary.
 
     For every latent and factor: how far the latent strays from its mean among samples that share the
-    factor's value, relative to how far it strays at all; one less that, for its best factor. Codes are
-    standardised first, so that no latent counts more for being larger.
+    factor's value, relative to how far it strays at all; one less that, for its best factor. Farthest is the
+    99th percentile in both, classes count by their size, and codes are standardised first, so that no latent
+    counts more for being larger (public code differs in the last two and divides by the maximum).
 
     >>> v = np.random.default_rng(0).integers(0, 4, (1000, 2))
     >>> round(irs(v, v).score, 6)
@@ -34,7 +35,8 @@ def irs(codes: object, factors: object, *, discrete: bool | Sequence[bool] | Non
 def _irs(arrays: Data) -> Parts:
     codes, living = standardised(arrays.codes), alive(arrays.codes)
     labels = factor_classes(arrays, binning="mass")
-    widest = np.where(living, np.quantile(np.abs(codes), QUANTILE, axis=0), 1.0)
+    widest = np.quantile(np.abs(codes), QUANTILE, axis=0)
+    widest = np.where(widest > 0, widest, np.where(living, np.abs(codes).max(axis=0), 1.0))
     stray = np.column_stack([_stray(codes, column) for column in labels.T])
     robustness = np.where(living[:, None], (1 - stray / widest[:, None]).clip(0.0, 1.0), 0.0)
     per_latent = robustness.max(1)

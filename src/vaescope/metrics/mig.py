@@ -83,7 +83,7 @@ def by_best_factor(per_latent: np.ndarray, relevance: np.ndarray, which: np.ndar
 
 def _mig(arrays: Data, estimator: str, binning: str) -> Parts:
     shared = information(arrays, estimator=estimator, binning=binning)
-    per_factor = top_gap(shared.mutual) / shared.entropy
+    per_factor = top_gap(shared.normalised)
     return Parts({"mig": float(per_factor.mean())}, per_factor, {"mutual_information": shared.mutual})
 
 

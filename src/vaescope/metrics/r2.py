@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from vaescope.metrics.cautions import cautions
-from vaescope.metrics.inputs import Data, data
+from vaescope.metrics.inputs import Data, data, standardised
 from vaescope.metrics.score import Parts, Score
 
 
@@ -33,8 +33,10 @@ def _r2(arrays: Data) -> Parts:
 
 def held_out_r2(fit: Data, test: Data) -> np.ndarray:
     """R² (k,) on `test` of least squares on `fit`, against the mean of `fit`; 0 where a factor does not vary."""
-    centre, middle = fit.codes.mean(0), fit.factors.mean(0)
-    weights = np.linalg.lstsq(fit.codes - centre, fit.factors - middle, rcond=None)[0]
-    residual = test.factors - middle - (test.codes - centre) @ weights
+    middle = fit.factors.mean(0)
+    codes, others = np.split(standardised(np.vstack([fit.codes, test.codes])), [fit.samples])
+    centre = codes.mean(0)
+    weights = np.linalg.lstsq(codes - centre, fit.factors - middle, rcond=None)[0]
+    residual = test.factors - middle - (others - centre) @ weights
     total = np.square(test.factors - middle).mean(0)
     return np.where(total > 0, 1 - np.square(residual).mean(0) / np.where(total > 0, total, 1.0), 0.0)

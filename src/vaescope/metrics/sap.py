@@ -11,7 +11,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from vaescope.errors import InputError
 from vaescope.metrics.cautions import cautions
-from vaescope.metrics.inputs import Data, data
+from vaescope.metrics.inputs import Data, data, standardised
 from vaescope.metrics.mcc import correlations
 from vaescope.metrics.mig import top_gap
 from vaescope.metrics.score import Parts, Score
@@ -53,21 +53,22 @@ def _sap(arrays: Data, classifier: str) -> Parts:
 def thresholds_scores(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> np.ndarray:
     """Per latent, balanced accuracy of as many intervals as classes, from 0 (guessing) to 1."""
     classes, labels, counts = np.unique(y, return_inverse=True, return_counts=True)
-    if len(classes) < 2:
+    seen = np.isin(y_test, classes)
+    if len(classes) < 2 or not seen.any():
         return np.zeros(x.shape[1])
+    x_test, y_test = x_test[seen], y_test[seen]
     weights = 1 / counts[labels]  # every class counts the same
-    places = np.searchsorted(classes, y_test).clip(max=len(classes) - 1)
-    known = classes[places] == y_test
-    test_weights = known / np.bincount(places[known], minlength=len(classes)).clip(min=1)[places]
+    places = np.searchsorted(classes, y_test)
+    test_weights = 1 / np.bincount(places)[places]
     test_weights /= test_weights.sum()
-    centre, scale = x.mean(0), x.std(0) + 1e-300
-    x, x_test = (((v - centre) / scale).astype(np.float32) for v in (x, x_test))  # trees see single precision
+    x, x_test = (v.astype(np.float32) for v in np.split(standardised(np.vstack([x, x_test])), [len(x)]))
     accuracy = np.empty(x.shape[1])
     for j in range(x.shape[1]):
         tree = DecisionTreeClassifier(max_leaf_nodes=len(classes), random_state=0)
         tree.fit(x[:, [j]], labels, sample_weight=weights, check_input=False)
         accuracy[j] = test_weights @ (tree.predict(x_test[:, [j]], check_input=False) == places)
-    return ((accuracy - 1 / len(classes)) / (1 - 1 / len(classes))).clip(min=0.0)
+    chance = 1 / len(np.unique(places))
+    return ((accuracy - chance) / (1 - chance)).clip(min=0.0) if chance < 1 else np.zeros(x.shape[1])
 
 
 def svm_scores(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from vaescope.errors import InputError
-from vaescope.metrics.inputs import alive, matrix
+from vaescope.metrics.inputs import alive, exactly_rescaled, matrix
 from vaescope.metrics.mcc import METHODS, matched
 from vaescope.metrics.score import Parts, Score
 
@@ -68,7 +68,8 @@ def udr(
 ) -> Stability:
     """Unsupervised disentanglement ranking (Duan et al. 2020): do models agree latent by latent, one to one?
 
-    A model's score is the median over the other models; the score is the mean over models.
+    A model's score is the median over the other models; the score is the mean over models. Published UDR leaves
+    out latents by their KL: give `active` from it, or passive latents that still vary count against agreement.
     """
     return _stability("UDR", members, active, method, _udr, np.median)
 
@@ -91,7 +92,7 @@ def _stability(
 def _members(
     members: Sequence[object], active: Sequence[Sequence[bool] | None] | None
 ) -> tuple[Members, tuple[str, ...]]:
-    codes = [matrix(member, "codes") for member in members]
+    codes = [exactly_rescaled(matrix(member, "codes")) for member in members]
     if len(codes) < 2:
         raise InputError(f"stability compares two models or more, got {len(codes)}.")
     if len({len(code) for code in codes}) > 1:

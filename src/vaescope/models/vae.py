@@ -76,8 +76,21 @@ class VAE:
     # networks ---------------------------------------------------------------------------------
 
     @property
+    def stacked(self) -> bool:
+        """Whether members gain from being trained side by side."""
+        return True
+
+    def settle(self, params: Params, x: Float[Tensor, "N n"]) -> Params:
+        """Weights as they are used after training; MLPs have nothing to settle."""
+        return params
+
+    @property
+    def _encoder_outputs(self) -> int:
+        return family(self.posterior).outputs(self.latent_dim)
+
+    @property
     def _encoders(self) -> tuple[MLP, ...]:
-        outputs = family(self.posterior).outputs(self.latent_dim)
+        outputs = self._encoder_outputs
         ends = (self.latent_dim, outputs - self.latent_dim) if self.split_encoder else (outputs,)
         names = ("encoder.mean", "encoder.scale") if self.split_encoder else ("encoder",)
         return tuple(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vaescope import randomness
 
+GATHERED = 2**24  # numbers gathered at once: images go a few batches at a time
 STEPS_PER_DRAW = 64  # one call to a member's generator serves this many steps; part of its stream
 
 
@@ -31,6 +32,8 @@ class Batches:
         self.steps = data.shape[1] // self.batch_size
         self._generators = [randomness.generator(seed, "batches") for seed, _ in members]
         self._data_of = torch.tensor([data_set for _, data_set in members], device=data.device)
+        numbers = len(members) * self.batch_size * data.shape[2]
+        self._together = max(1, min(STEPS_PER_DRAW, GATHERED // numbers))
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these members."""
@@ -45,7 +48,8 @@ class Batches:
             steps = min(STEPS_PER_DRAW, self.steps - first)
             window = orders[:, first * self.batch_size : (first + steps) * self.batch_size].to(device)
             rows = window.unflatten(1, (steps, self.batch_size)).transpose(0, 1)
-            x = self.data[self._data_of[None, :, None], rows].contiguous()  # one layout: compiled once
             shape = (steps, self.batch_size, self.latent_dim)
             noise = torch.stack([torch.randn(shape, generator=g) for g in self._generators], dim=1).to(device)
-            yield from zip(x, noise, strict=True)
+            for part, its_noise in zip(rows.split(self._together), noise.split(self._together), strict=True):
+                x = self.data[self._data_of[None, :, None], part].contiguous()  # one layout: compiled once
+                yield from zip(x, its_noise, strict=True)

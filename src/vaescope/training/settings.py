@@ -20,13 +20,25 @@ class TrainSettings:
     compile: str = "auto"
     """auto: compile when it pays; always; never."""
     device: str = "cpu"
+    precision_warmup: int = 0
+    """Steps over which γ² rises to its value, by a factor of 100: latents find a use before noise is expensive."""
+    accumulate: int = 1
+    """Parts in which a batch is computed, so that its memory is that of a part."""
+    mixed_precision: bool = False
+    """Compute in bfloat16 where the device has it (CUDA)."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
+        for name in ("epochs", "batch_size", "patience", "accumulate"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if not self.learning_rate > 0:
             raise InputError(f"learning_rate must be > 0, got {self.learning_rate}.")
+        if self.precision_warmup < 0:
+            raise InputError(f"precision_warmup must be >= 0 steps, got {self.precision_warmup}.")
+        if self.batch_size % self.accumulate:
+            raise InputError(
+                f"accumulate must divide the batch size, got {self.accumulate} parts of {self.batch_size}."
+            )
         if self.compile not in ("auto", "always", "never"):
             raise InputError(f"compile must be auto, always or never, got {self.compile!r}.")
 

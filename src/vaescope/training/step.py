@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from vaescope.models.vae import VAE
 from vaescope.objectives import Objective, elbo
@@ -18,8 +18,10 @@ Step = Callable[..., tuple[Tensor, Tensor]]
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's published constants
 
 
-def make_step(model: VAE, objective: Objective) -> Step:
+def make_step(model: VAE, objective: Objective, *, accumulate: int = 1, autocast: str | None = None) -> Step:
     """A function that updates parameters and Adam's moments in place.
+
+    A batch may be computed in `accumulate` parts, and, on a device that has it, in bfloat16.
 
     It returns the loss and the mean squared error of every member. Members never mix: a member
     whose numbers stop being finite spoils only itself.
@@ -34,16 +36,27 @@ def make_step(model: VAE, objective: Objective) -> Step:
         precision: Tensor,
         beta: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        def total(params: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            terms = model.terms(params, x, noise, precision)
+        def total(params: dict[str, Tensor], x: Tensor, noise: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            with torch.autocast(autocast or "cpu", torch.bfloat16, enabled=autocast is not None):
+                terms = model.terms(params, x, noise, precision)
             losses = objective(terms, beta)
             return losses.sum(), (losses, terms.squared_error.mean(-1))
 
-        gradients, (losses, errors) = torch.func.grad(total, has_aux=True)(params)
+        gradient = torch.func.grad(total, has_aux=True)
+        if accumulate == 1:
+            gradients, (losses, errors) = gradient(params, x, noise)
+        else:
+            parts = zip(x.chunk(accumulate, 1), noise.chunk(accumulate, 1), strict=True)
+            gradients, (losses, errors) = _mean([gradient(params, *part) for part in parts])
         adam_(params, gradients, moments, scales)
         return losses, errors
 
     return step
+
+
+def _mean(results: Sequence[Any]) -> Any:
+    """The mean of equal trees of tensors."""
+    return tree_map(lambda *leaves: sum(leaves) / len(leaves), *results)
 
 
 def adam_(
