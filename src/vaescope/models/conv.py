@@ -40,10 +40,10 @@ class Layer:
             return (self.outputs, flat), (self.outputs,), flat
         channels, height, width = inputs if len(inputs) == 3 else (inputs[0], 1, 1)
         if self.kind == "conv":
-            weight: Shape = (self.outputs, channels, self.kernel, self.kernel)
+            weight: Shape = (self.outputs, self.kernel, self.kernel, channels)
             sizes = [(s + 2 * self.padding - self.kernel) // self.stride + 1 for s in (height, width)]
             return weight, (self.outputs, *sizes), channels * self.kernel**2
-        weight = (channels, self.outputs, self.kernel, self.kernel)
+        weight = (channels, self.kernel, self.kernel, self.outputs)
         sizes = [(s - 1) * self.stride - 2 * self.padding + self.kernel for s in (height, width)]
         return weight, (self.outputs, *sizes), self.outputs * self.kernel**2
 
@@ -117,6 +117,7 @@ def _apply(layer: Layer, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.linear(h.flatten(1), weight, bias)
     convolve: Any = F.conv2d if layer.kind == "conv" else F.conv_transpose2d
     h = h if h.ndim == 4 else h[:, :, None, None]
+    weight = weight.permute(0, 3, 1, 2)  # kept with channels last, the layout that convolutions are fastest in
     return convolve(h.to(memory_format=torch.channels_last), weight, bias, layer.stride, layer.padding)
 
 

@@ -27,6 +27,7 @@ from vaescope.training.monitor import Monitor, Silent
 from vaescope.training.settings import MemberSpec, TrainSettings
 from vaescope.training.step import adam_scales, compiled, has_compiler, make_step, make_validation
 
+Watch = Callable[[int, Member], None]
 VALIDATION_ROWS = 256  # rows of the validation set per call: small enough to stay in the cache
 
 
@@ -53,20 +54,24 @@ def train(
     objective: Objective = beta_elbo,
     monitor: Monitor | None = None,
     params: dict[str, Tensor] | None = None,
+    watch: Watch | None = None,
 ) -> list[Member]:
     """Train one model per spec, all at once, and return them in order with their best weights.
 
-    `params` continues from given weights (first axis: members) instead of fresh ones.
+    `params` continues from given weights (first axis: members) instead of fresh ones. `watch` is shown every
+    member after every epoch, as it is then.
     """
     settings = settings or TrainSettings()
     _check(model, train_data, validation_data, members)
     monitor = monitor or Silent()
     if model.stacked or len(members) == 1:
-        return _Run(model, train_data, validation_data, members, settings, objective, monitor, params).to_the_end()
+        run = _Run(model, train_data, validation_data, members, settings, objective, monitor, params, watch)
+        return run.to_the_end()
     trained = []  # one after another, where side by side gains nothing
     for place, spec in enumerate(members):
         own = None if params is None else {name: value[place : place + 1] for name, value in params.items()}
-        trained += _Run(model, train_data, validation_data, [spec], settings, objective, monitor, own).to_the_end()
+        run = _Run(model, train_data, validation_data, [spec], settings, objective, monitor, own, watch)
+        trained += run.to_the_end()
     return trained
 
 
@@ -96,8 +101,9 @@ class _Run:
         objective: Objective,
         monitor: Monitor,
         params: dict[str, Tensor] | None,
+        watch: Watch | None,
     ) -> None:
-        self.model, self.settings, self.monitor = model, settings, monitor
+        self.model, self.settings, self.monitor, self.watch = model, settings, monitor, watch
         device = torch.device(settings.device)
         self.records = [Record(spec) for spec in members]
         self.rows = list(range(len(members)))  # which record each row of the tensors belongs to
@@ -135,6 +141,7 @@ class _Run:
             if self.model.noise == "optimal":
                 self.precision = optimal_precision(errors.mean(0), self.model.observed_dim)
             self._note(epoch, losses, self._validate())
+            self._show(epoch)
             self._let_go(last=epoch == self.settings.epochs)
             self._report(epoch)
             if not self.rows:
@@ -146,7 +153,8 @@ class _Run:
         for x, noise in self.batches.epoch():
             self.steps_done += 1
             scales = adam_scales(self.steps_done, self.settings.learning_rate, self.device)
-            precision = self.precision * self._warmth()
+            warmth = self._warmth()
+            precision = self.precision if warmth == 1 else self.precision * warmth
             loss, error = self.step(self.params, self.moments, scales, x, noise, precision, self.beta)
             losses.append(loss)
             errors.append(error)
@@ -219,6 +227,15 @@ class _Run:
         for name in ("precision", "beta", "best_precision", "validation_noise"):
             setattr(self, name, getattr(self, name)[rows])
         self.batches.select(rows)
+
+    def _show(self, epoch: int) -> None:
+        if self.watch is None:
+            return
+        for row, index in enumerate(self.rows):
+            weights = {name: value[row : row + 1].detach().cpu() for name, value in self.params.items()}
+            spec = self.records[index].spec
+            weights = dict(self.model.settle(weights, self.batches.data[spec.data].cpu()))
+            self.watch(epoch, Member(self.model, weights, spec.seed, spec.beta, float(self.precision[row])))
 
     def _report(self, epoch: int) -> None:
         statuses = [record.status for record in self.records]

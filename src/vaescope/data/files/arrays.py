@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -52,7 +52,7 @@ def open_npz(path: Path, name: str) -> Source:
     return Source(path, name, shape, dtype, parts)
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, order and type; an object array is a pickle and is refused by its type."""
     version = npy.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -64,7 +64,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     return shape, fortran, dtype
 
 
-def _some_rows(file: IO[bytes], path: Path, rows: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _some_rows(file: Any, path: Path, rows: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     wanted = rows * int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
     try:
         data = file.read(wanted)

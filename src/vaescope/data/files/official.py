@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.data.files.arrays import open_npz
-from vaescope.data.files.load import Dataset, as_rows
+from vaescope.data.files.dataset import Dataset, as_rows
 from vaescope.data.files.others import open_h5, torch_arrays
 from vaescope.data.files.source import Source, from_array
 from vaescope.errors import InputError

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 def torch_arrays(path: Path) -> dict[str, np.ndarray]:
     """Tensors of a file, mapped where the format allows it; anything but tensors and plain containers is refused."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        content = _torch_load(path, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError, KeyError, AttributeError) as error:
         if "mmap can only be used" in str(error):
             return _old_torch(path)
@@ -35,10 +36,16 @@ def torch_arrays(path: Path) -> dict[str, np.ndarray]:
     return _tensors(path, content)
 
 
+def _torch_load(path: Path, *, mmap: bool) -> object:
+    with warnings.catch_warnings():  # torch warns of files that it then refuses
+        warnings.simplefilter("ignore")
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+
+
 def _old_torch(path: Path) -> dict[str, np.ndarray]:
     """Files of the older format cannot be mapped."""
     try:
-        return _tensors(path, torch.load(path, map_location="cpu", weights_only=True))
+        return _tensors(path, _torch_load(path, mmap=False))
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
         raise InputError(f"{path.name} is no file of tensors that can be read safely: {_said(error)}.") from None
 
@@ -131,17 +138,20 @@ def _dense_rows(
 # Parquet --------------------------------------------------------------------------------------
 
 
-def open_parquet(path: Path, columns: list[str] | None = None) -> Source:
-    """All columns of numbers, or the named ones, as one array."""
+def open_parquet(path: Path, columns: Sequence[str] | None = None, *, without: Sequence[str] = ()) -> Source:
+    """All columns of numbers but some, or the named ones, as one array."""
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path.name} is no Parquet file that can be read: {_said(error)}.") from None
     known = {field.name: field.type for field in file.schema_arrow}
-    chosen = columns or [n for n, t in known.items() if pa.types.is_floating(t) or pa.types.is_integer(t)]
-    missing = [name for name in chosen if name not in known]
+    numeric = [n for n, t in known.items() if pa.types.is_floating(t) or pa.types.is_integer(t)]
+    chosen = list(columns or [name for name in numeric if name not in without])
+    missing = [name for name in (*chosen, *without) if name not in numeric]
     if missing or not chosen:
-        raise InputError(f"{path.name} has no column {missing[0]!r}." if missing else f"{path.name} has no numbers.")
+        raise InputError(
+            f"{path.name} has no column of numbers {missing[0]!r}." if missing else f"{path.name} has no numbers."
+        )
     shape = (file.metadata.num_rows, len(chosen))
     numbers(path, "table", shape, np.dtype(np.float64))
 

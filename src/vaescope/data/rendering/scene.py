@@ -97,7 +97,7 @@ def _tube(origin: Tensor, direction: Points, radius: Each, low: Each, high: Each
     return depth, torch.cat([flat, torch.zeros_like(flat[..., :1])], -1)
 
 
-def _first_root(a: Depths, half_b: Depths, c: Depths) -> Depths:
+def _first_root(a: Depths, half_b: Depths, c: Tensor) -> Depths:
     """The first positive t with a t² + 2 half_b t + c = 0."""
     discriminant = half_b.square() - a * c
     root = (-half_b - discriminant.clamp(min=0).sqrt()) / a.clamp(min=1e-12)

@@ -86,21 +86,14 @@ def open_source(path: Path, *, array: str | None = None, besides: str | None = N
     if suffix == ".h5ad":
         return open_anndata(path)
     if suffix == ".parquet":
-        return _table(path, besides)
+        return open_parquet(path, without=_columns(besides))
     raise InputError(
         f"{path.name} is of no kind known here; use .npy, .npz, .pt, .h5, .h5ad, .parquet or a folder of images."
     )
 
 
-def _table(path: Path, besides: str | None) -> Source:
-    whole = open_parquet(path)
-    if not besides:
-        return whole
-    import pyarrow.parquet as pq
-
-    out = [name.strip() for name in besides.split(",")]
-    names = [field.name for field in pq.ParquetFile(path).schema_arrow]
-    return open_parquet(path, [name for name in names if name not in out])
+def _columns(names: str | None) -> list[str]:
+    return [name.strip() for name in names.split(",")] if names else []
 
 
 def _the_array(path: Path, names: Sequence[str]) -> str:
@@ -132,7 +125,7 @@ def _places(source: Source, rows: int | None, seed: int) -> np.ndarray | None:
 def _factors(path: Path, source: Source, factors: str | None) -> Source | None:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        return open_parquet(path, [name.strip() for name in factors.split(",")]) if factors else None
+        return open_parquet(path, _columns(factors)) if factors else None
     if suffix == ".npz":
         names, opened = npz_names(path), open_npz
     elif suffix in (".h5", ".hdf5"):
@@ -158,7 +151,7 @@ def _names(path: Path, factors: str | None, values: Tensor | None) -> tuple[str,
     if values is None:
         return ()
     if path.suffix.lower() == ".parquet" and factors:
-        return tuple(name.strip() for name in factors.split(","))
+        return tuple(_columns(factors))
     return tuple(f"factor {k}" for k in range(values.shape[1]))
 
 
