@@ -41,6 +41,7 @@ bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.stack
 	$(BIN)/python -m benchmarks.theory
 	$(BIN)/python -m benchmarks.metrics
+	$(BIN)/python -m benchmarks.images
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from vaescope import cli
@@ -72,3 +73,51 @@ def test_a_folder_of_other_settings_is_one_line_and_untouched(capsys, tmp_path):
     assert "made with other settings" in error
     assert (run_folder / "config.json").read_text() == config
     assert [p.name for p in run_folder.iterdir()] == ["config.json"]
+
+
+def succeed(capsys, *arguments: str) -> str:
+    sys.argv = ["vaescope", *arguments]
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_training_on_a_file_and_going_on(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(90, 4)), factors=rng.normal(size=(90, 2)))
+    call = ["train", str(tmp_path / "data.npz"), "--out", str(tmp_path / "run"), "--latent-dim", "2", "--epochs", "2"]
+    shown = succeed(capsys, *call)
+    assert "finished" in shown
+    assert "MCC" in shown
+    assert "floor" in shown
+    more = succeed(capsys, *call, "--seeds", "2")
+    assert more.count("finished") == 2
+    assert (tmp_path / "run" / "results.parquet").exists()
+    assert "made with other settings (batch_size was 64, is 32)" in refuse(capsys, *call, "--batch-size", "32")
+
+
+def test_training_on_a_rendered_data_set(capsys, tmp_path):
+    call = ["train", "dsprites", "--rows", "40", "--out", str(tmp_path / "run"), "--epochs", "1", "--batch-size", "16"]
+    assert "finished" in succeed(capsys, *call, "--likelihood", "bernoulli", "--latent-dim", "3")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("absent.npy", "absent.npy does not exist"),
+        ("cats", "no data set is called 'cats'; choose from: sprites, dsprites"),
+        ("mpi3d", "give the path of real3d_complicated_shapes_ordered.npz"),
+    ],
+)
+def test_data_that_is_not_there_is_one_line(capsys, tmp_path, data, message):
+    assert message in refuse(capsys, "train", data, "--out", str(tmp_path / "run"))
+
+
+def test_data_sets_are_listed_with_their_pictures(capsys, tmp_path):
+    shown = succeed(capsys, "datasets", "--out", str(tmp_path))
+    for word in ("sprites", "dsprites", "3dshapes", "mpi3d", "3dfaces", "3dshapes.h5"):
+        assert word in shown
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    assert "http" not in page.replace("http://www.w3.org", "")

@@ -59,3 +59,44 @@ def test_bad_input_is_refused_in_one_line(x, keywords, message):
     with pytest.raises(vs.InputError, match=message) as caught:
         vs.fit(x, **{"latent_dim": 1, "settings": QUICK, "monitor": Silent()} | keywords)
     assert "\n" not in str(caught.value)
+
+
+def pictures(count=60, side=16):
+    return np.random.default_rng(0).random((count, side, side)).astype(np.float32)
+
+
+def test_images_get_a_convolutional_network():
+    fit = vs.fit(pictures(), latent_dim=2, settings=QUICK, monitor=Silent())
+    assert fit.best.model.image == (1, 16, 16)
+    assert fit.best.decode(torch.zeros(3, 2)).shape == (3, 256)
+    odd = vs.fit(pictures(side=10), latent_dim=2, settings=QUICK, monitor=Silent())
+    assert type(odd.best.model) is vs.models.VAE
+    with pytest.raises(vs.InputError, match="needs images"):
+        vs.fit(np.zeros((30, 4)), latent_dim=2, network="conv")
+    with pytest.raises(vs.InputError, match="network must be one of"):
+        vs.fit(np.zeros((30, 4)), latent_dim=2, network="transformer")
+
+
+class NoTraining(Silent):
+    def begin(self, members, epochs):
+        raise AssertionError("trained again")
+
+
+@pytest.mark.parametrize("data", [np.random.default_rng(0).normal(size=(80, 4)), pictures()], ids=["rows", "images"])
+def test_a_run_folder_keeps_what_was_trained(data, tmp_path):
+    options = {"latent_dim": 2, "precision": [1.0, 5.0], "settings": QUICK, "out": tmp_path / "run"}
+    first = vs.fit(data, seeds=(0,), monitor=Silent(), **options)
+    again = vs.fit(data, seeds=(0,), monitor=NoTraining(), **options)
+    for a, b in zip(first.members, again.members, strict=True):
+        assert (a.seed, a.precision, a.best_elbo, a.status) == (b.seed, b.precision, b.best_elbo, b.status)
+        assert all(torch.equal(a.params[name], b.params[name]) for name in a.params)
+    more = vs.fit(data, seeds=(0, 1), monitor=Silent(), **options)
+    assert len(more) == 4
+    assert {file.name for file in (tmp_path / "run").iterdir()} >= {"config.json", "results.parquet", "history.parquet"}
+    with pytest.raises(vs.RunError, match="digest was"):
+        vs.fit(data[::-1].copy(), seeds=(0,), monitor=Silent(), **options)
+
+
+def test_a_file_can_be_fitted(tmp_path):
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(80, 4)))
+    assert len(vs.fit(tmp_path / "data.npy", latent_dim=2, settings=QUICK, monitor=Silent())) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
@@ -12,6 +13,10 @@ from rich.table import Table
 
 from vaescope.errors import InputError, RunError
 from vaescope.experiments.catalogue import CATALOGUE, check_profile, find
+
+if TYPE_CHECKING:
+    from vaescope.data.files import Dataset
+    from vaescope.fitting import Fit
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,51 @@ class Reproduce:
     """Where to compute: cpu, cuda, ..."""
 
 
+@dataclass(frozen=True)
+class Train:
+    """Train variational autoencoders on your own data, or on a rendered data set.
+
+    Members are kept as they finish: the same command again trains only what is missing.
+    """
+
+    data: tyro.conf.Positional[str]
+    """A file (.npy, .npz, .pt, .h5, .h5ad, .parquet), a folder of images, or a name; see `vaescope datasets`."""
+    out: Path
+    """Folder for the run."""
+    latent_dim: int = 10
+    """How many latents."""
+    seeds: int = 1
+    """How many members, with seeds from 0."""
+    precision: float | None = None
+    """γ² = 1 / decoder variance [default: its maximum-likelihood value]."""
+    beta: float = 1.0
+    """Weight of the KL divergence."""
+    likelihood: str = "gaussian"
+    """gaussian or bernoulli."""
+    network: str = "auto"
+    """mlp, conv, or auto: conv for images whose sides are multiples of 16."""
+    epochs: int = 100
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    patience: int = 20
+    """Epochs without a better validation ELBO after which a member is finished."""
+    rows: int | None = None
+    """Take so many samples at random [default: all, or 20,000 rendered images]."""
+    array: str | None = None
+    """Name of the array of observations, where a file has several."""
+    factors: str | None = None
+    """Name of the array of factors (for Parquet: columns, with commas between)."""
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """List data sets: what is rendered here, and which official file would be read instead."""
+
+    out: Path = Path("runs") / "datasets"
+    """Folder for the page with a contact sheet of each."""
+
+
 def main() -> None:
     """Entry point: a user's mistake is one line and exit code 2."""
     try:
@@ -51,12 +101,16 @@ def main() -> None:
 
 def _dispatch(arguments: list[str]) -> int:
     command = tyro.extras.subcommand_cli_from_dict(
-        {"reproduce": Reproduce, "version": _Version},
+        {"reproduce": Reproduce, "train": Train, "datasets": Datasets, "version": _Version},
         args=arguments or ["--help"],
         prog="vaescope",
         description="Why a VAE disentangles, whether yours does, and what to change.",
     )
-    return _reproduce(command) if isinstance(command, Reproduce) else 0
+    if isinstance(command, Reproduce):
+        return _reproduce(command)
+    if isinstance(command, Train):
+        return _train(command)
+    return _datasets(command) if isinstance(command, Datasets) else 0
 
 
 @dataclass(frozen=True)
@@ -119,3 +173,70 @@ def _print_claims(console: Console, name: str, claims: list[dict[str, object]]) 
         mark = "[green]holds[/]" if claim["holds"] else "[red]fails[/]"
         table.add_row(mark, str(claim["sentence"]), str(claim["demand"]), str(claim["measured"]))
     console.print(table)
+
+
+def _train(command: Train) -> int:
+    if command.seeds < 1:
+        raise InputError(f"--seeds must be at least 1, got {command.seeds}.")
+    from vaescope.data.catalogue import open_data
+    from vaescope.fitting import fit
+    from vaescope.training import TrainSettings
+
+    data = open_data(command.data, array=command.array, factors=command.factors, rows=command.rows)
+    fitted = fit(
+        data,
+        latent_dim=command.latent_dim,
+        precision="optimal" if command.precision is None else command.precision,
+        beta=command.beta,
+        likelihood=command.likelihood,
+        network=command.network,
+        seeds=range(command.seeds),
+        settings=TrainSettings(
+            epochs=command.epochs,
+            batch_size=command.batch_size,
+            learning_rate=command.learning_rate,
+            patience=command.patience,
+            device=command.device,
+        ),
+        out=command.out,
+    )
+    console = Console(highlight=False)
+    console.print(_member_table(fitted, data))
+    console.print(str(command.out.resolve()), soft_wrap=True, markup=False)
+    return 0
+
+
+def _member_table(fitted: Fit, data: Dataset) -> Table:
+    """A line per member: how training went and, where factors are known, how well they are recovered."""
+    from vaescope.metrics import mcc
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("seed", "status", "epochs", "best epoch", "ELBO", "γ²", *(("MCC", "floor") if data.names else ())):
+        table.add_column(heading)
+    some = slice(0, 5000)
+    for member in fitted.members:
+        row = member.summary()
+        shown = [member.seed, row["status"], row["epochs"], row["best_epoch"], row["elbo"], row["used_precision"]]
+        if data.factors is not None and member.status == "finished":
+            score = mcc(member.encode(data.x[some])[0], data.factors[some])
+            shown += [score.score, score.floor]
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else "–" if v is None else str(v) for v in shown))
+    return table
+
+
+def _datasets(command: Datasets) -> int:
+    from vaescope.data.catalogue import CATALOGUE as DATA
+    from vaescope.report.datasets import datasets_page
+    from vaescope.runs.files import write_text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("name", "what", "rendered", "official file", "from"):
+        table.add_column(heading)
+    for entry in DATA:
+        file, where = (entry.official.files[0][0], entry.official.where) if entry.official else ("–", "–")
+        table.add_row(entry.name, entry.about, "yes" if entry.rendered else "no", file, where)
+    console = Console(highlight=False)
+    console.print(table)
+    write_text(command.out / "index.html", datasets_page())
+    console.print(str((command.out / "index.html").resolve()), soft_wrap=True, markup=False)
+    return 0

@@ -1,18 +1,30 @@
-"""From an array to trained members in one call."""
+"""From an array, a file or a rendered data set to trained members in one call."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from vaescope import randomness
 from vaescope.data.arrays import observations, split
+from vaescope.data.files import Dataset, load
+from vaescope.data.files.dataset import as_rows
 from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
-from vaescope.models import VAE, Member
+from vaescope.models import VAE, ConvVAE, Member
+from vaescope.models.describe import describe
+from vaescope.runs import Cell, RunFolder
 from vaescope.training import Live, MemberSpec, Monitor, TrainSettings, train
+
+NETWORKS = ("auto", "mlp", "conv")
+SMALLEST = 16  # pixels that a convolutional network halves four times
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +32,7 @@ class Fit:
     """Trained members, each a `LatentModel` with its history, in the order of precisions, then seeds."""
 
     members: list[Member]
+    folder: Path | None = None
 
     @property
     def best(self) -> Member:
@@ -39,17 +52,23 @@ def fit(
     beta: float = 1.0,
     prior: Prior | None = None,
     seeds: Iterable[int] = (0,),
+    network: str = "auto",
+    architecture: str = "sprites",
     hidden: tuple[int, ...] = (64, 64),
     activation: str = "smooth_leaky_relu",
     posterior: str = "diagonal",
     likelihood: str = "gaussian",
     settings: TrainSettings | None = None,
     monitor: Monitor | None = None,
+    out: str | Path | None = None,
 ) -> Fit:
-    """Train a VAE per precision and seed, all as one stack, on 80 % of the rows; the rest stops them.
+    """Train a VAE per precision and seed on 80 % of the rows; the rest stops them.
 
-    `precision` is γ² = 1 / decoder variance: a number, several, `"learned"` by gradient, or
-    `"optimal"`, its maximum-likelihood value. Losses sum over the columns of x and are in nats.
+    `x` holds rows (N, n) or images (N, H, W[, C]) or (N, C, H, W), or is a path or a loaded data set. Rows get
+    MLPs, trained as one stack; images whose sides are multiples of 16 a convolutional network (`architecture`),
+    unless `network` says otherwise. `precision` is γ² = 1 / decoder variance: a number, several, `"learned"` by
+    gradient, or `"optimal"`, its maximum-likelihood value. Losses sum over the numbers of x and are in nats.
+    With `out` members are kept in a run folder as they finish, and the same call again trains only the rest.
 
     >>> x = torch.randn(200, 3)
     >>> vae = fit(x, latent_dim=2, settings=TrainSettings(epochs=2)).best
@@ -58,26 +77,104 @@ def fit(
     """
     if model != "vae":
         raise InputError(f"model must be 'vae', got {model!r}.")
-    data = observations(x)
+    data = as_dataset(x)
     noise, precisions = _precisions(precision)
-    vae = VAE(
-        observed_dim=data.shape[1],
-        latent_dim=latent_dim,
-        hidden=hidden,
-        activation=activation,
-        prior=Normal() if prior is None else prior,
-        posterior=posterior,
-        likelihood=likelihood,
-        noise=noise,
-    )
+    shared: dict[str, Any] = {
+        "prior": Normal() if prior is None else prior,
+        "posterior": posterior,
+        "likelihood": likelihood,
+        "noise": noise,
+    }
+    vae = _model(data, latent_dim, network, architecture, hidden, activation, shared)
+    settings = settings or TrainSettings()
     specs = [MemberSpec(seed=int(s), precision=p, beta=beta) for p in precisions for s in seeds]
-    order = torch.randperm(len(data), generator=randomness.generator(0, "split"))
-    parts = split(data[order].float(), fractions=(0.8, 0.2))
-    stacked = parts.train.unsqueeze(0), parts.validation.unsqueeze(0)
     if monitor is not None:
-        return Fit(train(vae, *stacked, specs, settings, monitor=monitor))
+        return _fitted(vae, data, specs, settings, monitor, out)
     with Live("fit") as live:
-        return Fit(train(vae, *stacked, specs, settings, monitor=live))
+        return _fitted(vae, data, specs, settings, live, out)
+
+
+def as_dataset(x: object) -> Dataset:
+    """Rows or images, from memory or from a file."""
+    if isinstance(x, Dataset):
+        return x
+    if isinstance(x, str | Path):
+        return load(x)
+    shape = getattr(x, "shape", ())
+    if len(shape) in (3, 4):
+        values = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+        image, rows = as_rows(values, "x", unit=False)
+        return Dataset("x", observations(rows), image)
+    return Dataset("x", observations(x).float())
+
+
+def _model(
+    data: Dataset,
+    latent_dim: int,
+    network: str,
+    architecture: str,
+    hidden: tuple[int, ...],
+    activation: str,
+    shared: dict[str, Any],
+) -> VAE:
+    if network not in NETWORKS:
+        raise InputError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}.")
+    if network == "conv" and data.image is None:
+        raise InputError("a convolutional network needs images (N, H, W[, C]), got rows.")
+    fits = data.image is not None and all(side % SMALLEST == 0 for side in data.image[1:])
+    if network == "conv" or (network == "auto" and fits):
+        assert data.image is not None
+        return ConvVAE.of(data.image, latent_dim=latent_dim, architecture=architecture, **shared)
+    return VAE(observed_dim=data.x.shape[1], latent_dim=latent_dim, hidden=hidden, activation=activation, **shared)
+
+
+def _fitted(
+    vae: VAE,
+    data: Dataset,
+    specs: Sequence[MemberSpec],
+    settings: TrainSettings,
+    monitor: Monitor,
+    out: str | Path | None,
+) -> Fit:
+    order = torch.randperm(len(data), generator=randomness.generator(0, "split"))
+    parts = split(data.x[order].float(), fractions=(0.8, 0.2))
+    stacked = parts.train.unsqueeze(0), parts.validation.unsqueeze(0)
+    if out is None:
+        return Fit(train(vae, *stacked, specs, settings, monitor=monitor))
+    run = RunFolder(Path(out), _config(vae, data, settings))
+    cells = [_cell(spec) for spec in specs]
+    missing = [spec for spec, cell in zip(specs, cells, strict=True) if not run.has_weights(cell)]
+    for group in [missing] if vae.stacked else [[spec] for spec in missing]:
+        if group:
+            _keep(run, group, train(vae, *stacked, group, settings, monitor=monitor))
+    return Fit([_kept(run, vae, spec) for spec in specs], run.path)
+
+
+def _config(vae: VAE, data: Dataset, settings: TrainSettings) -> dict[str, Any]:
+    """What a run folder is tied to: the model, how it is trained, and the data themselves."""
+    digest = hashlib.sha256(data.x.contiguous().numpy().tobytes()).hexdigest()[:16]
+    about = {"data": data.name, "samples": len(data), "digest": digest, "model": describe(vae)}
+    plain = {name: value for name, value in asdict(settings).items() if name != "device"}
+    return {"experiment": "fit", "profile": "own", "settings": about | plain}
+
+
+def _cell(spec: MemberSpec) -> Cell:
+    return {"precision": spec.precision, "beta": spec.beta, "seed": spec.seed}
+
+
+def _keep(run: RunFolder, specs: Sequence[MemberSpec], members: Sequence[Member]) -> None:
+    """History, then weights, then a row of results: what has a row is whole."""
+    cells = [_cell(spec) for spec in specs]
+    pairs = list(zip(cells, members, strict=True))
+    run.add([row for cell, member in pairs for row in member.epochs(cell)], cells, "history")
+    for cell, member in pairs:
+        run.save_weights(cell, member.params, member.summary())
+    run.add([cell | member.summary() for cell, member in pairs], cells)
+
+
+def _kept(run: RunFolder, vae: VAE, spec: MemberSpec) -> Member:
+    params, summary = run.load_weights(_cell(spec))
+    return Member.from_summary(vae, params, summary, seed=spec.seed, beta=spec.beta)
 
 
 def _precisions(precision: float | str | Sequence[float]) -> tuple[str, list[float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -60,8 +60,8 @@ class BetaPrecision(TrainedExperiment):
     def model(self, cell: Cell, settings: BetaPrecisionSettings) -> VAE:
         return VAE(observed_dim=DIM, latent_dim=DIM, hidden=(30, 30))
 
-    def spec(self, cell: Cell, data: int) -> MemberSpec:
-        precision = self.profiles["paper"].precision
+    def spec(self, cell: Cell, data: int, settings: Any) -> MemberSpec:
+        precision = settings.precision
         if cell["role"] == "VAE":
             return MemberSpec(cell["seed"], precision=precision / cell["beta"], data=data)
         return MemberSpec(cell["seed"], precision=precision, beta=cell["beta"], data=data)

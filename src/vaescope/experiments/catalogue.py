@@ -68,6 +68,12 @@ CATALOGUE = (
         "Reizinger et al. 2022, Fig. 3 right",
     ),
     Entry(
+        "sprites",
+        "sprites",
+        "A VAE finds position, size and colour of sprites, and its contrast falls as it does",
+        "Reizinger et al. 2022, Fig. 5",
+    ),
+    Entry(
         "covariance-structure",
         "covariance_structure",
         "What the posterior's covariance family asks of the decoder",

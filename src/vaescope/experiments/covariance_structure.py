@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -73,8 +73,8 @@ class CovarianceStructure(TrainedExperiment):
     def data_key(self, cell: Cell) -> tuple[str, int]:
         return cell["mixing"], cell["seed"]
 
-    def spec(self, cell: Cell, data: int) -> MemberSpec:
-        return MemberSpec(cell["seed"], precision=self.profiles["paper"].precision, data=data)
+    def spec(self, cell: Cell, data: int, settings: Any) -> MemberSpec:
+        return MemberSpec(cell["seed"], precision=settings.precision, data=data)
 
     def model(self, cell: Cell, settings: CovarianceSettings) -> VAE:
         return VAE(DIM, DIM, hidden=(30, 30), prior=BOX, posterior=cell["posterior"])

@@ -58,7 +58,7 @@ class MoebiusLinearMap(MoebiusExperiment):
     def cells(self, settings: MoebiusLinearMapSettings) -> list[Cell]:
         return [{"seed": s} for s in range(settings.seeds)]
 
-    def spec(self, cell: Cell, data: int) -> MemberSpec:
+    def spec(self, cell: Cell, data: int, settings: Any) -> MemberSpec:
         return MemberSpec(cell["seed"], precision=PRECISION, data=data)
 
     def mixing(self, cell: Cell) -> Mixing:

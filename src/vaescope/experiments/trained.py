@@ -80,7 +80,7 @@ class TrainedExperiment(Experiment):
     def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: Any) -> Row:
         """The columns of a finished member."""
 
-    def spec(self, cell: Cell, data: int) -> MemberSpec:
+    def spec(self, cell: Cell, data: int, settings: Any) -> MemberSpec:
         return MemberSpec(
             seed=cell["seed"], precision=cell.get("precision", 1.0), beta=cell.get("beta", 1.0), data=data
         )
@@ -100,8 +100,9 @@ class TrainedExperiment(Experiment):
         params, summary = context.run.load_weights(cell)
         if summary["status"] != "finished":
             return summary
-        spec = self.spec(cell, 0)
-        member = Member(self.model(cell, settings), params, spec.seed, spec.beta, summary["used_precision"])
+        spec = self.spec(cell, 0, settings)
+        model = self.model(cell, settings)
+        member = Member.from_summary(model, params, summary, seed=spec.seed, beta=spec.beta)
         return summary | self.measure(cell, member, data, settings)
 
     def _train_missing(
@@ -114,30 +115,11 @@ class TrainedExperiment(Experiment):
         members = self.train_stack(
             self.model(missing[0], settings),
             [data[key].observations for key in keys],
-            [self.spec(cell, keys.index(self.data_key(cell))) for cell in missing],
+            [self.spec(cell, keys.index(self.data_key(cell)), settings) for cell in missing],
             settings,
             context,
         )
         pairs = list(zip(missing, members, strict=True))
-        context.run.add([row for pair in pairs for row in _epochs(*pair)], missing, "history")
+        context.run.add([row for cell, member in pairs for row in member.epochs(cell)], missing, "history")
         for cell, member in pairs:
-            context.run.save_weights(cell, member.params, _summary(member))
-
-
-def _epochs(cell: Cell, member: Member) -> list[Row]:
-    names = list(member.history)
-    return [
-        cell | {"epoch": epoch} | dict(zip(names, values, strict=True))
-        for epoch, values in enumerate(zip(*member.history.values(), strict=True), start=1)
-    ]
-
-
-def _summary(member: Member) -> Row:
-    return {
-        "status": member.status,
-        "epochs": len(member.history["elbo"]),
-        "best_epoch": member.best_epoch,
-        "elbo": member.best_elbo if member.status == "finished" else None,
-        "used_precision": member.precision,
-        "diverged_at_step": member.diverged_at_step,
-    }
+            context.run.save_weights(cell, member.params, member.summary())

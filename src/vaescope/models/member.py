@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -39,6 +40,43 @@ class Member:
     @property
     def prior(self) -> Prior:
         return self.model.prior
+
+    def summary(self) -> dict[str, Any]:
+        """How training went, as plain data."""
+        return {
+            "status": self.status,
+            "epochs": len(self.history.get("elbo", [])),
+            "best_epoch": self.best_epoch,
+            "elbo": self.best_elbo if self.status == "finished" else None,
+            "used_precision": self.precision,
+            "diverged_at_step": self.diverged_at_step,
+        }
+
+    @classmethod
+    def from_summary(
+        cls, model: VAE, params: Mapping[str, Tensor], summary: Mapping[str, Any], *, seed: int, beta: float
+    ) -> Member:
+        """A member as it was kept."""
+        elbo = summary["elbo"]
+        return cls(
+            model,
+            params,
+            seed,
+            beta,
+            summary["used_precision"],
+            status=summary["status"],
+            best_elbo=float("nan") if elbo is None else elbo,
+            best_epoch=summary["best_epoch"],
+            diverged_at_step=summary["diverged_at_step"],
+        )
+
+    def epochs(self, cell: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The history as rows, an epoch each."""
+        names = list(self.history)
+        return [
+            dict(cell) | {"epoch": epoch} | dict(zip(names, values, strict=True))
+            for epoch, values in enumerate(zip(*self.history.values(), strict=True), start=1)
+        ]
 
     def posterior(self, x: Float[Tensor, "N n"]) -> Posterior:
         """q(u|x), u the unbounded coordinate of the latents."""

@@ -70,7 +70,7 @@ def versions() -> dict[str, str]:
 
 def experiment_page(page: ExperimentPage) -> str:
     drawings = [(d.name, Markup(d.svg), d.caption) for d in page.drawings]
-    return _ENVIRONMENT.get_template("experiment.html").render(page=page, drawings=drawings)
+    return render("experiment.html", page=page, drawings=drawings)
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,15 @@ class IndexEntry:
         return sum(bool(claim["holds"]) for claim in self.claims or ())
 
 
+def render(template: str, **values: Any) -> str:
+    """A page from a template; all text is escaped."""
+    return _ENVIRONMENT.get_template(template).render(**values)
+
+
 def index_page(entries: Sequence[IndexEntry], profile: str, *, comparison: bool = False) -> str:
-    return _ENVIRONMENT.get_template("index.html").render(
-        entries=entries, profile=profile, versions=versions(), comparison=comparison
-    )
+    return render("index.html", entries=entries, profile=profile, versions=versions(), comparison=comparison)
 
 
 def comparison_page(compared: Sequence[tuple[IndexEntry, Sequence[Mapping[str, Any]]]], profile: str) -> str:
     """Ours beside the published values: a section per experiment, a table per published panel."""
-    return _ENVIRONMENT.get_template("comparison.html").render(compared=compared, profile=profile, versions=versions())
+    return render("comparison.html", compared=compared, profile=profile, versions=versions())

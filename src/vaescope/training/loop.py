@@ -9,7 +9,7 @@ then on cost nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from vaescope.training.monitor import Monitor, Silent
 from vaescope.training.settings import MemberSpec, TrainSettings
 from vaescope.training.step import adam_scales, compiled, has_compiler, make_step, make_validation
 
-Watch = Callable[[int, Member], None]
+Watch = Callable[[int, Member], Mapping[str, float]]
 VALIDATION_ROWS = 256  # rows of the validation set per call: small enough to stay in the cache
 
 
@@ -59,7 +59,7 @@ def train(
     """Train one model per spec, all at once, and return them in order with their best weights.
 
     `params` continues from given weights (first axis: members) instead of fresh ones. `watch` is shown every
-    member after every epoch, as it is then.
+    member after every epoch, as it is then, and what it says of it goes into the member's history.
     """
     settings = settings or TrainSettings()
     _check(model, train_data, validation_data, members)
@@ -235,7 +235,9 @@ class _Run:
             weights = {name: value[row : row + 1].detach().cpu() for name, value in self.params.items()}
             spec = self.records[index].spec
             weights = dict(self.model.settle(weights, self.batches.data[spec.data].cpu()))
-            self.watch(epoch, Member(self.model, weights, spec.seed, spec.beta, float(self.precision[row])))
+            member = Member(self.model, weights, spec.seed, spec.beta, float(self.precision[row]))
+            for name, value in self.watch(epoch, member).items():
+                self.records[index].history.setdefault(name, []).append(value)
 
     def _report(self, epoch: int) -> None:
         statuses = [record.status for record in self.records]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from vaescope.data.files.source import Source, from_array, numbers
+from vaescope.data.files.source import Source, from_array, numbers, said
 from vaescope.errors import InputError
 
 
@@ -18,7 +18,7 @@ def open_npy(path: Path) -> Source:
     try:
         return from_array(path, "array", np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path.name} is no array that can be read: {_said(error)}.") from None
+        raise InputError(f"{path.name} is no array that can be read: {said(error)}.") from None
 
 
 def npz_names(path: Path) -> list[str]:
@@ -27,7 +27,7 @@ def npz_names(path: Path) -> list[str]:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
     except (zipfile.BadZipFile, OSError) as error:
-        raise InputError(f"{path.name} is no archive that can be read: {_said(error)}.") from None
+        raise InputError(f"{path.name} is no archive that can be read: {said(error)}.") from None
 
 
 def open_npz(path: Path, name: str) -> Source:
@@ -38,7 +38,7 @@ def open_npz(path: Path, name: str) -> Source:
         with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
             shape, fortran, dtype = _header(file)
     except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path.name}: {name} cannot be read: {_said(error)}.") from None
+        raise InputError(f"{path.name}: {name} cannot be read: {said(error)}.") from None
     if fortran:
         raise InputError(f"{path.name}: {name} is stored by columns; save it again with np.ascontiguousarray.")
     numbers(path, name, shape, dtype)
@@ -69,12 +69,7 @@ def _some_rows(file: Any, path: Path, rows: int, shape: tuple[int, ...], dtype: 
     try:
         data = file.read(wanted)
     except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise InputError(f"{path.name} is damaged: {_said(error)}.") from None
+        raise InputError(f"{path.name} is damaged: {said(error)}.") from None
     if len(data) < wanted:
         raise InputError(f"{path.name} ends too early: it is truncated.")
     return np.frombuffer(data, dtype).reshape(rows, *shape[1:])
-
-
-def _said(error: BaseException) -> str:
-    """A library's message as the end of a sentence."""
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

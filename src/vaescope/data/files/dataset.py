@@ -155,8 +155,13 @@ def _names(path: Path, factors: str | None, values: Tensor | None) -> tuple[str,
     return tuple(f"factor {k}" for k in range(values.shape[1]))
 
 
-def as_rows(values: np.ndarray, name: str) -> tuple[tuple[int, int, int] | None, Float[Tensor, "N n"]]:
-    """Tables as they are; images (N, H, W), (N, H, W, C) or (N, C, H, W) with values in [0, 1], or bytes, as rows."""
+def as_rows(
+    values: np.ndarray, name: str, *, unit: bool = True
+) -> tuple[tuple[int, int, int] | None, Float[Tensor, "N n"]]:
+    """Tables as they are; images (N, H, W), (N, H, W, C) or (N, C, H, W) as rows, bytes brought to [0, 1].
+
+    Other numbers must lie in [0, 1], unless `unit` is not asked for.
+    """
     if values.ndim == 2:
         return None, _finite(torch.from_numpy(np.ascontiguousarray(values, np.float32)), name)
     if values.ndim == 3:
@@ -171,7 +176,7 @@ def as_rows(values: np.ndarray, name: str) -> tuple[tuple[int, int, int] | None,
     if values.dtype.kind in "iu" and values.max(initial=0) > 1:
         x /= 255.0
     x = _finite(x, name)
-    if x.min() < 0 or x.max() > 1:
+    if unit and (x.min() < 0 or x.max() > 1):
         raise InputError(
             f"{name}: images must have values in [0, 1] or bytes, got {float(x.min()):g} to {float(x.max()):g}; "
             "rescale them, nothing was loaded."

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from vaescope.data.files.arrays import _said
-from vaescope.data.files.source import Source, from_array, numbers
+from vaescope.data.files.source import Source, from_array, numbers, said
 from vaescope.errors import InputError
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -32,7 +31,7 @@ def torch_arrays(path: Path) -> dict[str, np.ndarray]:
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError, KeyError, AttributeError) as error:
         if "mmap can only be used" in str(error):
             return _old_torch(path)
-        raise InputError(f"{path.name} is no file of tensors that can be read safely: {_said(error)}.") from None
+        raise InputError(f"{path.name} is no file of tensors that can be read safely: {said(error)}.") from None
     return _tensors(path, content)
 
 
@@ -47,7 +46,7 @@ def _old_torch(path: Path) -> dict[str, np.ndarray]:
     try:
         return _tensors(path, _torch_load(path, mmap=False))
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path.name} is no file of tensors that can be read safely: {_said(error)}.") from None
+        raise InputError(f"{path.name} is no file of tensors that can be read safely: {said(error)}.") from None
 
 
 def _tensors(path: Path, content: object) -> dict[str, np.ndarray]:
@@ -90,14 +89,14 @@ def _h5(path: Path) -> Any:
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        raise InputError(f"{path.name} is no HDF5 file that can be read: {_said(error)}.") from None
+        raise InputError(f"{path.name} is no HDF5 file that can be read: {said(error)}.") from None
 
 
 def _h5_rows(path: Path, data: Any, rows: Any) -> np.ndarray:
     try:
         return np.asarray(data[rows])
     except (OSError, RuntimeError) as error:
-        raise InputError(f"{path.name} is damaged: {_said(error)}.") from None
+        raise InputError(f"{path.name} is damaged: {said(error)}.") from None
 
 
 def open_anndata(path: Path) -> Source:
@@ -143,7 +142,7 @@ def open_parquet(path: Path, columns: Sequence[str] | None = None, *, without: S
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path.name} is no Parquet file that can be read: {_said(error)}.") from None
+        raise InputError(f"{path.name} is no Parquet file that can be read: {said(error)}.") from None
     known = {field.name: field.type for field in file.schema_arrow}
     numeric = [n for n, t in known.items() if pa.types.is_floating(t) or pa.types.is_integer(t)]
     chosen = list(columns or [name for name in numeric if name not in without])
@@ -199,7 +198,7 @@ def _image(file: Path) -> np.ndarray:
             grey = image.mode in ("1", "L", "I", "I;16")
             return np.asarray(image.convert("L" if grey else "RGB")).reshape(image.height, image.width, -1)
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"{file.name} is no image that can be read: {_said(error)}; nothing was loaded.") from None
+        raise InputError(f"{file.name} is no image that can be read: {said(error)}; nothing was loaded.") from None
 
 
 def _size(image: np.ndarray) -> str:

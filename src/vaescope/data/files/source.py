@@ -68,6 +68,11 @@ def numbers(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype) -> N
         raise InputError(f"{path.name}: {name} must have a row per sample, got shape {shape}; nothing was loaded.")
 
 
+def said(error: BaseException) -> str:
+    """A library's message as the end of a sentence."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 def from_array(path: Path, name: str, array: np.ndarray) -> Source:
     """An array that can be entered anywhere: in memory, or mapped from a file."""
     numbers(path, name, array.shape, array.dtype)
