@@ -12,6 +12,7 @@ from vaescope.experiments import (
     linear_vae,
     moebius_linear_map,
     moebius_precision,
+    sprites,
 )
 from vaescope.experiments.claims import Claim, claim_over, rank_claim, show, slope
 from vaescope.experiments.elbo_gap_results import PUBLISHED_ELBO, half_decades
@@ -144,6 +145,34 @@ def test_moebius_linear_map():
     assert verdicts(moebius_linear_map.EXPERIMENT, rows(-1)) == [True] * 3
     assert verdicts(moebius_linear_map.EXPERIMENT, rows(1)) == [False] * 3
     assert verdicts(moebius_linear_map.EXPERIMENT, rows(-1)[:2]) == [False] * 3
+
+
+def sprite_rows(**change):
+    along = {"along_epoch": list(range(1, 31)), "along_mcc": [0.3 + 0.02 * e for e in range(30)]}
+    along["along_contrast"] = [0.1, 0.5, *(1.0 / (e + 1) for e in range(28))]
+    good = {"status": "finished", "mcc": 0.95, "mcc_pca": 0.7, "renderer_contrast": 0.01} | along
+    worse = {"mcc": 0.4, "elbo": 1.0, "seed": 0}  # a member that failed is shown, and not chosen
+    return [good | worse, good | {"elbo": 2.0, "seed": 1} | change]
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({}, set()),
+        ({"mcc_pca": 0.96}, {0}),
+        ({"mcc": 0.8}, {1}),
+        ({"along_mcc": [0.5 + 0.01 * (e % 2) for e in range(30)]}, {2, 3}),
+        ({"along_contrast": [0.1 * e for e in range(30)]}, {3}),
+        ({"elbo": 0.5}, {0, 1}),  # then the failed member is the best by ELBO
+    ],
+)
+def test_sprites(change, broken):
+    assert verdicts(sprites.EXPERIMENT, sprite_rows(**change)) == [i not in broken for i in range(5)]
+
+
+def test_sprites_of_a_renderer_outside_the_class():
+    rows = [row | {"renderer_contrast": 4.0} for row in sprite_rows()]
+    assert verdicts(sprites.EXPERIMENT, rows) == [True, True, True, True, False]
 
 
 def test_contrasts_of_mixings_fill_the_published_range():
