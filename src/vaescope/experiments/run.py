@@ -29,6 +29,7 @@ from vaescope.runs.files import Row, read_json, write_json, write_text
 from vaescope.training import Monitor
 
 COMPARISON = "comparison.json"
+TIMING = "timing.json"
 
 
 def reproduce(
@@ -46,12 +47,12 @@ def reproduce(
     settings = settings if seeds is None else replace(settings, seeds=seeds)
     config = {"experiment": experiment.name, "profile": profile, "settings": _plain(asdict(settings))}
     run = RunFolder(out / experiment.name, config)
-    seconds = _solve_the_rest(experiment, settings, Context(run, monitor, device))
+    _solve_the_rest(experiment, settings, Context(run, monitor, device))
     rows = run.rows(experiment.cells(settings))
     if all(row.get("status") == "diverged" for row in rows):
         raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
     claims = experiment.claims(rows, settings)
-    _write_report(experiment, settings, profile, run.path, rows, claims, seconds)
+    _write_report(experiment, settings, profile, run.path, rows, claims)
     return claims
 
 
@@ -63,16 +64,22 @@ def check_device(device: str) -> None:
         raise InputError(f"device {device!r} is not available here; use cpu.") from None
 
 
-def _solve_the_rest(experiment: Experiment, settings: Any, context: Context) -> float | None:
-    """Seconds it took, or None if everything was there already."""
+def _solve_the_rest(experiment: Experiment, settings: Any, context: Context) -> None:
+    """What is not there yet; the seconds it took are added to those of earlier calls."""
     todo = context.run.unfinished(experiment.cells(settings))
     if not todo:
-        return None
+        return
     begin = time.perf_counter()
     columns = list(todo[0])
     for rows in experiment.solve(todo, settings, context):
         context.run.add(rows, [{name: row[name] for name in columns} for row in rows])
-    return time.perf_counter() - begin
+    spent = _seconds(context.run.path) or 0.0
+    write_json(context.run.path / TIMING, {"seconds": round(spent + time.perf_counter() - begin, 1)})
+
+
+def _seconds(folder: Path) -> float | None:
+    """How long the rows of a folder took, if that is known."""
+    return float(read_json(folder / TIMING)["seconds"]) if (folder / TIMING).exists() else None
 
 
 def _write_report(
@@ -82,7 +89,6 @@ def _write_report(
     folder: Path,
     rows: Sequence[Row],
     claims: Sequence[Claim],
-    seconds: float | None,
 ) -> None:
     drawings = [
         Drawing(name, svg(figure), caption) for name, (figure, caption) in experiment.figures(rows, settings).items()
@@ -105,7 +111,7 @@ def _write_report(
         settings=_plain(asdict(settings)),
         published_settings=_plain(asdict(experiment.profiles["paper"])),
         trouble=_trouble(rows),
-        seconds=seconds,
+        seconds=_seconds(folder),
     )
     write_text(folder / "report.html", experiment_page(page))
 
