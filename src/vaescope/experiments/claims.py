@@ -76,8 +76,10 @@ def claim_over(
     return Claim(**texts, value=value, low=min(values), high=max(values), holds=holds(value), note=note)
 
 
-def rank_claim(x: Sequence[float], y: Sequence[float], *, sign: int, sentence: str, source: str) -> Claim:
-    """A claim that y rises (`sign` 1) or falls (-1) with x: Spearman's rank correlation over members.
+def rank_claim(
+    x: Sequence[float], y: Sequence[float], *, sign: int, sentence: str, source: str, over: str = "members"
+) -> Claim:
+    """A claim that y rises (`sign` 1) or falls (-1) with x: Spearman's rank correlation over members, or epochs.
 
     >>> rank_claim([1.0, 2.0, 3.0, 4.0, 5.0], [9.0, 7.0, 5.0, 3.0, 2.0], sign=-1, sentence="S.", source="s").measured
     '-1 (-1 to -1)'
@@ -86,7 +88,7 @@ def rank_claim(x: Sequence[float], y: Sequence[float], *, sign: int, sentence: s
     texts: Any = {
         "sentence": sentence,
         "source": source,
-        "demand": f"{direction} rank correlation over members, two-sided p < {SIGNIFICANT:g}",
+        "demand": f"{direction} rank correlation over {over}, two-sided p < {SIGNIFICANT:g}",
     }
     if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
         return claim_over([], holds=lambda _: False, **texts)
@@ -98,7 +100,7 @@ def rank_claim(x: Sequence[float], y: Sequence[float], *, sign: int, sentence: s
         low=interval[0],
         high=interval[1],
         holds=bool(sign * result.statistic > 0 and result.pvalue < SIGNIFICANT),
-        note=f"Spearman's ρ over {len(x)} members with its 95 % bootstrap interval; p = {result.pvalue:.2g}.",
+        note=f"Spearman's ρ over {len(x)} {over} with its 95 % bootstrap interval; p = {result.pvalue:.2g}.",
     )
 
 

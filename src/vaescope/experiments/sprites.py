@@ -61,7 +61,7 @@ def source(seed: int, settings: SpritesSettings) -> tuple[Rendered, dict[str, Be
     """The renderer and the distributions of its factors."""
     if settings.published:
         return Sprites.published(seed, size=settings.size)
-    return Sprites(size=settings.size), dict.fromkeys(FACTORS, PRIOR)
+    return Sprites(size=settings.size, scale=(0.08, 0.25), hue=(0.0, 0.4)), dict.fromkeys(FACTORS, PRIOR)
 
 
 class SpritesExperiment(TrainedExperiment):
@@ -79,13 +79,13 @@ class SpritesExperiment(TrainedExperiment):
         "quick": SpritesSettings(
             seeds=3,
             samples=10_000,
-            epochs=60,
-            patience=60,
+            epochs=150,
+            patience=150,
             learning_rate=2e-3,
             size=16,
-            precision=100.0,
+            precision=300.0,
             network="mlp",
-            precision_warmup=1500,
+            precision_warmup=3000,
             published=False,
         ),
         "paper": SpritesSettings(seeds=10, samples=60_000, epochs=500, patience=30, learning_rate=1e-5),
