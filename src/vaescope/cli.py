@@ -231,7 +231,7 @@ def _datasets(command: Datasets) -> int:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("name", "what", "rendered", "official file", "from"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")  # a file's name is to be read whole
     for entry in DATA:
         file, where = (entry.official.files[0][0], entry.official.where) if entry.official else ("–", "–")
         table.add_row(entry.name, entry.about, "yes" if entry.rendered else "no", file, where)
