@@ -146,7 +146,8 @@ def _fitted(
     missing = [spec for spec, cell in zip(specs, cells, strict=True) if not run.has_weights(cell)]
     for group in [missing] if vae.stacked else [[spec] for spec in missing]:
         if group:
-            _keep(run, group, train(vae, *stacked, group, settings, monitor=monitor))
+            trained = train(vae, *stacked, group, settings, monitor=monitor, keeper=run.unfinished_state)
+            _keep(run, group, trained)
     return Fit([_kept(run, vae, spec) for spec in specs], run.path)
 
 

@@ -136,6 +136,7 @@ class SpritesExperiment(TrainedExperiment):
             settings.training(context.device),
             monitor=context.monitor,
             watch=watch,
+            keeper=context.run.unfinished_state,
         )
 
     def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: SpritesSettings) -> Row:

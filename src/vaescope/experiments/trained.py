@@ -70,6 +70,7 @@ class TrainedExperiment(Experiment):
             specs,
             settings.training(context.device),
             monitor=context.monitor,
+            keeper=context.run.unfinished_state,
         )
 
     @abstractmethod

@@ -75,6 +75,11 @@ class RunFolder:
     def _weights(self, cell: Cell) -> Path:
         return self.path / "weights" / f"{cell_key(cell)}.safetensors"
 
+    @property
+    def unfinished_state(self) -> StateFile:
+        """Where training keeps its state while it runs."""
+        return StateFile(self.path / "unfinished.safetensors")
+
     def has_weights(self, cell: Cell) -> bool:
         return self._weights(cell).exists()
 
@@ -91,6 +96,27 @@ class RunFolder:
                 return params, json.loads(file.metadata()["summary"])
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunError(f"cannot read {path}: {error}; remove it to train this member anew.") from None
+
+
+class StateFile:
+    """The state of training that was not finished: one file, replaced as a whole (a `Keeper`)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def save(self, tensors: Mapping[str, Tensor], text: str) -> None:
+        write_bytes(self.path, save(dict(tensors), metadata={"state": text}))
+
+    def load(self) -> tuple[dict[str, Tensor], str] | None:
+        """The state, or None where there is none that can be read."""
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()["state"]  # noqa: SIM118
+        except (OSError, SafetensorError, KeyError, TypeError):
+            return None
+
+    def clear(self) -> None:
+        self.path.unlink(missing_ok=True)
 
 
 def _identity(row: Mapping[str, Any], columns: Sequence[str]) -> Identity:

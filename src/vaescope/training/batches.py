@@ -35,6 +35,11 @@ class Batches:
         numbers = len(members) * self.batch_size * data.shape[2]
         self._together = max(1, min(STEPS_PER_DRAW, GATHERED // numbers))
 
+    @property
+    def generators(self) -> list[torch.Generator]:
+        """Every member's random stream."""
+        return self._generators
+
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these members."""
         self._generators = [self._generators[row] for row in rows]

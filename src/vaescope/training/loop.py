@@ -8,9 +8,11 @@ then on cost nothing.
 
 from __future__ import annotations
 
+import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,7 +24,9 @@ from vaescope.distributions import optimal_precision
 from vaescope.errors import InputError
 from vaescope.models import VAE, Member
 from vaescope.objectives import Objective, beta_elbo
+from vaescope.training import checkpoint
 from vaescope.training.batches import Batches
+from vaescope.training.checkpoint import Keeper, fingerprint
 from vaescope.training.monitor import Monitor, Silent
 from vaescope.training.settings import MemberSpec, TrainSettings
 from vaescope.training.step import adam_scales, compiled, has_compiler, make_step, make_validation
@@ -55,22 +59,24 @@ def train(
     monitor: Monitor | None = None,
     params: dict[str, Tensor] | None = None,
     watch: Watch | None = None,
+    keeper: Keeper | None = None,
 ) -> list[Member]:
     """Train one model per spec, all at once, and return them in order with their best weights.
 
     `params` continues from given weights (first axis: members) instead of fresh ones. `watch` is shown every
-    member after every epoch, as it is then, and what it says of it goes into the member's history.
+    member after every epoch, as it is then, and what it says of it goes into the member's history. `keeper`
+    holds the state of an unfinished run: training goes on from it, and writes it again about once a minute.
     """
     settings = settings or TrainSettings()
     _check(model, train_data, validation_data, members)
     monitor = monitor or Silent()
     if model.stacked or len(members) == 1:
-        run = _Run(model, train_data, validation_data, members, settings, objective, monitor, params, watch)
+        run = _Run(model, train_data, validation_data, members, settings, objective, monitor, params, watch, keeper)
         return run.to_the_end()
     trained = []  # one after another, where side by side gains nothing
     for place, spec in enumerate(members):
         own = None if params is None else {name: value[place : place + 1] for name, value in params.items()}
-        run = _Run(model, train_data, validation_data, [spec], settings, objective, monitor, own, watch)
+        run = _Run(model, train_data, validation_data, [spec], settings, objective, monitor, own, watch, keeper)
         trained += run.to_the_end()
     return trained
 
@@ -102,6 +108,7 @@ class _Run:
         monitor: Monitor,
         params: dict[str, Tensor] | None,
         watch: Watch | None,
+        keeper: Keeper | None,
     ) -> None:
         self.model, self.settings, self.monitor, self.watch = model, settings, monitor, watch
         device = torch.device(settings.device)
@@ -124,6 +131,11 @@ class _Run:
         )
         self.validation_data = validation_data.float().to(device)
         self.validation_noise = self._draw_validation_noise(device)
+        self.best_precision = self.precision.clone()
+        self.epochs_done = 0
+        self.keeper, self.kept_at = keeper, time.monotonic()
+        self.belongs_to = fingerprint(self.params, self.batches.data, members, settings) if keeper else ""
+        self._go_on()
         self.step, self.validation = self._functions(objective)
 
     def _draw_validation_noise(self, device: torch.device) -> Tensor:
@@ -136,16 +148,20 @@ class _Run:
 
     def to_the_end(self) -> list[Member]:
         self.monitor.begin(len(self.records), self.settings.epochs)
-        for epoch in range(1, self.settings.epochs + 1):
+        for epoch in range(self.epochs_done + 1, self.settings.epochs + 1):
             losses, errors = self._epoch()
             if self.model.noise == "optimal":
                 self.precision = optimal_precision(errors.mean(0), self.model.observed_dim)
             self._note(epoch, losses, self._validate())
             self._show(epoch)
             self._let_go(last=epoch == self.settings.epochs)
+            self.epochs_done = epoch
             self._report(epoch)
             if not self.rows:
                 break
+            self._checkpoint()
+        if self.keeper:
+            self.keeper.clear()
         return [self._member(index) for index in range(len(self.records))]
 
     def _epoch(self) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
@@ -201,7 +217,6 @@ class _Run:
                 record.status = "finished"
         for name, value in self.params.items():
             self.best[name][improved] = value[improved]
-        self.best_precision = getattr(self, "best_precision", self.precision.clone())
         self.best_precision[improved] = self.precision[improved]
 
     def _let_go(self, *, last: bool) -> None:
@@ -268,6 +283,59 @@ class _Run:
             diverged_at_step=record.diverged_at_step,
             history=record.history,
         )
+
+    # going on where it was --------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        """Between two epochs, when the last time is long enough ago."""
+        if self.keeper is None or time.monotonic() - self.kept_at < checkpoint.SECONDS:
+            return
+        tensors = checkpoint.flat(
+            {
+                "params": self.params,
+                "first": self.moments[0],
+                "second": self.moments[1],
+                "best": self.best,
+                "rest": {name: getattr(self, name) for name in ("precision", "beta", "best_precision")},
+                "streams": checkpoint.streams(self.batches.generators),
+            }
+            | {f"kept {index}": weights for index, weights in self.kept.items()}
+        )
+        state = {
+            "belongs_to": self.belongs_to,
+            "epochs_done": self.epochs_done,
+            "steps_done": self.steps_done,
+            "rows": self.rows,
+            "records": [asdict(record) for record in self.records],
+        }
+        self.keeper.save(tensors, json.dumps(state))
+        self.kept_at = time.monotonic()
+
+    def _go_on(self) -> None:
+        """From the state of an earlier call with the same members, data and settings, if there is one."""
+        found = self.keeper.load() if self.keeper else None
+        state = json.loads(found[1]) if found else {}
+        if found is None or state["belongs_to"] != self.belongs_to:
+            return
+        tensors = found[0]
+        self.records = [Record(**(record | {"spec": MemberSpec(**record["spec"])})) for record in state["records"]]
+        self.validation_noise = self.validation_noise[state["rows"]]
+        self.batches.select(state["rows"])
+        self.rows = state["rows"]
+        self.epochs_done, self.steps_done = state["epochs_done"], state["steps_done"]
+        self.params, self.best = (
+            {k: v.to(self.device) for k, v in checkpoint.group(tensors, g).items()} for g in ("params", "best")
+        )
+        self.moments = tuple(
+            {k: v.to(self.device) for k, v in checkpoint.group(tensors, g).items()} for g in ("first", "second")
+        )
+        for name, value in checkpoint.group(tensors, "rest").items():
+            setattr(self, name, value.to(self.device))
+        for row, generator in enumerate(self.batches.generators):
+            generator.set_state(checkpoint.group(tensors, "streams")[str(row)])
+        gone = [index for index in range(len(self.records)) if index not in self.rows]
+        self.kept = {index: checkpoint.group(tensors, f"kept {index}") for index in gone}
+        self.monitor.say(f"Going on after epoch {self.epochs_done}.")
 
     # compiling --------------------------------------------------------------------------------
 

@@ -1,0 +1,63 @@
+"""The state of a stack between two epochs, so that an interrupted run goes on where it was.
+
+What is kept is all that training depends on: weights, Adam's moments, best weights, every member's random
+stream and record. A resumed run therefore gives the numbers of one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from vaescope.training.settings import MemberSpec, TrainSettings
+
+SECONDS = 60.0  # at least, between two writes
+SAMPLED_ROWS = 64  # of the data, by which they are recognised
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """Where a state is kept: tensors and one text, replaced as a whole."""
+
+    def save(self, tensors: Mapping[str, Tensor], text: str) -> None: ...
+
+    def load(self) -> tuple[dict[str, Tensor], str] | None: ...
+
+    def clear(self) -> None: ...
+
+
+def fingerprint(
+    params: Mapping[str, Tensor], data: Tensor, members: Sequence[MemberSpec], settings: TrainSettings
+) -> str:
+    """What a state belongs to: the network's shapes, the data, the members and how they are trained."""
+    shapes = {name: list(p.shape) for name, p in params.items()}
+    rows = data[:, :: max(1, data.shape[1] // SAMPLED_ROWS)].contiguous().cpu()
+    about = [shapes, list(data.shape), [asdict(m) for m in members], {**asdict(settings), "device": ""}]
+    digest = hashlib.sha256(json.dumps(about).encode())
+    digest.update(rows.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def flat(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors of several dictionaries under one name each.
+
+    >>> list(flat({"params": {"w": torch.zeros(1)}}))
+    ['params/w']
+    """
+    return {f"{group}/{name}": t.contiguous() for group, tensors in groups.items() for name, t in tensors.items()}
+
+
+def group(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """One of the dictionaries back."""
+    prefix = f"{name}/"
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def streams(generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
+    return {str(row): generator.get_state() for row, generator in enumerate(generators)}
