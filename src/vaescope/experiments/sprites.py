@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +31,7 @@ from vaescope.training import MemberSpec, TrainSettings, train
 PRIOR = Beta(2.0, 2.0)
 SHOWN = 200  # test images in the scatter of true against estimated factors
 CONTRAST_POINTS = 64
+FINE = 64  # pixels of the published images: coarser ones mix the factors of a sprite
 PROBE = 1000  # test images by which training is watched
 
 
@@ -145,7 +146,7 @@ class SpritesExperiment(TrainedExperiment):
         found = metrics.mcc(mean, z)
         sampled = member.sample(x, randomness.generator(member.seed, "measure"))
         baseline = metrics.mcc(_principal_components(data), z)
-        renderer, _ = source(cell["seed"], settings)
+        renderer, fine = (source(cell["seed"], s)[0] for s in (settings, replace(settings, size=FINE)))
         row: Row = {
             "mcc": found.score,
             "mcc_sampled": metrics.mcc(sampled, z).score,
@@ -155,6 +156,7 @@ class SpritesExperiment(TrainedExperiment):
             "r2_pca": metrics.linear_r2(_principal_components(data), z).score,
             "ima_contrast": _contrast(member.decode, mean),
             "renderer_contrast": _contrast(lambda v: renderer.frames(v).flatten(1), z),
+            "fine_renderer_contrast": _contrast(lambda v: fine.frames(v).flatten(1), z),
             "reconstruction_mse": float((x - member.decode(mean)).square().mean()),
             "interpolations": _interpolations(member, mean, found.assignment),
         }
