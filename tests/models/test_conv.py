@@ -61,7 +61,7 @@ def test_initial_weights_are_drawn_as_torch_draws_them():
 
 
 def test_after_settling_no_row_depends_on_its_batch():
-    model = ConvVAE.of(IMAGE, latent_dim=3, architecture="orthogonality-bn")
+    model = ConvVAE.of(IMAGE, latent_dim=3, architecture="orthogonality-faces")
     x = torch.rand(40, model.observed_dim)
     params = model.settle(model.init([0]), x)
     member = vs.models.Member(model, params)
@@ -77,7 +77,7 @@ def images(count=48):
     return torch.rand(1, count, 3 * 16 * 16, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("architecture", ["sprites", "orthogonality-bn"])
+@pytest.mark.parametrize("architecture", ["sprites", "orthogonality-faces"])
 def test_members_train_one_after_another_as_they_would_alone(architecture):
     model = ConvVAE.of((3, 16, 16), latent_dim=2, architecture=architecture)
     specs = [MemberSpec(seed=0, precision=10.0), MemberSpec(seed=1, precision=10.0)]

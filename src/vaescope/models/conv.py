@@ -7,7 +7,6 @@ being stacked on a CPU and are trained one after another. Images are rows of pix
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,34 +137,46 @@ class Architecture:
 
     channels: tuple[int, ...]
     linear: tuple[int, ...]
-    norm: bool = False
+    """Of the encoder, after its convolutions."""
+    back: tuple[int, ...]
+    """Of the decoder, before the layer that its deconvolutions start from."""
+    norm_from: int | None = None
+    """The first layer of the encoder with batch norm; all later ones have it too."""
+    norm_back: bool = False
+    """Whether the decoder's hidden layers have it."""
+
+    @property
+    def norm(self) -> bool:
+        return self.norm_from is not None or self.norm_back
 
 
+_DOWN = (32, 32, 64, 64)
 ARCHITECTURES = {
-    "sprites": Architecture((32, 32, 64, 64), (256, 256)),  # Reizinger et al. 2022, Tab. 5
-    "regime": Architecture((32, 32, 64, 64), (256,)),  # Bonheme & Grzes 2023, Tab. 1
-    "orthogonality": Architecture(
-        (32, 32, 64, 64), (256,), norm=False
-    ),  # Bhowal et al. 2024, Tab. 3, without batch norm
-    "orthogonality-bn": Architecture((32, 32, 64, 64), (256,), norm=True),  # and with it
+    "sprites": Architecture(_DOWN, (256, 256), (256, 256)),  # Reizinger et al. 2022, Tab. 5
+    "regime": Architecture(_DOWN, (256,), (256,)),  # Bonheme & Grzes 2023, Tab. 1
+    # Bhowal et al. 2024, Tab. 3: without batch norm, as for 3DShapes and MPI3D, and as for 3DFaces
+    "orthogonality": Architecture(_DOWN, (256,), (64,)),
+    "orthogonality-shapes": Architecture(_DOWN, (256,), (64,), norm_from=3),
+    "orthogonality-faces": Architecture(_DOWN, (512,), (512,), norm_from=0, norm_back=True),
 }
 
 
 def encoder(name: str, image: Shape, outputs: int, architecture: Architecture) -> ConvNet:
     """Strided convolutions, then linear layers."""
-    layers = [Layer("conv", c, norm=architecture.norm) for c in architecture.channels]
-    layers += [Layer("linear", width, norm=architecture.norm) for width in architecture.linear]
+    first = len(architecture.channels) + len(architecture.linear)  # beyond the last, where there is no batch norm
+    start = first if architecture.norm_from is None else architecture.norm_from
+    kinds = [("conv", c) for c in architecture.channels] + [("linear", w) for w in architecture.linear]
+    layers = [Layer(kind, width, norm=place >= start) for place, (kind, width) in enumerate(kinds)]
     return ConvNet(name, image, (*layers, Layer("linear", outputs, relu=False)))
 
 
 def decoder(name: str, image: Shape, inputs: int, architecture: Architecture) -> ConvNet:
     """Linear layers, then strided deconvolutions back to the image."""
-    widths, channels = architecture.linear, architecture.channels
+    channels, norm = architecture.channels, architecture.norm_back
     small = tuple(s // 2 ** len(channels) for s in image[1:])
-    layers = [Layer("linear", width, norm=architecture.norm) for width in reversed(widths)]
-    layers.append(Layer("linear", channels[-1] * math.prod(small), norm=False))
-    up: Sequence[int] = (*reversed(channels[:-1]), image[0])
+    layers = [Layer("linear", width, norm=norm) for width in architecture.back]
+    layers.append(Layer("linear", channels[-1] * math.prod(small)))
     first = len(layers)
-    layers += [Layer("deconv", c, norm=architecture.norm and i < len(up) - 1) for i, c in enumerate(up[:-1])]
+    layers += [Layer("deconv", c, norm=norm) for c in reversed(channels[:-1])]
     layers.append(Layer("deconv", image[0], relu=False))
     return ConvNet(name, (inputs,), tuple(layers), views=((first, (channels[-1], *small)),))
