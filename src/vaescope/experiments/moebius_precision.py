@@ -48,7 +48,7 @@ class MoebiusPrecision(MoebiusExperiment):
         "observation and correlates with a source, although next to nothing gets through its noise."
     )
     profiles: ClassVar = {
-        "quick": MoebiusPrecisionSettings(seeds=4, samples=12_000, epochs=120, patience=40, learning_rate=2e-3),
+        "quick": MoebiusPrecisionSettings(seeds=4, samples=12_000, epochs=300, patience=60, learning_rate=2e-3),
         "paper": MoebiusPrecisionSettings(seeds=20, samples=60_000, epochs=100, patience=30),
     }
 
