@@ -90,6 +90,8 @@ def test_a_run_folder_keeps_what_was_trained(data, tmp_path):
     for a, b in zip(first.members, again.members, strict=True):
         assert (a.seed, a.precision, a.best_elbo, a.status) == (b.seed, b.precision, b.best_elbo, b.status)
         assert all(torch.equal(a.params[name], b.params[name]) for name in a.params)
+        assert len(a.history["elbo"]) == QUICK.epochs
+        assert a.history == b.history
     more = vs.fit(data, seeds=(0, 1), monitor=Silent(), **options)
     assert len(more) == 4
     assert {file.name for file in (tmp_path / "run").iterdir()} >= {"config.json", "results.parquet", "history.parquet"}

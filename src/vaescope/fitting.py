@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +174,12 @@ def _keep(run: RunFolder, specs: Sequence[MemberSpec], members: Sequence[Member]
 
 
 def _kept(run: RunFolder, vae: VAE, spec: MemberSpec) -> Member:
-    params, summary = run.load_weights(_cell(spec))
-    return Member.from_summary(vae, params, summary, seed=spec.seed, beta=spec.beta)
+    cell = _cell(spec)
+    params, summary = run.load_weights(cell)
+    rows = run.rows([cell], "history")
+    names = [name for name in (rows[0] if rows else {}) if name not in (*cell, "epoch")]
+    history = {name: [row[name] for row in rows] for name in names}
+    return replace(Member.from_summary(vae, params, summary, seed=spec.seed, beta=spec.beta), history=history)
 
 
 def _precisions(precision: float | str | Sequence[float]) -> tuple[str, list[float]]:
