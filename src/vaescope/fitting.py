@@ -21,6 +21,7 @@ from vaescope.errors import InputError
 from vaescope.models import VAE, ConvVAE, Member
 from vaescope.models.describe import describe
 from vaescope.runs import Cell, RunFolder
+from vaescope.runs.members import keep_members, trained_together
 from vaescope.training import Live, MemberSpec, Monitor, TrainSettings, train
 
 NETWORKS = ("auto", "mlp", "conv")
@@ -144,10 +145,11 @@ def _fitted(
     run = RunFolder(Path(out), _config(vae, data, settings))
     cells = [_cell(spec) for spec in specs]
     missing = [spec for spec, cell in zip(specs, cells, strict=True) if not run.has_weights(cell)]
-    for group in [missing] if vae.stacked else [[spec] for spec in missing]:
-        if group:
-            trained = train(vae, *stacked, group, settings, monitor=monitor, keeper=run.unfinished_state)
-            _keep(run, group, trained)
+    for group in trained_together(vae, missing):
+        members = train(vae, *stacked, group, settings, monitor=monitor, keeper=run.unfinished_state)
+        mine = [_cell(spec) for spec in group]
+        keep_members(run, mine, members)
+        run.add([cell | member.summary() for cell, member in zip(mine, members, strict=True)], mine)
     return Fit([_kept(run, vae, spec) for spec in specs], run.path)
 
 
@@ -161,16 +163,6 @@ def _config(vae: VAE, data: Dataset, settings: TrainSettings) -> dict[str, Any]:
 
 def _cell(spec: MemberSpec) -> Cell:
     return {"precision": spec.precision, "beta": spec.beta, "seed": spec.seed}
-
-
-def _keep(run: RunFolder, specs: Sequence[MemberSpec], members: Sequence[Member]) -> None:
-    """History, then weights, then a row of results: what has a row is whole."""
-    cells = [_cell(spec) for spec in specs]
-    pairs = list(zip(cells, members, strict=True))
-    run.add([row for cell, member in pairs for row in member.epochs(cell)], cells, "history")
-    for cell, member in pairs:
-        run.save_weights(cell, member.params, member.summary())
-    run.add([cell | member.summary() for cell, member in pairs], cells)
 
 
 def _kept(run: RunFolder, vae: VAE, spec: MemberSpec) -> Member:

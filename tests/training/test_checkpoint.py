@@ -58,6 +58,7 @@ def test_resumed_members_are_bit_identical(at, noise, tmp_path):
     monitor = Interrupt(None)
     same(whole, train(model, data(0), data(1), SPECS, settings, monitor=monitor, keeper=keeper))
     assert monitor.said == ([f"Going on after epoch {at - 1}."] if 1 < at <= longest else [])
+    keeper.clear()  # who keeps the members does this, after they are kept
     assert not keeper.path.exists()
 
 
@@ -72,15 +73,19 @@ def test_convolutional_members_go_on_too(tmp_path):
     same(whole, train(model, x, x, specs, settings, keeper=keeper))
 
 
-@pytest.mark.parametrize("change", ["data", "settings", "members", "garbage"])
+@pytest.mark.parametrize("change", ["data", "validation", "model", "settings", "members", "garbage"])
 def test_a_state_of_something_else_is_not_used(change, tmp_path):
     model, settings = VAE(4, 2, hidden=(8,)), TrainSettings(epochs=4, batch_size=16, compile="never")
     keeper = StateFile(tmp_path / "state")
     with pytest.raises(KeyboardInterrupt):
         train(model, data(0), data(1), SPECS, settings, monitor=Interrupt(3), keeper=keeper)
-    x, specs = data(0), SPECS
+    x, held_out, specs = data(0), data(1), SPECS
     if change == "data":
         x = data(7)
+    elif change == "validation":
+        held_out = data(8)
+    elif change == "model":
+        model = VAE(4, 2, hidden=(8,), activation="tanh")
     elif change == "settings":
         settings = TrainSettings(epochs=4, batch_size=16, learning_rate=0.01, compile="never")
     elif change == "members":
@@ -89,8 +94,8 @@ def test_a_state_of_something_else_is_not_used(change, tmp_path):
         keeper.path.write_bytes(b"nothing of the kind")
     monitor = Interrupt(None)
     same(
-        train(model, x, data(1), specs, settings),
-        train(model, x, data(1), specs, settings, monitor=monitor, keeper=keeper),
+        train(model, x, held_out, specs, settings),
+        train(model, x, held_out, specs, settings, monitor=monitor, keeper=keeper),
     )
     assert monitor.said == []
 
@@ -106,3 +111,24 @@ def test_fit_goes_on_in_its_folder(tmp_path):
     assert monitor.said == ["Going on after epoch 3."]
     assert resumed.best.best_elbo == whole.best.best_elbo
     assert not (tmp_path / "run" / "unfinished.safetensors").exists()
+
+
+def test_a_finished_convolutional_member_is_not_trained_again(tmp_path):
+    """Interrupted in the second member: the first is kept already."""
+    x = torch.rand(40, 16, 16, generator=torch.Generator().manual_seed(0)).numpy()
+    options = {"latent_dim": 2, "seeds": (0, 1), "settings": TrainSettings(epochs=3, compile="never")}
+
+    class InTheSecond(Interrupt):
+        begun = 0
+
+        def begin(self, members, epochs):
+            self.begun += 1
+            self.at = 2 if self.begun == 2 else None
+
+    with pytest.raises(KeyboardInterrupt):
+        vs.fit(x, monitor=InTheSecond(None), out=tmp_path / "run", **options)
+    monitor = InTheSecond(None)
+    resumed = vs.fit(x, monitor=monitor, out=tmp_path / "run", **options)
+    assert monitor.begun == 1
+    assert monitor.said == ["Going on after epoch 1."]
+    same(resumed.members, vs.fit(x, monitor=Silent(), **options).members)

@@ -145,7 +145,8 @@ class SpritesExperiment(TrainedExperiment):
         mean, _ = member.encode(x)
         found = metrics.mcc(mean, z)
         sampled = member.sample(x, randomness.generator(member.seed, "measure"))
-        baseline = metrics.mcc(_principal_components(data), z)
+        components = _principal_components(data)
+        baseline = metrics.mcc(components, z)
         renderer, fine = (source(cell["seed"], s)[0] for s in (settings, replace(settings, size=FINE)))
         row: Row = {
             "mcc": found.score,
@@ -153,7 +154,7 @@ class SpritesExperiment(TrainedExperiment):
             "mcc_floor": found.floor,
             "mcc_pca": baseline.score,
             "r2": metrics.linear_r2(mean, z).score,
-            "r2_pca": metrics.linear_r2(_principal_components(data), z).score,
+            "r2_pca": metrics.linear_r2(components, z).score,
             "ima_contrast": _contrast(member.decode, mean),
             "renderer_contrast": _contrast(lambda v: renderer.frames(v).flatten(1), z),
             "fine_renderer_contrast": _contrast(lambda v: fine.frames(v).flatten(1), z),

@@ -16,6 +16,7 @@ from vaescope.experiments.base import Context, Experiment, Settings
 from vaescope.models import VAE, Member
 from vaescope.runs import Cell
 from vaescope.runs.files import Row
+from vaescope.runs.members import keep_members, trained_together
 from vaescope.training import MemberSpec, TrainSettings, train
 
 
@@ -110,17 +111,9 @@ class TrainedExperiment(Experiment):
         self, cells: Sequence[Cell], data: dict[Any, SyntheticData], settings: Any, context: Context
     ) -> None:
         missing = [cell for cell in cells if not context.run.has_weights(cell)]
-        if not missing:
-            return
-        keys = list(dict.fromkeys(self.data_key(cell) for cell in missing))
-        members = self.train_stack(
-            self.model(missing[0], settings),
-            [data[key].observations for key in keys],
-            [self.spec(cell, keys.index(self.data_key(cell)), settings) for cell in missing],
-            settings,
-            context,
-        )
-        pairs = list(zip(missing, members, strict=True))
-        context.run.add([row for cell, member in pairs for row in member.epochs(cell)], missing, "history")
-        for cell, member in pairs:
-            context.run.save_weights(cell, member.params, member.summary())
+        model = self.model(cells[0], settings)
+        for group in trained_together(model, missing):
+            keys = list(dict.fromkeys(self.data_key(cell) for cell in group))
+            specs = [self.spec(cell, keys.index(self.data_key(cell)), settings) for cell in group]
+            splits = [data[key].observations for key in keys]
+            keep_members(context.run, group, self.train_stack(model, splits, specs, settings, context))

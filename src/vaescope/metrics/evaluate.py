@@ -128,7 +128,7 @@ def evaluate(
 ) -> Evaluation:
     """Every metric on codes (N, d) and factors (N, k), with intervals and floors.
 
-    Without `intervals` it is about ten times faster. `discrete` says which factors are classes (by default,
+    Without `intervals` it takes about half the time. `discrete` says which factors are classes (by default,
     those with few values that repeat).
 
     >>> import numpy as np

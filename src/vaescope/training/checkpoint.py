@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from vaescope.models import VAE
 from vaescope.training.settings import MemberSpec, TrainSettings
 
 SECONDS = 60.0  # at least, between two writes
@@ -33,14 +34,15 @@ class Keeper(Protocol):
 
 
 def fingerprint(
-    params: Mapping[str, Tensor], data: Tensor, members: Sequence[MemberSpec], settings: TrainSettings
+    model: VAE, train: Tensor, validation: Tensor, members: Sequence[MemberSpec], settings: TrainSettings
 ) -> str:
-    """What a state belongs to: the network's shapes, the data, the members and how they are trained."""
-    shapes = {name: list(p.shape) for name, p in params.items()}
-    rows = data[:, :: max(1, data.shape[1] // SAMPLED_ROWS)].contiguous().cpu()
-    about = [shapes, list(data.shape), [asdict(m) for m in members], {**asdict(settings), "device": ""}]
+    """What a state belongs to: the model (less its functions), the data, the members and how they are trained."""
+    plain = {f.name: repr(v) for f in fields(model) if not callable(v := getattr(model, f.name))}
+    about = [type(model).__name__, plain, [asdict(m) for m in members], {**asdict(settings), "device": ""}]
     digest = hashlib.sha256(json.dumps(about).encode())
-    digest.update(rows.numpy().tobytes())
+    for data in (train, validation):
+        digest.update(json.dumps(list(data.shape)).encode())
+        digest.update(data[:, :: max(1, data.shape[1] // SAMPLED_ROWS)].contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -65,7 +65,8 @@ def train(
 
     `params` continues from given weights (first axis: members) instead of fresh ones. `watch` is shown every
     member after every epoch, as it is then, and what it says of it goes into the member's history. `keeper`
-    holds the state of an unfinished run: training goes on from it, and writes it again about once a minute.
+    holds the state of an unfinished run: training goes on from it, and writes it again about once a minute; who
+    keeps the members clears it then.
     """
     settings = settings or TrainSettings()
     _check(model, train_data, validation_data, members)
@@ -134,7 +135,9 @@ class _Run:
         self.best_precision = self.precision.clone()
         self.epochs_done = 0
         self.keeper, self.kept_at = keeper, time.monotonic()
-        self.belongs_to = fingerprint(self.params, self.batches.data, members, settings) if keeper else ""
+        self.belongs_to = (
+            fingerprint(model, self.batches.data, self.validation_data, members, settings) if keeper else ""
+        )
         self._go_on()
         self.step, self.validation = self._functions(objective)
 
@@ -160,8 +163,6 @@ class _Run:
             if not self.rows:
                 break
             self._checkpoint()
-        if self.keeper:
-            self.keeper.clear()
         return [self._member(index) for index in range(len(self.records))]
 
     def _epoch(self) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
@@ -357,5 +358,5 @@ class _Run:
         # a compiled step saves about 2 ms of calls and 0.03 ms per member; compiling takes about 20 s
         steps = self.settings.epochs * self.batches.steps
         if not self.model.stacked:
-            return steps > 1000  # convolutions gain a fifth or so
+            return steps > 1000  # compiling takes about half a minute
         return steps * (2e-3 + 3e-5 * len(self.records)) > 20

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.data.rendering.shapes import SHAPES, coverage, place, rgb
+from vaescope.data.rendering.shapes import SHAPES, Placed, coverage, place, rgb
 from vaescope.data.rendering.structure import Factor, Rendered, evenly
 from vaescope.distributions import Beta
 from vaescope.errors import InputError
@@ -64,8 +64,8 @@ class Sprites(Rendered):
         inside = self._inside(placed, column.get("shape"))
         return inside.unsqueeze(1) * rgb(column["hue"])[:, :, None, None]
 
-    def _inside(self, placed: object, shape: Tensor | None) -> Tensor:
-        drawn = [coverage(SHAPES[name](placed), self.size) for name in self.shapes]  # type: ignore[arg-type]
+    def _inside(self, placed: Placed, shape: Tensor | None) -> Tensor:
+        drawn = [coverage(SHAPES[name](placed), self.size) for name in self.shapes]
         if shape is None:
             return drawn[0]
         every = torch.stack(drawn)
