@@ -19,6 +19,7 @@ ORDER = [
     "objectives",
     "training",
     "theory",
+    "regime",
     "metrics",
     "runs",
     "fitting",

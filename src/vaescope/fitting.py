@@ -19,11 +19,14 @@ from vaescope.data.files.dataset import as_rows
 from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
 from vaescope.models import VAE, ConvVAE, Member
+from vaescope.models.conditional import auxiliary as as_auxiliary
+from vaescope.models.conditional import auxiliary_width
 from vaescope.models.describe import describe
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import keep_members, trained_together
 from vaescope.training import Live, MemberSpec, Monitor, TrainSettings, train
 
+MODELS = ("vae", "ivae")
 NETWORKS = ("auto", "mlp", "conv")
 SMALLEST = 16  # pixels that a convolutional network halves four times
 
@@ -52,6 +55,8 @@ def fit(
     precision: float | str | Sequence[float] = "optimal",
     beta: float = 1.0,
     prior: Prior | None = None,
+    auxiliary: object | None = None,
+    prior_mean: str = "fixed",
     seeds: Iterable[int] = (0,),
     network: str = "auto",
     architecture: str = "sprites",
@@ -69,6 +74,8 @@ def fit(
     MLPs, trained as one stack; images whose sides are multiples of 16 a convolutional network (`architecture`),
     unless `network` says otherwise. `precision` is γ² = 1 / decoder variance: a number, several, `"learned"` by
     gradient, or `"optimal"`, its maximum-likelihood value. Losses sum over the numbers of x and are in nats.
+    `model="ivae"` is an identifiable VAE: `auxiliary` is its u, labels 0, 1, … or columns of numbers (scale them near
+    one), the variance of p(z|u) is learned, and its mean too where `prior_mean` is `"learned"`.
     With `out` members are kept in a run folder as they finish, and the same call again trains only the rest.
 
     >>> x = torch.randn(200, 3)
@@ -76,23 +83,40 @@ def fit(
     >>> vae.encode(x)[0].shape
     torch.Size([200, 2])
     """
-    if model != "vae":
-        raise InputError(f"model must be 'vae', got {model!r}.")
     data = as_dataset(x)
+    u = _auxiliary(model, auxiliary, len(data))
     noise, precisions = _precisions(precision)
     shared: dict[str, Any] = {
         "prior": Normal() if prior is None else prior,
         "posterior": posterior,
         "likelihood": likelihood,
         "noise": noise,
+        "auxiliary_dim": u.shape[1],
+        "prior_mean": prior_mean,
     }
     vae = _model(data, latent_dim, network, architecture, hidden, activation, shared)
     settings = settings or TrainSettings()
     specs = [MemberSpec(seed=int(s), precision=p, beta=beta) for p in precisions for s in seeds]
+    rows = torch.cat([data.x.float(), u], dim=1) if model == "ivae" else data.x.float()
+    data = replace(data, x=rows)
     if monitor is not None:
         return _fitted(vae, data, specs, settings, monitor, out)
     with Live("fit") as live:
         return _fitted(vae, data, specs, settings, live, out)
+
+
+def _auxiliary(model: str, u: object | None, samples: int) -> Tensor:
+    """u as columns behind x; none for a VAE."""
+    if model not in MODELS:
+        raise InputError(f"model must be one of {', '.join(MODELS)}, got {model!r}.")
+    if model == "vae" and u is not None:
+        raise InputError("auxiliary u was given to a plain VAE; say model='ivae' to use it.")
+    if model == "ivae" and u is None:
+        raise InputError("an iVAE needs auxiliary=u: a label or a row of numbers for every sample.")
+    columns = as_auxiliary(u, 0 if u is None else auxiliary_width(u))
+    if u is not None and len(columns) != samples:
+        raise InputError(f"auxiliary u needs a row per sample, got {len(columns)} rows for {samples} samples.")
+    return columns.float()
 
 
 def as_dataset(x: object) -> Dataset:
@@ -138,7 +162,7 @@ def _fitted(
     out: str | Path | None,
 ) -> Fit:
     order = torch.randperm(len(data), generator=randomness.generator(0, "split"))
-    parts = split(data.x[order].float(), fractions=(0.8, 0.2))
+    parts = split(data.x[order], fractions=(0.8, 0.2))
     stacked = parts.train.unsqueeze(0), parts.validation.unsqueeze(0)
     if out is None:
         return Fit(train(vae, *stacked, specs, settings, monitor=monitor))

@@ -56,12 +56,16 @@ class ConvNet:
     layers: tuple[Layer, ...]
     views: tuple[tuple[int, Shape], ...] = ()
     """Before which layer its input is seen as which shape."""
+    joined: tuple[int, int] = (0, 0)
+    """Before which layer how many numbers, the last of every row, join the others."""
 
     def plan(self) -> list[tuple[Layer, Shape, Shape, Shape, int]]:
         """Every layer with the shapes of its input, weight and output, and its fan-in."""
         views, current, steps = dict(self.views), self.shape, []
         for place, layer in enumerate(self.layers):
             current = views.get(place, current)
+            if self.joined[1] and place == self.joined[0]:
+                current = (math.prod(current) + self.joined[1],)
             weight, output, fan = layer.shapes(current)
             steps.append((layer, current, weight, output, fan))
             current = output
@@ -87,28 +91,31 @@ class ConvNet:
         members = [self.one({name: p[e] for name, p in params.items()}, h[e]) for e in range(len(h))]
         return torch.stack(members)
 
-    def one(self, params: Params, h: Float[Tensor, "B i"]) -> Float[Tensor, "B o"]:
+    def one(self, params: Params, rows: Float[Tensor, "B i"]) -> Float[Tensor, "B o"]:
         """One member's network; rows in, rows out."""
-        for place, (layer, seen, _, _, _) in enumerate(self.plan()):
-            prefix = f"{self.name}.{place}"
-            h = _apply(layer, h.reshape(len(h), *seen), params[f"{prefix}.weight"], params[f"{prefix}.bias"])
-            if layer.norm:
-                h = _normalise(h, params, prefix)
-            h = torch.relu(h) if layer.relu else h
-        return h.reshape(len(h), -1)
+        return self._through(params, rows, {})
 
-    def statistics(self, params: Params, h: Float[Tensor, "B i"]) -> dict[str, Tensor]:
+    def statistics(self, params: Params, rows: Float[Tensor, "B i"]) -> dict[str, Tensor]:
         """Mean and variance of every normalised layer's input over these rows, to be kept with the weights."""
         found: dict[str, Tensor] = {}
+        self._through(params, rows, found)
+        return found
+
+    def _through(self, params: Params, rows: Tensor, found: dict[str, Tensor]) -> Tensor:
+        """All layers in turn; `found` receives the statistics of normalised ones."""
+        where, extra = self.joined
+        h, late = (rows[:, :-extra], rows[:, -extra:]) if extra else (rows, rows)
         for place, (layer, seen, _, _, _) in enumerate(self.plan()):
             prefix = f"{self.name}.{place}"
+            if extra and place == where:
+                h = torch.cat([h.flatten(1), late], dim=1)
             h = _apply(layer, h.reshape(len(h), *seen), params[f"{prefix}.weight"], params[f"{prefix}.bias"])
             if layer.norm:
                 over = [axis for axis in range(h.ndim) if axis != 1]
                 found |= {f"{prefix}.mean": h.mean(over), f"{prefix}.variance": h.var(over, unbiased=False)}
                 h = _normalise(h, params, prefix)
             h = torch.relu(h) if layer.relu else h
-        return found
+        return h.reshape(len(h), -1)
 
 
 def _apply(layer: Layer, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -161,13 +168,15 @@ ARCHITECTURES = {
 }
 
 
-def encoder(name: str, image: Shape, outputs: int, architecture: Architecture) -> ConvNet:
-    """Strided convolutions, then linear layers."""
+def encoder(name: str, image: Shape, outputs: int, architecture: Architecture, auxiliary: int = 0) -> ConvNet:
+    """Strided convolutions, then linear layers; an auxiliary input joins between, and widens the first of them."""
     first = len(architecture.channels) + len(architecture.linear)  # beyond the last, where there is no batch norm
     start = first if architecture.norm_from is None else architecture.norm_from
-    kinds = [("conv", c) for c in architecture.channels] + [("linear", w) for w in architecture.linear]
+    widths = [w + auxiliary * (place == 0) for place, w in enumerate(architecture.linear)]
+    kinds = [("conv", c) for c in architecture.channels] + [("linear", w) for w in widths]
     layers = [Layer(kind, width, norm=place >= start) for place, (kind, width) in enumerate(kinds)]
-    return ConvNet(name, image, (*layers, Layer("linear", outputs, relu=False)))
+    joined = (len(architecture.channels), auxiliary)
+    return ConvNet(name, image, (*layers, Layer("linear", outputs, relu=False)), joined=joined)
 
 
 def decoder(name: str, image: Shape, inputs: int, architecture: Architecture) -> ConvNet:

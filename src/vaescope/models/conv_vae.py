@@ -52,7 +52,8 @@ class ConvVAE(VAE):
 
     @property
     def _encoders(self) -> tuple[ConvNet, ...]:  # type: ignore[override]
-        return (encoder("encoder", self.image, self._encoder_outputs, ARCHITECTURES[self.architecture]),)
+        architecture = ARCHITECTURES[self.architecture]
+        return (encoder("encoder", self.image, self._encoder_outputs, architecture, self.auxiliary_dim),)
 
     @property
     def _decoder(self) -> ConvNet:  # type: ignore[override]

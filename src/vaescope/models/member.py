@@ -11,6 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.distributions import Posterior, Prior
+from vaescope.errors import InputError
+from vaescope.models.conditional import LearnedNormal, auxiliary
 from vaescope.models.vae import VAE
 
 
@@ -39,7 +41,23 @@ class Member:
 
     @property
     def prior(self) -> Prior:
+        """p(z); an iVAE has one for every u."""
+        if self.model.conditional:
+            raise InputError("the prior of an iVAE depends on u: ask prior_at(u).")
         return self.model.prior
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it is an iVAE: encoder and prior need an auxiliary u."""
+        return self.model.conditional
+
+    def prior_at(self, u: object | None = None, *, like: Tensor | None = None) -> Prior:
+        """p(z|u), a row per sample; without u, the prior of a plain VAE. `like` gives the dtype of u."""
+        if not self.conditional and u is None:
+            return self.model.prior
+        encoded = auxiliary(u, self.model.auxiliary_dim, like=like)
+        found = self.model.prior_at(self._params(encoded), encoded.unsqueeze(0))
+        return found.at(0) if isinstance(found, LearnedNormal) else found
 
     def summary(self) -> dict[str, Any]:
         """How training went, as plain data."""
@@ -78,20 +96,32 @@ class Member:
             for epoch, values in enumerate(zip(*self.history.values(), strict=True), start=1)
         ]
 
-    def posterior(self, x: Float[Tensor, "N n"]) -> Posterior:
-        """q(u|x), u the unbounded coordinate of the latents."""
-        return self.model.encode(self._params(x), x.unsqueeze(0)).at(0)
+    def rows(self, x: Float[Tensor, "N n"], u: object | None = None) -> Float[Tensor, "N r"]:
+        """Rows as the networks take them: x, and u behind it."""
+        encoded = auxiliary(u, self.model.auxiliary_dim, like=x)
+        if self.conditional and len(encoded) != len(x):
+            raise InputError(f"u needs a row per sample, got {len(encoded)} rows for {len(x)} samples.")
+        return torch.cat([x, encoded], dim=1) if self.conditional else x
 
-    def encode(self, x: Float[Tensor, "N n"]) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
-        """Mean and variance of q(z|x)."""
-        posterior = self.posterior(x)
-        return self.prior.moments(posterior.mean, posterior.marginal_variance)
+    def posterior(self, x: Float[Tensor, "N n"], u: object | None = None) -> Posterior:
+        """q(z|x), or q(z|x,u), in the unbounded coordinate of the latents."""
+        rows = self.rows(x, u)
+        return self.model.encode(self._params(rows), rows.unsqueeze(0)).at(0)
 
-    def sample(self, x: Float[Tensor, "N n"], generator: torch.Generator) -> Float[Tensor, "N d"]:
-        """One draw of z from q(z|x) for every x."""
-        posterior = self.posterior(x)
+    def encode(
+        self, x: Float[Tensor, "N n"], u: object | None = None
+    ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
+        """Mean and variance of q(z|x), or of q(z|x,u)."""
+        posterior = self.posterior(x, u)
+        return self.model.prior.moments(posterior.mean, posterior.marginal_variance)
+
+    def sample(
+        self, x: Float[Tensor, "N n"], generator: torch.Generator, u: object | None = None
+    ) -> Float[Tensor, "N d"]:
+        """One draw of z from q(z|x), or q(z|x,u), for every x."""
+        posterior = self.posterior(x, u)
         noise = torch.randn(posterior.mean.shape, generator=generator, dtype=x.dtype)
-        return self.prior.to_support(posterior.sample(noise.to(x.device)))
+        return self.model.prior.to_support(posterior.sample(noise.to(x.device)))
 
     def decode(self, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n"]:
         """Mean of p(x|z)."""

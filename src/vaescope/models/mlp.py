@@ -27,6 +27,7 @@ def smooth_leaky_relu(h: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "smooth_leaky_relu": smooth_leaky_relu,
     "relu": torch.relu,
+    "leaky_relu": lambda h: F.leaky_relu(h, 0.1),
     "tanh": torch.tanh,
     "silu": F.silu,
     "identity": lambda h: h,

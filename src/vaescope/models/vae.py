@@ -2,6 +2,10 @@
 
 A `VAE` holds no weights. Its functions take a dictionary of parameters whose first axis is the
 member, and data with the same first axis, so that one call serves one member or a hundred.
+
+With `auxiliary_dim` it is an identifiable VAE (Khemakhem et al. 2020): encoder q(z|x,u) and prior
+p(z|u) see an auxiliary u, which stands behind x in every row of its data. Everything that moves
+rows about, batches and checkpoints alike, need not know.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from vaescope.distributions import (
 )
 from vaescope.distributions.likelihoods import LIKELIHOODS, NOISES
 from vaescope.errors import InputError
+from vaescope.models.conditional import PRIOR_MEANS, LearnedNormal
 from vaescope.models.mlp import MLP, Params
 
 Map = Callable[[Tensor], Tensor]
@@ -47,7 +52,8 @@ class VAE:
     `decoder` replaces the learned decoder by a fixed map; `split_encoder` gives mean and scale
     networks of their own; `encoder_input` is a fixed map before them, such as standardisation.
     `noise` says where the precision comes from: `fixed` by the caller, `learned` by gradient, or
-    `optimal`, its maximum-likelihood value given the current errors.
+    `optimal`, its maximum-likelihood value given the current errors. `auxiliary_dim` makes it an iVAE:
+    the variance of p(z|u) is learned, its mean is `fixed` at that of `prior`, or `learned` too.
     """
 
     observed_dim: int
@@ -61,6 +67,9 @@ class VAE:
     decoder: Map | None = None
     split_encoder: bool = False
     encoder_input: Map | None = None
+    auxiliary_dim: int = 0
+    prior_mean: str = "fixed"
+    prior_hidden: tuple[int, ...] = (50, 50)
 
     def __post_init__(self) -> None:
         if self.observed_dim < 1 or self.latent_dim < 1:
@@ -72,6 +81,26 @@ class VAE:
         if self.noise not in NOISES:
             raise InputError(f"noise must be one of {', '.join(NOISES)}, got {self.noise!r}.")
         family(self.posterior)
+        if self.prior_mean not in PRIOR_MEANS:
+            raise InputError(f"prior_mean must be one of {', '.join(PRIOR_MEANS)}, got {self.prior_mean!r}.")
+        if self.conditional and not isinstance(self.prior, Normal):
+            raise InputError(f"an iVAE's prior is normal given u, got {type(self.prior).__name__}; use vs.Normal().")
+
+    # rows -------------------------------------------------------------------------------------
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it is an iVAE, with a prior p(z|u)."""
+        return self.auxiliary_dim > 0
+
+    @property
+    def row_dim(self) -> int:
+        """Numbers in a row of its data: x, and u behind it."""
+        return self.observed_dim + self.auxiliary_dim
+
+    def parted(self, rows: Float[Tensor, "*B r"]) -> tuple[Float[Tensor, "*B n"], Float[Tensor, "*B m"]]:
+        """x and u of every row; u has no columns where there is none."""
+        return rows[..., : self.observed_dim], rows[..., self.observed_dim :]
 
     # networks ---------------------------------------------------------------------------------
 
@@ -94,13 +123,19 @@ class VAE:
         ends = (self.latent_dim, outputs - self.latent_dim) if self.split_encoder else (outputs,)
         names = ("encoder.mean", "encoder.scale") if self.split_encoder else ("encoder",)
         return tuple(
-            MLP(name, (self.observed_dim, *self.hidden, end), self.activation)
-            for name, end in zip(names, ends, strict=True)
+            MLP(name, (self.row_dim, *self.hidden, end), self.activation) for name, end in zip(names, ends, strict=True)
         )
 
     @property
     def _decoder(self) -> MLP:
         return MLP("decoder", (self.latent_dim, *reversed(self.hidden), self.observed_dim), self.activation)
+
+    @property
+    def _prior_networks(self) -> dict[str, MLP]:
+        """Of p(z|u): what is learned of it, by name."""
+        learned = ("mean", "log_variance") if self.prior_mean == "learned" else ("log_variance",)
+        sizes = (self.auxiliary_dim, *self.prior_hidden, self.latent_dim)
+        return {part: MLP(f"prior.{part}", sizes, "leaky_relu") for part in learned} if self.conditional else {}
 
     def init(self, seeds: Sequence[int]) -> dict[str, Tensor]:
         """Fresh parameters, a member per seed; a member's weights depend on its seed alone."""
@@ -111,7 +146,7 @@ class VAE:
         generator = randomness.generator(seed, "weights")
         networks = (*self._encoders, *(() if self.decoder else (self._decoder,)))
         params: dict[str, Tensor] = {}
-        for network in networks:
+        for network in (*networks, *self._prior_networks.values()):
             params |= network.init(generator)
         if self.noise == "learned":
             params["log_precision"] = torch.zeros(1)
@@ -119,27 +154,39 @@ class VAE:
 
     # the two directions -----------------------------------------------------------------------
 
-    def encode(self, params: Params, x: Float[Tensor, "E B n"]) -> Posterior:
-        """q(u|x), u the unbounded coordinate of the latents."""
-        x = self.encoder_input(x) if self.encoder_input else x
-        outputs = torch.cat([network(params, x) for network in self._encoders], dim=-1)
+    def encode(self, params: Params, rows: Float[Tensor, "E B r"]) -> Posterior:
+        """q(z|x), or q(z|x,u), in the unbounded coordinate of the latents."""
+        if self.encoder_input:
+            x, u = self.parted(rows)
+            rows = torch.cat([self.encoder_input(x), u], dim=-1) if self.conditional else self.encoder_input(x)
+        outputs = torch.cat([network(params, rows) for network in self._encoders], dim=-1)
         return family(self.posterior).from_outputs(outputs, self.latent_dim)
 
     def decode(self, params: Params, z: Float[Tensor, "E B d"]) -> Float[Tensor, "E B n"]:
         """The decoder's output: the mean of x, or logits under a Bernoulli likelihood."""
         return self.decoder(z) if self.decoder else self._decoder(params, z)
 
+    def prior_at(self, params: Params, u: Float[Tensor, "E B m"]) -> Prior:
+        """p(z|u), or the prior itself where it does not depend on anything."""
+        if not self.conditional:
+            return self.prior
+        found = {part: network(params, u) for part, network in self._prior_networks.items()}
+        fixed: float | Tensor = self.prior.mean  # type: ignore[attr-defined]
+        mean = found.get("mean", fixed)
+        return LearnedNormal(mean, found["log_variance"].exp())
+
     # the objective's parts --------------------------------------------------------------------
 
     def terms(
         self,
         params: Params,
-        x: Float[Tensor, "E B n"],
+        rows: Float[Tensor, "E B r"],
         noise: Float[Tensor, "E B d"],
         precision: Float[Tensor, " E"],
     ) -> Terms:
         """Reconstruction and KL of every sample, with one draw of the latents."""
-        posterior = self.encode(params, x)
+        x, u = self.parted(rows) if self.conditional else (rows, rows)
+        posterior = self.encode(params, rows)
         output = self.decode(params, self.prior.to_support(posterior.sample(noise)))
         squared_error = (x - output).square().sum(-1)
         if self.likelihood == "bernoulli":
@@ -147,7 +194,7 @@ class VAE:
         else:
             used = self.current_precision(params, precision, squared_error)
             log_likelihood = gaussian(squared_error, self.observed_dim, used.unsqueeze(-1))
-        return Terms(log_likelihood, kl(posterior, self.prior), squared_error)
+        return Terms(log_likelihood, kl(posterior, self.prior_at(params, u)), squared_error)
 
     def current_precision(
         self,

@@ -86,9 +86,10 @@ def _check(model: VAE, train_data: Tensor, validation_data: Tensor, members: Seq
     if not members:
         raise InputError("a stack needs at least one member, got none.")
     for name, data in (("training", train_data), ("validation", validation_data)):
-        if data.ndim != 3 or data.shape[-1] != model.observed_dim:
+        if data.ndim != 3 or data.shape[-1] != model.row_dim:
+            behind = f" ({model.observed_dim} of x, then {model.auxiliary_dim} of u)" if model.conditional else ""
             raise InputError(
-                f"{name} data must have shape (data sets, samples, {model.observed_dim}), got {tuple(data.shape)}."
+                f"{name} data must have shape (data sets, samples, {model.row_dim}{behind}), got {tuple(data.shape)}."
             )
     used = max(spec.data for spec in members)
     if used >= len(train_data):

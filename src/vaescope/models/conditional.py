@@ -1,0 +1,80 @@
+"""What an identifiable VAE has beyond a VAE: an auxiliary u that its encoder and its prior see."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.distributions import Normal
+from vaescope.errors import InputError
+
+PRIOR_MEANS = ("fixed", "learned")
+
+
+class LearnedNormal(Normal):
+    """N(mean, variance) with a variance from a network: positive by construction, so not checked at every step."""
+
+    def __post_init__(self) -> None:
+        pass
+
+    def at(self, index: int) -> Normal:
+        """At one place of the first axis (one member of a stack), a row per sample in both mean and variance."""
+        assert isinstance(self.variance, Tensor)
+        variance = self.variance[index]
+        mean = self.mean[index] if isinstance(self.mean, Tensor) else torch.full_like(variance, self.mean)
+        return Normal(mean, variance)
+
+
+def auxiliary(u: object | None, width: int, *, like: Tensor | None = None) -> Float[Tensor, "N m"]:
+    """u as the networks take it: a vector of whole numbers is labels, one column per class; a matrix stays as it is.
+
+    `width` is the number of columns that the model was made for; 0 is a plain VAE, which takes no u.
+
+    >>> auxiliary([0, 2, 1], 3)
+    tensor([[1., 0., 0.],
+            [0., 0., 1.],
+            [0., 1., 0.]])
+    """
+    dtype = like.dtype if like is not None else torch.get_default_dtype()
+    device = like.device if like is not None else torch.device("cpu")
+    if width == 0:
+        if u is not None:
+            raise InputError("this model is a plain VAE and takes no auxiliary u; leave u out.")
+        return torch.empty(0, 0, dtype=dtype, device=device)
+    if u is None:
+        raise InputError(
+            f"an iVAE needs its auxiliary u with every x: labels 0 to {width - 1}, or an (N, {width}) array."
+        )
+    value = u if isinstance(u, Tensor) else torch.from_numpy(np.asarray(u))
+    if value.ndim == 1 and not value.is_floating_point():
+        return _one_hot(value, width).to(device=device, dtype=dtype)
+    value = value.unsqueeze(1) if value.ndim == 1 else value
+    if value.ndim != 2 or value.shape[1] != width:
+        raise InputError(f"u must have {width} columns, got shape {tuple(value.shape)}.")
+    if not bool(value.isfinite().all()):
+        raise InputError("u must be finite, got NaN or infinity; drop or impute those samples.")
+    return value.to(device=device, dtype=dtype)
+
+
+def auxiliary_width(u: object) -> int:
+    """How many columns u has for a model: classes of labels, or columns of a matrix.
+
+    >>> auxiliary_width([0, 2, 1]), auxiliary_width([[0.5], [1.5]])
+    (3, 1)
+    """
+    value = u if isinstance(u, Tensor) else torch.from_numpy(np.asarray(u))
+    if value.ndim == 1 and not value.is_floating_point():
+        return int(value.max()) + 1
+    return 1 if value.ndim == 1 else int(value.shape[-1])
+
+
+def _one_hot(labels: Tensor, classes: int) -> Tensor:
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise InputError(
+            f"labels in u must be 0 to {classes - 1}, got {int(labels.min())} to {int(labels.max())}; "
+            "number the classes from 0."
+        )
+    return F.one_hot(labels.long(), classes)

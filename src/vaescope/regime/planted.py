@@ -1,0 +1,104 @@
+"""Posteriors and a model whose regime is known, to try a rule on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope import randomness
+from vaescope.distributions import Normal
+from vaescope.errors import InputError
+from vaescope.regime.posteriors import Array, Posteriors
+
+PRIORS = ("standard", "fixed", "conditional")
+
+
+def posteriors(
+    kinds: Sequence[str], samples: int = 1000, *, prior: str = "standard", share: float = 0.5, seed: int = 0
+) -> Posteriors:
+    """Latents of these kinds under N(0, 1), under one N(m, s²), or under a p(z|u) of its own for every sample.
+
+    Active posteriors are 20 to 200 times narrower than the prior, passive ones within a few per cent of it, and a
+    mixed latent is passive for a `share` of the samples. Conditional priors have variances of 0.01 to 0.2.
+    """
+    if prior not in PRIORS:
+        raise InputError(f"prior must be one of {', '.join(PRIORS)}, got {prior!r}.")
+    rng = np.random.default_rng([seed, 7])
+    shape = (samples, len(kinds))
+    prior_mean, prior_variance = (np.broadcast_to(v, shape).copy() for v in _prior(rng, prior, shape))
+    passive = np.stack([_passive(rng, kind, samples, share) for kind in kinds], axis=1)
+    ratio = np.where(passive, 1 + 0.05 * rng.uniform(-1, 1, shape), 10 ** rng.uniform(-2.3, -1.3, shape))
+    shift = np.where(passive, 0.05, np.sqrt(1 - np.minimum(ratio, 1))) * rng.normal(size=shape)
+    return Posteriors(prior_mean + shift * np.sqrt(prior_variance), ratio * prior_variance, prior_mean, prior_variance)
+
+
+def _prior(rng: np.random.Generator, prior: str, shape: tuple[int, int]) -> tuple[Array, Array]:
+    if prior == "standard":
+        return np.zeros(()), np.ones(())
+    if prior == "fixed":
+        return rng.normal(0, 3, shape[1]), 10 ** rng.uniform(-2, 2, shape[1])
+    segment = rng.integers(0, 10, shape[0])
+    means, variances = rng.normal(0, 1, (10, shape[1])), 10 ** rng.uniform(-2, -0.7, (10, shape[1]))
+    return means[segment], variances[segment]
+
+
+def _passive(rng: np.random.Generator, kind: str, samples: int, share: float) -> np.ndarray:
+    if kind == "mixed":
+        return rng.permutation(samples) < round(share * samples)
+    return np.full(samples, kind == "passive")
+
+
+@dataclass(frozen=True)
+class GatedModel:
+    """A `LatentModel` with an active, a mixed and a passive latent, and a posterior known in closed form.
+
+    x = (5 z₁, 5 z₂ [z₁ > t]) + noise: where the gate is shut nothing of z₂ reaches x, so its posterior is its
+    prior, for a share c = Φ(t) of the samples; z₃ reaches nothing ever.
+
+    >>> model = GatedModel(share=0.3)
+    >>> model.encode(model.observe(4, seed=0))[0].shape
+    torch.Size([4, 3])
+    """
+
+    share: float = 0.5
+    precision: float = 100.0
+    latent_dim: int = 3
+    slope: float = 5.0
+
+    @property
+    def prior(self) -> Normal:
+        return Normal()
+
+    @property
+    def gate(self) -> float:
+        """t, with Φ(t) = c."""
+        return NormalDist().inv_cdf(self.share)
+
+    @property
+    def narrow(self) -> float:
+        """Posterior variance of a latent that reaches x: 1/(1 + γ² slope²)."""
+        return 1 / (1 + self.precision * self.slope**2)
+
+    def decode(self, z: Float[Tensor, "N 3"]) -> Float[Tensor, "N 2"]:
+        return self.slope * torch.stack([z[:, 0], z[:, 1] * (z[:, 0] > self.gate)], dim=1)
+
+    def encode(self, x: Float[Tensor, "N 2"]) -> tuple[Float[Tensor, "N 3"], Float[Tensor, "N 3"]]:
+        mean = self.precision * self.slope * self.narrow * x
+        open_ = mean[:, 0] > self.gate
+        zero = torch.zeros_like(mean[:, 0])
+        narrow = torch.full_like(zero, self.narrow)
+        means = torch.stack([mean[:, 0], torch.where(open_, mean[:, 1], zero), zero], dim=1)
+        variances = torch.stack([narrow, torch.where(open_, narrow, zero + 1), zero + 1], dim=1)
+        return means, variances
+
+    def observe(self, samples: int, *, seed: int) -> Float[Tensor, "N 2"]:
+        generator = randomness.generator(seed, "gated")
+        z = torch.randn(samples, 3, generator=generator, dtype=torch.float64)
+        noise = torch.randn(samples, 2, generator=generator, dtype=torch.float64)
+        return self.decode(z) + noise / self.precision**0.5

@@ -1,0 +1,102 @@
+"""A model without its passive latents: the same decoder, a shorter code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.distributions import Normal
+from vaescope.errors import InputError
+from vaescope.protocol import LatentModel
+from vaescope.regime.model import EFFECT_POINTS, of_model, spread_samples
+
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Pruned:
+    """A `LatentModel` of the kept latents; the others are held at `filling`, their prior mean."""
+
+    whole: LatentModel
+    kept: list[int]
+    filling: Float[Tensor, " d"]
+    change: float
+    """How far decoder outputs moved, as a share of their variance over the data."""
+
+    @property
+    def latent_dim(self) -> int:
+        return len(self.kept)
+
+    @property
+    def precision(self) -> float | None:
+        return self.whole.precision
+
+    @property
+    def prior(self) -> Normal:
+        prior = self.whole.prior
+        return Normal(*(_taken(value, self.kept) for value in (prior.mean, prior.variance)))
+
+    def prior_at(self, u: Any, **options: Any) -> Normal:
+        """p(z|u) of the kept latents of an iVAE."""
+        prior = self.whole.prior_at(u, **options)  # type: ignore[attr-defined]
+        return Normal(prior.mean[:, self.kept], prior.variance[:, self.kept])
+
+    def encode(self, x: Tensor, *u: Any) -> tuple[Float[Tensor, "N k"], Float[Tensor, "N k"]]:
+        mean, variance = self.whole.encode(x, *u)
+        return mean[:, self.kept], variance[:, self.kept]
+
+    def decode(self, z: Float[Tensor, "N k"]) -> Tensor:
+        if z.ndim != 2 or z.shape[1] != len(self.kept):
+            raise InputError(f"z must have a column per kept latent, (N, {len(self.kept)}), got {tuple(z.shape)}.")
+        full = self.filling.to(z).repeat(len(z), 1)
+        # written as a sum, not an assignment, so that derivatives of every mode pass through it
+        place = torch.eye(len(self.filling), dtype=z.dtype, device=z.device)[self.kept]
+        free = 1 - place.sum(0)
+        return self.whole.decode(full * free + z @ place)
+
+
+def prune(
+    model: LatentModel,
+    x: Any,
+    *,
+    auxiliary: Any = None,
+    keep: Sequence[int] | None = None,
+    tolerance: float = TOLERANCE,
+) -> Pruned:
+    """Drop passive latents; the decoder's outputs may move by at most `tolerance` of their variance over x.
+
+    Which latents are passive is judged on x, unless `keep` names those to keep. Mixed latents are kept.
+    """
+    used = sorted(of_model(model, x, auxiliary=auxiliary, decoder=False).used if keep is None else keep)
+    if not used:
+        raise InputError("every latent is passive: the model has collapsed, and nothing would be left after pruning.")
+    if min(used) < 0 or max(used) >= model.latent_dim or len(set(used)) < len(used):
+        raise InputError(f"keep must name different latents from 0 to {model.latent_dim - 1}, got {list(used)}.")
+    some = spread_samples(model, x, auxiliary, EFFECT_POINTS)
+    pruned = Pruned(model, used, some.prior_mean.mean(0), change=0.0)
+    change = _change(pruned, some.mean)
+    if change > tolerance:
+        raise InputError(
+            f"dropping latents moves the decoder's outputs by {change:.2g} of their variance, more than the tolerance "
+            f"of {tolerance:g}; keep more latents, or raise the tolerance."
+        )
+    return Pruned(model, used, pruned.filling, change)
+
+
+@torch.no_grad()
+def _change(pruned: Pruned, mean: Float[Tensor, "N d"]) -> float:
+    before = pruned.whole.decode(mean).flatten(1)
+    after = pruned.decode(mean[:, pruned.kept]).flatten(1)
+    scale = (before - before.mean(0)).square().sum(1).mean()
+    moved = (after - before).square().sum(1).mean()
+    return float(moved / scale) if float(scale) > 0 else float(moved > 0)
+
+
+def _taken(value: Any, kept: list[int]) -> Any:
+    """The kept latents' own numbers, where latents have their own."""
+    return value[..., kept] if isinstance(value, Tensor) and value.ndim and value.shape[-1] > 1 else value

@@ -1,0 +1,212 @@
+"""Planted truth under every kind of prior, laws that verdicts obey, boundaries, rivals, and bad input."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.lib.format import open_memmap
+
+import vaescope as vs
+from vaescope.errors import InputError
+from vaescope.regime import classify, planted
+from vaescope.regime.posteriors import Posteriors
+
+kinds = st.lists(st.sampled_from(["active", "passive", "mixed"]), min_size=1, max_size=8)
+
+
+def judged(q: Posteriors, **options):
+    return classify(q.mean, q.variance, prior_mean=q.prior_mean, prior_variance=q.prior_variance, **options)
+
+
+@settings(max_examples=200, deadline=None)
+@given(kinds, st.sampled_from(planted.PRIORS), st.floats(0.15, 0.85), st.integers(0, 10_000))
+def test_planted_kinds_are_found_under_any_prior(truth, prior, share, seed):
+    q = planted.posteriors(truth, 600, prior=prior, share=share, seed=seed)
+    regime = judged(q)
+    assert regime.kind == truth
+    for k, kind in enumerate(truth):
+        wanted = {"active": 0.0, "passive": 1.0, "mixed": share}[kind]
+        assert regime.passive_fraction[k] == pytest.approx(wanted, abs=0.02)
+    assert not regime.boundary.any()
+
+
+@settings(max_examples=30, deadline=None)
+@given(kinds, st.integers(0, 1000), st.floats(0.01, 100.0), st.floats(-50.0, 50.0))
+def test_units_of_the_latents_and_order_of_samples_and_latents_do_not_matter(truth, seed, scale, offset):
+    q = planted.posteriors(truth, 300, prior="conditional", seed=seed)
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.permutation(300), rng.permutation(len(truth))
+
+    def moved(a):
+        return a[rows][:, columns]
+
+    regime = classify(
+        scale * moved(q.mean) + offset,
+        scale**2 * moved(q.variance),
+        prior_mean=scale * moved(q.prior_mean) + offset,
+        prior_variance=scale**2 * moved(q.prior_variance),
+    )
+    before = judged(q)
+    assert regime.kind == [before.kind[k] for k in columns]
+    np.testing.assert_allclose(regime.kl, before.kl[columns], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(regime.variance_ratio, before.variance_ratio[columns], rtol=1e-9)
+
+
+def test_kl_is_the_closed_form_of_the_distributions():
+    q = planted.posteriors(["active", "mixed", "passive"], 200, prior="conditional")
+    prior = vs.Normal(torch.from_numpy(q.prior_mean), torch.from_numpy(q.prior_variance))
+    wanted = vs.distributions.kl_per_latent(torch.from_numpy(q.mean), torch.from_numpy(q.variance), prior)
+    np.testing.assert_allclose(judged(q).kl, wanted.mean(0), rtol=1e-10)
+
+
+def test_rules_that_do_not_know_the_prior_fail_where_ours_does_not():
+    """Under a learned p(z|u) with small variances, a passive posterior has a small variance too."""
+    truth = ["passive"] * 4 + ["active"] * 4
+    regime = judged(planted.posteriors(truth, 1000, prior="conditional"))
+    assert regime.kind == truth
+    assert regime.rivals.variance_filter[:4] != ["passive"] * 4
+    assert regime.rivals.active_units[:4] == ["active"] * 4  # the prior's mean moves, and the posterior's with it
+    assert regime.rivals.kl_rule == truth
+    said = "\n".join(regime.disagreements())
+    assert "active units calls latents 0, 1, 2, 3 active; relative to their prior they are passive." in said
+
+
+def test_under_a_standard_prior_the_rivals_agree_on_clear_cases():
+    regime = judged(planted.posteriors(["passive", "active", "active"], 1000))
+    assert regime.disagreements() == []
+
+
+@pytest.mark.parametrize("share", [0.93, 0.955, 0.06, 0.045])
+def test_a_mixture_near_the_allowed_share_is_a_boundary(share):
+    regime = judged(planted.posteriors(["mixed", "active"], 2000, share=share))
+    assert regime.boundary.tolist() == [True, False]
+    assert "latents 0 stand at a boundary" in regime.warnings[0]
+
+
+def test_a_posterior_at_the_threshold_is_a_boundary_on_either_side():
+    for nats in (0.045, 0.055):
+        mean = np.full((100, 1), np.sqrt(2 * nats))
+        regime = classify(mean, np.ones((100, 1)))
+        assert regime.boundary[0]
+        assert regime.kind == ["passive" if nats < 0.05 else "active"]
+    assert not classify(np.zeros((100, 1)), np.ones((100, 1))).boundary[0]
+
+
+def test_a_weak_latent_that_is_used_everywhere_alike_is_active_not_mixed():
+    """A principal component 1.3 times the noise: many samples near the prior, but none of another kind."""
+    rng = np.random.default_rng(0)
+    ratio = 1 / 1.3
+    mean = rng.normal(0, np.sqrt(1 - ratio), (2000, 1))
+    regime = classify(mean, np.full((2000, 1), ratio))
+    assert regime.kind == ["active"]
+    assert 0.1 < regime.passive_fraction[0] < 0.9
+
+
+def test_means_that_move_at_the_prior_width_are_used():
+    """A posterior of fixed variance 1 (as some VAEs have) tells of x by its mean alone."""
+    mean = np.random.default_rng(0).normal(0, 3, (1000, 1))
+    assert classify(mean, np.ones((1000, 1))).kind == ["active"]
+
+
+def test_a_posterior_wider_than_its_prior_tells_nothing_and_is_warned_of():
+    regime = classify(np.zeros((50, 2)), np.full((50, 2), [3.0, 1.0]))
+    assert regime.kind == ["passive", "passive"]
+    assert "latents 0 have posteriors wider than their prior" in regime.warnings[0]
+
+
+@pytest.mark.parametrize("parts", [1, 7])
+def test_parts_change_nothing(parts, monkeypatch):
+    q = planted.posteriors(["active", "mixed", "passive"], 1000, prior="conditional")
+    once = judged(q)
+    monkeypatch.setattr("vaescope.regime.posteriors.NUMBERS_AT_ONCE", 3000 // parts)
+    again = judged(q)
+    assert again.kind == once.kind
+    for name in ("kl", "variance_ratio", "signal", "passive_fraction"):
+        np.testing.assert_allclose(getattr(again, name), getattr(once, name), rtol=1e-12)
+    np.testing.assert_allclose(again.rivals.variance_of_means, q.mean.var(0), rtol=1e-10)
+    np.testing.assert_allclose(again.rivals.variance_of_variances, q.variance.var(0), rtol=1e-10)
+
+
+def test_files_are_read_without_loading_them(tmp_path):
+    q = planted.posteriors(["active", "passive"], 500)
+    for name in ("mean", "variance"):
+        mapped = open_memmap(tmp_path / f"{name}.npy", mode="w+", dtype=np.float32, shape=(500, 2))
+        mapped[:] = getattr(q, name)
+        mapped.flush()
+    regime = classify(tmp_path / "mean.npy", str(tmp_path / "variance.npy"))
+    assert regime.kind == ["active", "passive"]
+    assert regime.samples == 500
+
+
+def test_tensors_lists_and_one_sample_are_taken():
+    assert classify(torch.zeros(3, 2), torch.ones(3, 2)).kind == ["passive"] * 2
+    assert classify([[2.0, 0.0]], [[0.01, 1.0]]).kind == ["active", "passive"]
+
+
+def test_what_it_says_reads_well():
+    regime = judged(planted.posteriors(["passive", "active", "mixed"], 500))
+    text = str(regime)
+    assert text.startswith("1 active, 1 mixed, 1 passive of 3 latents (500 samples).")
+    assert [row["latent"] for row in regime.table()] == [1, 2, 0]
+
+
+# collapse -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("truth", "prior", "wanted"),
+    [
+        (["active", "mixed"], "standard", "none"),
+        (["active", "passive"], "standard", "partial"),
+        (["active", "passive"], "conditional", "partial"),
+        (["passive", "passive"], "standard", "full"),
+        (["passive", "passive"], "fixed", "full"),
+        (["passive", "passive"], "conditional", "repeats prior"),
+    ],
+)
+def test_collapse_is_called_by_its_name(truth, prior, wanted):
+    assert judged(planted.posteriors(truth, 500, prior=prior)).collapse.kind == wanted
+
+
+# bad input ------------------------------------------------------------------------------------
+
+ok = np.ones((5, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"variance": -3 * ok}, "these look like log-variances: pass np.exp of them"),
+        ({"variance": ok - 1}, r"variance must be > 0, got 0 at sample 0, latent 0; a variance that underflowed"),
+        ({"variance": ok[:, :1]}, r"variance must have the shape of mean, \(5, 2\), got \(5, 1\)"),
+        ({"mean": np.full((5, 2), np.nan)}, "mean must be finite, got nan at sample 0, latent 0"),
+        ({"mean": np.ones(5)}, r"mean must have a row per sample and a column per latent, \(N, d\), got shape \(5,\)"),
+        ({"mean": np.ones((0, 2)), "variance": np.ones((0, 2))}, "mean must have a row per sample"),
+        ({"mean": "there-is-no.npy"}, "mean: there is no file there-is-no.npy"),
+        ({"mean": [[1.0], [1.0, 2.0]]}, "mean must be an array of numbers"),
+        ({"mean": np.array([["a", "b"]])}, "mean must be an array of numbers"),
+        ({"prior_variance": np.ones(3)}, r"prior_variance must be a number, \(2,\) or \(5, 2\), got shape \(3,\)"),
+        ({"prior_variance": -1.0}, "prior_variance must be > 0, got -1"),
+        ({"prior_mean": np.ones((4, 2))}, "for an iVAE it is the prior at each sample's own u"),
+        ({"passive_kl": 0.0}, "passive_kl must be > 0 nats"),
+        ({"active_ratio": 1.0}, "active_ratio must be between 0 and 1"),
+        ({"mixed_share": 0.5}, "mixed_share must be between 0 and 0.5"),
+    ],
+)
+def test_bad_input_is_explained(arguments, message):
+    with pytest.raises(InputError, match=message):
+        classify(**{"mean": 0 * ok, "variance": ok} | arguments)
+
+
+def test_a_file_that_is_no_array_is_refused(tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"not an array")
+    with pytest.raises(InputError, match=r"mean: x.npy is no .npy array of numbers"):
+        classify(tmp_path / "x.npy", ok)
+
+
+def test_log_variances_of_a_real_encoder_are_noticed():
+    """Log-variances of active latents are negative, those of passive ones scatter around zero."""
+    q = planted.posteriors(["active", "passive"], 300)
+    with pytest.raises(InputError, match="log-variances"):
+        classify(q.mean, np.log(q.variance))

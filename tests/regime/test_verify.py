@@ -1,0 +1,148 @@
+"""Every statement on a model that satisfies it and on one that does not."""
+
+import numpy as np
+import pytest
+import torch
+
+from vaescope.errors import InputError
+from vaescope.regime import classify, planted, verify
+from vaescope.regime.posteriors import Posteriors
+from vaescope.regime.verify import _cdf, _grid
+
+NAMES = [
+    "Theorem 1",
+    "Proposition 1 (i)",
+    "Proposition 1 (ii)",
+    "Proposition 2 (i)",
+    "Proposition 2 (ii)",
+    "Proposition 3 (i)",
+    "Proposition 3 (ii)",
+    "Theorem 2 (i)",
+    "Theorem 2 (ii)",
+    "Theorem 2 (iii)",
+]
+
+
+def verified(q: Posteriors, **options):
+    return verify(q.mean, q.variance, prior_mean=q.prior_mean, prior_variance=q.prior_variance, **options)
+
+
+@pytest.mark.parametrize("prior", planted.PRIORS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_polarised_model_meets_every_statement(prior, seed):
+    q = planted.posteriors(["active", "passive", "mixed", "passive"], 3000, prior=prior, share=0.3, seed=seed)
+    found = verified(q)
+    assert list(found.statements) == NAMES
+    verdicts = {name: s.verdict for name, s in found.statements.items()}
+    fixed = "no such latent" if prior == "conditional" else "holds"
+    assert verdicts == dict.fromkeys(NAMES, "holds") | {"Proposition 2 (ii)": fixed}
+    assert found.holds
+    for s in found.statements.values():
+        assert not s.latents or s.low <= s.distance <= s.high <= s.tolerance
+
+
+BROKEN = {
+    # everything half way between prior and data
+    "Theorem 1": ("active", 0.7, 0.55),
+    # called passive, but its means follow x
+    "Proposition 1 (i)": ("passive", 0.3, 0.9),
+    "Proposition 2 (i)": ("passive", 0.3, 0.9),
+    "Proposition 2 (ii)": ("passive", 0.3, 0.9),
+    # called passive, but narrow
+    "Proposition 3 (i)": ("passive", 0.3, 0.0),
+    "Theorem 2 (i)": ("passive", 0.3, 0.0),
+    # called active, but as wide as the prior
+    "Proposition 1 (ii)": ("active", 0.8, 0.5),
+    "Proposition 3 (ii)": ("active", 0.8, 0.5),
+    "Theorem 2 (ii)": ("active", 0.8, 0.5),
+    # called mixed, but half active everywhere: neither prior nor mean
+    "Theorem 2 (iii)": ("mixed", 0.6, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("prior_variance", [1.0, 0.05])
+def test_a_model_that_breaks_a_statement_is_found_out(name, prior_variance):
+    """With one latent of this kind, ratio and spread of means; whatever the scale of the prior."""
+    kind, ratio, spread = BROKEN[name]
+    mean = spread * np.random.default_rng(0).normal(size=(2000, 1)) * prior_variance**0.5
+    variance = np.full((2000, 1), ratio * prior_variance)
+    found = verify(mean, variance, prior_variance=prior_variance, kind=[kind])
+    assert found[name].verdict == "fails"
+    assert not found.holds
+
+
+def test_small_variances_everywhere_are_not_taken_for_activity():
+    """Under p(z|u) of variance 0.05 a latent with σ² = 0.04 is ≪ 1, yet passive: σ² ≪ 1 as printed would hold."""
+    mean, variance = np.zeros((500, 1)), np.full((500, 1), 0.04)
+    found = verify(mean, variance, prior_variance=0.05, kind=["active"])
+    assert variance.mean() < 0.1
+    assert found["Proposition 3 (ii)"].verdict == "fails"
+
+
+def test_the_distribution_of_z_is_exact():
+    """Against draws: the Kolmogorov distance of a million samples from the mixture's function is of their noise."""
+    q = planted.posteriors(["mixed"], 500, prior="conditional")
+    at = _grid(q, 0)
+    exact = _cdf(q.mean[:, 0], q.variance[:, 0], at).mean(0)
+    rng = np.random.default_rng(0)
+    draws = q.mean + np.sqrt(q.variance) * rng.normal(size=(500, 2000))
+    empirical = np.searchsorted(np.sort(draws.ravel()), at, side="right") / draws.size
+    assert np.abs(exact - empirical).max() < 0.003
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_the_gated_model_has_an_active_a_mixed_and_a_passive_latent(share):
+    model = planted.GatedModel(share=share)
+    mean, variance = model.encode(model.observe(4000, seed=0))
+    regime = classify(mean, variance)
+    assert regime.kind == ["active", "mixed", "passive"]
+    found = verify(mean, variance)
+    assert found.holds
+    c, low, high = found.mixture_weights[1]
+    assert low < share < high
+    assert c == pytest.approx(share, abs=0.03)
+
+
+def test_theorem_2_iii_needs_the_means_of_active_samples_only():
+    """As printed, with p(μ) over all samples, the passive ones are counted twice: once as prior, once as means."""
+    model = planted.GatedModel(share=0.5)
+    mean, variance = (t.numpy()[:, 1:2] for t in model.encode(model.observe(4000, seed=0)))
+    at = np.linspace(-3, 3, 301)
+    z = _cdf(mean[:, 0], variance[:, 0], at).mean(0)
+    prior = _cdf(np.zeros(1), np.ones(1), at)[0]
+    below = mean <= at
+    active = variance[:, 0] < 0.5
+    ours = 0.5 * prior + 0.5 * below[active].mean(0)
+    printed = 0.5 * prior + 0.5 * below.mean(0)
+    assert np.abs(z - ours).max() < 0.03
+    assert np.abs(z - printed).max() > 0.1
+
+
+def test_the_gated_posterior_is_that_of_its_decoder():
+    """Against importance-free numerical integration of p(x|z) p(z) over z₂, at points away from the gate."""
+    model = planted.GatedModel()
+    z2 = torch.linspace(-6, 6, 20001, dtype=torch.float64)
+    for x in ([4.0, 2.5], [-4.0, 0.03]):
+        z1 = torch.full_like(z2, x[0] / model.slope)
+        decoded = model.decode(torch.stack([z1, z2, 0 * z2], dim=1))
+        log_weight = -0.5 * model.precision * (decoded[:, 1] - x[1]) ** 2 - 0.5 * z2**2
+        weight = torch.softmax(log_weight, 0)
+        mean = (weight * z2).sum()
+        variance = (weight * (z2 - mean) ** 2).sum()
+        found = model.encode(torch.tensor([x], dtype=torch.float64))
+        torch.testing.assert_close(found[0][0, 1], mean, atol=1e-6, rtol=1e-4)
+        torch.testing.assert_close(found[1][0, 1], variance, atol=1e-6, rtol=1e-4)
+
+
+def test_intervals_shrink_with_samples_and_are_the_same_every_time():
+    few, many = (verified(planted.posteriors(["passive"], n, seed=1)) for n in (200, 5000))
+    width = [s["Proposition 2 (i)"].high - s["Proposition 2 (i)"].low for s in (few, many)]
+    assert width[1] < width[0]
+    again = verified(planted.posteriors(["passive"], 200, seed=1))
+    assert str(again) == str(few)
+
+
+def test_kinds_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match="kind must say active, passive, mixed for each of the 2 latents"):
+        verify(np.zeros((5, 2)), np.ones((5, 2)), kind=["active"])
