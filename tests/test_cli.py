@@ -97,6 +97,25 @@ def test_training_on_a_file_and_going_on(capsys, tmp_path):
     assert "made with other settings (batch_size was 64, is 32)" in refuse(capsys, *call, "--batch-size", "32")
 
 
+def test_training_an_ivae(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(90, 4)), factors=rng.normal(size=(90, 2)))
+    np.save(tmp_path / "u.npy", rng.integers(0, 3, 90))
+    np.save(tmp_path / "short.npy", rng.integers(0, 3, 9))
+    call = ["train", str(tmp_path / "data.npz"), "--latent-dim", "2", "--epochs", "1", "--auxiliary"]
+    assert "latents used" in succeed(capsys, *call, "factors", "--out", str(tmp_path / "a"))
+    shown = succeed(capsys, *call, str(tmp_path / "u.npy"), "--prior-mean", "learned", "--out", str(tmp_path / "b"))
+    assert "finished" in shown
+    out = ["--out", str(tmp_path / "c")]
+    assert "got 9 rows for 90 samples" in refuse(capsys, *call, str(tmp_path / "short.npy"), *out)
+    assert "nowhere.npy does not exist" in refuse(capsys, *call, "nowhere.npy", *out)
+    assert "use one of both" in refuse(capsys, *call, str(tmp_path / "u.npy"), "--rows", "50", *out)
+    np.save(tmp_path / "x.npy", rng.normal(size=(90, 4)))
+    assert "has no factors to take as u" in refuse(
+        capsys, "train", str(tmp_path / "x.npy"), "--auxiliary", "factors", *out
+    )
+
+
 def test_training_on_a_rendered_data_set(capsys, tmp_path):
     call = ["train", "dsprites", "--rows", "40", "--out", str(tmp_path / "run"), "--epochs", "1", "--batch-size", "16"]
     assert "finished" in succeed(capsys, *call, "--likelihood", "bernoulli", "--latent-dim", "3")

@@ -15,6 +15,8 @@ from vaescope.errors import InputError, RunError
 from vaescope.experiments.catalogue import CATALOGUE, check_profile, find
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from vaescope.data.files import Dataset
     from vaescope.fitting import Fit
 
@@ -70,6 +72,10 @@ class Train:
     learning_rate: float = 1e-3
     patience: int = 20
     """Epochs without a better validation ELBO after which a member is finished."""
+    auxiliary: str | None = None
+    """Makes it an iVAE: `factors` of the data, or an .npy file with a label or a row of numbers per sample."""
+    prior_mean: str = "fixed"
+    """Of an iVAE's p(z|u): fixed or learned."""
     rows: int | None = None
     """Take so many samples at random [default: all, or 20,000 rendered images]."""
     array: str | None = None
@@ -183,8 +189,12 @@ def _train(command: Train) -> int:
     from vaescope.training import TrainSettings
 
     data = open_data(command.data, array=command.array, factors=command.factors, rows=command.rows)
+    u = _auxiliary(command, data)
     fitted = fit(
         data,
+        model="vae" if u is None else "ivae",
+        auxiliary=u,
+        prior_mean=command.prior_mean,
         latent_dim=command.latent_dim,
         precision="optimal" if command.precision is None else command.precision,
         beta=command.beta,
@@ -201,24 +211,50 @@ def _train(command: Train) -> int:
         out=command.out,
     )
     console = Console(highlight=False)
-    console.print(_member_table(fitted, data))
+    console.print(_member_table(fitted, data, u))
     console.print(str(command.out.resolve()), soft_wrap=True, markup=False)
     return 0
 
 
-def _member_table(fitted: Fit, data: Dataset) -> Table:
-    """A line per member: how training went and, where factors are known, how well they are recovered."""
+def _auxiliary(command: Train, data: Dataset) -> Tensor | None:
+    """u of an iVAE: the data's factors, brought near one, or a file's rows."""
+    if command.auxiliary is None:
+        return None
+    if command.auxiliary == "factors":
+        if data.factors is None:
+            raise InputError(f"{data.name} has no factors to take as u; name an .npy file with a row per sample.")
+        spread = data.factors.std(0)
+        return (data.factors - data.factors.mean(0)) / spread.where(spread > 0, spread.new_ones(()))
+    if command.rows is not None:
+        raise InputError(
+            "--rows takes samples at random, and the rows of a file of u would not follow; use one of both."
+        )
+    import torch
+
+    from vaescope.data.files.arrays import mapped
+
+    return torch.from_numpy(mapped(Path(command.auxiliary)).copy())
+
+
+def _member_table(fitted: Fit, data: Dataset, u: Tensor | None) -> Table:
+    """A line per member: how training went, latents in use and, where factors are known, how well they are found."""
     from vaescope.metrics import mcc
+    from vaescope.regime import of_model
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("seed", "status", "epochs", "best epoch", "ELBO", "γ²", *(("MCC", "floor") if data.names else ())):
+    known = ("MCC", "floor") if data.factors is not None else ()
+    for heading in ("seed", "status", "epochs", "best epoch", "ELBO", "γ²", "latents used", *known):
         table.add_column(heading)
     some = slice(0, 5000)
+    seen = None if u is None else u[some]
     for member in fitted.members:
         row = member.summary()
         shown = [member.seed, row["status"], row["epochs"], row["best_epoch"], row["elbo"], row["used_precision"]]
+        if member.status == "finished":
+            used = of_model(member, data.x[some].float(), auxiliary=seen, decoder=False).used
+            shown.append(f"{len(used)} of {member.latent_dim}")
         if data.factors is not None and member.status == "finished":
-            score = mcc(member.encode(data.x[some])[0], data.factors[some])
+            score = mcc(member.encode(data.x[some].float(), seen)[0], data.factors[some])
             shown += [score.score, score.floor]
         table.add_row(*(f"{v:.4g}" if isinstance(v, float) else "–" if v is None else str(v) for v in shown))
     return table

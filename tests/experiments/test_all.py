@@ -10,7 +10,8 @@ from vaescope.experiments.run import reproduce
 from vaescope.runs.files import read_rows
 from vaescope.training import Silent
 
-TOY = {"seeds": 1, "samples": 200, "epochs": 2, "held_epochs": 1, "exact_points": 4}
+TOY = {"seeds": 1, "samples": 200, "epochs": 2, "held_epochs": 1, "exact_points": 4, "size": 16}
+TOY |= {"latents": (3, 4)}
 
 
 class NoTraining(Silent):

@@ -9,11 +9,14 @@ from vaescope.experiments import (
     beta_precision,
     covariance_structure,
     elbo_gap,
+    ivae_sources,
     linear_vae,
     moebius_linear_map,
     moebius_precision,
+    polarised_regime,
     sprites,
 )
+from vaescope.experiments import polarised_regime_results as regime_results
 from vaescope.experiments.claims import Claim, claim_over, rank_claim, show, slope
 from vaescope.experiments.elbo_gap_results import PUBLISHED_ELBO, half_decades
 
@@ -201,3 +204,99 @@ def test_without_members_nothing_holds():
     claim = claim_over([], holds=lambda v: True, sentence="S.", source="s", demand="d")
     assert not claim.holds
     assert "No finished member" in claim.note
+
+
+def source_rows():
+    good = {"status": "finished", "r2": 0.97}
+    scores = {"vae": 0.7, "ivae": 0.95}
+    return [
+        good | {"data": data, "model": model, "seed": seed, "mcc": scores[model]}
+        for data in ("segments", "drift")
+        for model in scores
+        for seed in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({}, set()),
+        ({("segments", "ivae"): {"mcc": 0.85}}, {0}),
+        ({("segments", "vae"): {"mcc": 0.9}}, {1}),
+        ({("drift", "ivae"): {"mcc": 0.75}}, {2, 3}),
+        ({("drift", "vae"): {"r2": 0.5}, ("segments", "vae"): {"r2": 0.5}}, {4}),
+    ],
+)
+def test_ivae_sources(change, broken):
+    rows = [row | change.get((row["data"], row["model"]), {}) for row in source_rows()]
+    assert verdicts(ivae_sources.EXPERIMENT, rows) == [i not in broken for i in range(5)]
+
+
+def regime_rows():
+    """Members that obey everything: two active and two passive latents each."""
+    rows = []
+    for cell in polarised_regime.EXPERIMENT.cells(polarised_regime.EXPERIMENT.profiles["quick"]):
+        width = cell["latents"]
+        kinds = ["active"] * 2 + ["passive"] * (width - 2)
+        row = cell | {
+            "status": "finished",
+            "active": 2,
+            "passive": width - 2,
+            "mixed": 0,
+            "boundary": 0,
+            "kinds": kinds,
+            "effect": [0.5] * 2 + [1e-4] * (width - 2),
+            "prior_variance": [0.05] * width,
+            "rival variance near 1": ["active"] * width,
+        }
+        for what in ("accuracy", "sampled_accuracy"):
+            row |= {f"{what}_all": 0.6, f"{what}_used": 0.6, f"{what}_passive": 0.3}
+        for name in regime_results.STATEMENTS:
+            key = regime_results.slug(name)
+            row |= {f"{key}_distance": 0.01, f"{key}_low": 0.0, f"{key}_high": 0.02, f"{key}_tolerance": 0.1}
+            row[f"{key}_verdict"] = "holds"
+        rows.append(row)
+    return rows
+
+
+STATEMENT_COUNT = len(regime_results.STATEMENTS)
+
+
+def test_a_polarised_regime_holds():
+    assert all(verdicts(polarised_regime.EXPERIMENT, regime_rows()))
+
+
+@pytest.mark.parametrize("place", range(STATEMENT_COUNT))
+@pytest.mark.parametrize("verdict", ["fails", "undecided"])
+def test_a_statement_that_one_member_breaks_is_not_claimed(place, verdict):
+    rows = regime_rows()
+    key = regime_results.slug(list(regime_results.STATEMENTS)[place])
+    rows[3] |= {f"{key}_verdict": verdict, f"{key}_distance": 0.5, f"{key}_high": 0.6}
+    claims = polarised_regime.EXPERIMENT.claims(rows, polarised_regime.EXPERIMENT.profiles["quick"])
+    assert [i for i, claim in enumerate(claims) if not claim.holds] == [place]
+    assert claims[place].value == 0.5
+    assert f"{regime_results.title(rows[3])}: {verdict}" in claims[place].note
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "broken"),
+    [
+        ({"mixed": 1}, {}, 0),
+        ({"active": 4}, {"model": "vae", "latents": 20}, 1),
+        ({"active": 3}, {"model": "ivae", "beta": 4.0}, 2),
+        ({"accuracy_used": 0.5}, {"model": "vae", "latents": 20}, 3),
+        ({"accuracy_used": 0.5}, {"model": "ivae", "latents": 20}, 4),
+        ({"sampled_accuracy_used": 0.5}, {"model": "vae", "latents": 20}, 5),
+        ({"effect": [0.5, 0.5, 0.05] + [0.0] * 7}, {"latents": 10, "beta": 4.0}, 6),
+        ({"rival variance near 1": ["passive"] * 20}, {"model": "ivae"}, 7),
+        ({"prior_variance": [0.9] * 20}, {"model": "ivae"}, 8),
+    ],
+)
+def test_polarised_regime(change, where, broken):
+    rows = regime_rows()
+    for row in rows:
+        if all(row[key] == value for key, value in where.items()):
+            row |= {k: v[: row["latents"]] if isinstance(v, list) else v for k, v in change.items()}
+    wanted = [True] * (STATEMENT_COUNT + 9)
+    wanted[STATEMENT_COUNT + broken] = False
+    assert verdicts(polarised_regime.EXPERIMENT, rows) == wanted

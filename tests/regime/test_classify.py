@@ -169,6 +169,19 @@ def test_collapse_is_called_by_its_name(truth, prior, wanted):
     assert judged(planted.posteriors(truth, 500, prior=prior)).collapse.kind == wanted
 
 
+def test_latents_that_only_touch_up_what_u_says_repeat_the_prior():
+    """Means follow μ†(u) over a wide range, x moves them by a fraction of the prior's width: weak, but not passive."""
+    rng = np.random.default_rng(0)
+    prior_mean = rng.normal(size=(2000, 3))
+    mean = prior_mean + 0.04 * rng.normal(size=(2000, 3))
+    regime = classify(mean, np.full((2000, 3), 0.008), prior_mean=prior_mean, prior_variance=0.01)
+    assert regime.kind == ["active"] * 3
+    assert regime.collapse.kind == "repeats prior"
+    moving = prior_mean + 0.4 * rng.normal(size=(2000, 3))
+    regime = classify(moving, np.full((2000, 3), 0.001), prior_mean=prior_mean, prior_variance=0.2)
+    assert regime.collapse.kind == "none"
+
+
 # bad input ------------------------------------------------------------------------------------
 
 ok = np.ones((5, 2))
@@ -183,7 +196,7 @@ ok = np.ones((5, 2))
         ({"mean": np.full((5, 2), np.nan)}, "mean must be finite, got nan at sample 0, latent 0"),
         ({"mean": np.ones(5)}, r"mean must have a row per sample and a column per latent, \(N, d\), got shape \(5,\)"),
         ({"mean": np.ones((0, 2)), "variance": np.ones((0, 2))}, "mean must have a row per sample"),
-        ({"mean": "there-is-no.npy"}, "mean: there is no file there-is-no.npy"),
+        ({"mean": "there-is-no.npy"}, "mean: there-is-no.npy does not exist"),
         ({"mean": [[1.0], [1.0, 2.0]]}, "mean must be an array of numbers"),
         ({"mean": np.array([["a", "b"]])}, "mean must be an array of numbers"),
         ({"prior_variance": np.ones(3)}, r"prior_variance must be a number, \(2,\) or \(5, 2\), got shape \(3,\)"),
@@ -201,7 +214,7 @@ def test_bad_input_is_explained(arguments, message):
 
 def test_a_file_that_is_no_array_is_refused(tmp_path):
     (tmp_path / "x.npy").write_bytes(b"not an array")
-    with pytest.raises(InputError, match=r"mean: x.npy is no .npy array of numbers"):
+    with pytest.raises(InputError, match=r"mean: x.npy is no array that can be read"):
         classify(tmp_path / "x.npy", ok)
 
 

@@ -68,6 +68,18 @@ CATALOGUE = (
         "Reizinger et al. 2022, Fig. 3 right",
     ),
     Entry(
+        "ivae-sources",
+        "ivae_sources",
+        "Sources that a VAE leaves rotated, an iVAE recovers",
+        "Khemakhem et al. 2020, §5",
+    ),
+    Entry(
+        "polarised-regime",
+        "polarised_regime",
+        "Latents are active or at their prior, for VAEs and iVAEs alike",
+        "Bonheme & Grzes 2023, Figs. 1-4",
+    ),
+    Entry(
         "sprites",
         "sprites",
         "A VAE finds position, size and colour of sprites, and its contrast falls as it does",

@@ -47,7 +47,7 @@ def show(value: float) -> str:
     return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.2e}"
 
 
-def median(values: Sequence[float]) -> float:
+def median(values: Sequence[float | int]) -> float:
     return float(np.median(values))
 
 

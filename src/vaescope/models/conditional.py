@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.distributions import Normal
+from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
 
 PRIOR_MEANS = ("fixed", "learned")
@@ -26,6 +26,26 @@ class LearnedNormal(Normal):
         variance = self.variance[index]
         mean = self.mean[index] if isinstance(self.mean, Tensor) else torch.full_like(variance, self.mean)
         return Normal(mean, variance)
+
+
+class ConditionalPrior(Prior):
+    """p(z|u) before u is known: what an iVAE has for a prior. It can be asked nothing, and says what to ask instead."""
+
+    def log_density(self, z: Tensor) -> Tensor:
+        raise _needs_u()
+
+    def curvature(self, z: Tensor) -> Tensor:
+        raise _needs_u()
+
+    def expected_log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
+        raise _needs_u()
+
+    def sample(self, *shape: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
+        raise _needs_u()
+
+
+def _needs_u() -> InputError:
+    return InputError("the prior of an iVAE depends on u: ask prior_at(u).")
 
 
 def auxiliary(u: object | None, width: int, *, like: Tensor | None = None) -> Float[Tensor, "N m"]:
@@ -67,7 +87,7 @@ def auxiliary_width(u: object) -> int:
     """
     value = u if isinstance(u, Tensor) else torch.from_numpy(np.asarray(u))
     if value.ndim == 1 and not value.is_floating_point():
-        return int(value.max()) + 1
+        return max(1, int(value.max()) + 1) if len(value) else 1
     return 1 if value.ndim == 1 else int(value.shape[-1])
 
 

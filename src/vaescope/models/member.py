@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vaescope.distributions import Posterior, Prior
 from vaescope.errors import InputError
-from vaescope.models.conditional import LearnedNormal, auxiliary
+from vaescope.models.conditional import ConditionalPrior, LearnedNormal, auxiliary
 from vaescope.models.vae import VAE
 
 
@@ -41,10 +41,8 @@ class Member:
 
     @property
     def prior(self) -> Prior:
-        """p(z); an iVAE has one for every u."""
-        if self.model.conditional:
-            raise InputError("the prior of an iVAE depends on u: ask prior_at(u).")
-        return self.model.prior
+        """p(z); an iVAE has one for every u, see `prior_at`."""
+        return ConditionalPrior() if self.conditional else self.model.prior
 
     @property
     def conditional(self) -> bool:
@@ -102,6 +100,11 @@ class Member:
         if self.conditional and len(encoded) != len(x):
             raise InputError(f"u needs a row per sample, got {len(encoded)} rows for {len(x)} samples.")
         return torch.cat([x, encoded], dim=1) if self.conditional else x
+
+    def parted(self, rows: Float[Tensor, "N r"]) -> tuple[Float[Tensor, "N n"], Float[Tensor, "N m"] | None]:
+        """x and u of rows; a plain VAE has no u."""
+        x, u = self.model.parted(rows)
+        return x, u if self.conditional else None
 
     def posterior(self, x: Float[Tensor, "N n"], u: object | None = None) -> Posterior:
         """q(z|x), or q(z|x,u), in the unbounded coordinate of the latents."""

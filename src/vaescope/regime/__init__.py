@@ -2,7 +2,7 @@
 
 from vaescope.regime import planted
 from vaescope.regime.advise import Advice, advise
-from vaescope.regime.classify import Regime, classify
+from vaescope.regime.classify import KINDS, Regime, classify
 from vaescope.regime.collapse import Collapse
 from vaescope.regime.model import of_model
 from vaescope.regime.prune import Pruned, prune
@@ -10,6 +10,7 @@ from vaescope.regime.rank import eigenvalue_bounds, used_directions
 from vaescope.regime.verify import Statement, Verification, verify
 
 __all__ = [
+    "KINDS",
     "Advice",
     "Collapse",
     "Pruned",

@@ -40,10 +40,11 @@ class Advice:
 
     @property
     def enough(self) -> int:
-        """The shortest code after which no latent adds to the ELBO beyond two standard errors."""
+        """The shortest code after which no latent adds `passive_kl` nats to the ELBO, beyond two standard errors."""
         if self.elbo_gain is None or self.elbo_gain_error is None:
             return self.latents
-        paying = np.flatnonzero(self.elbo_gain > 2 * self.elbo_gain_error)
+        least = self.regime.thresholds.passive_kl
+        paying = np.flatnonzero((self.elbo_gain > least) & (self.elbo_gain > 2 * self.elbo_gain_error))
         return int(paying[-1]) + 1 if len(paying) else 0
 
     @property

@@ -142,8 +142,8 @@ def classify(
     `mean` and `variance` are (N, d): arrays, tensors, or paths of .npy files, which are read in one pass. The prior
     is a number, (d,), or, for p(z|u), (N, d). A sample is passive when its KL is at most `passive_kl` and clearly
     active when r is at most `active_ratio`. A latent is passive or active when all but `mixed_share` of the samples
-    are, mixed when it has more than that of both, and active when it is used everywhere alike but weakly, as
-    a principal component just above the noise is. Bonheme & Grzes 2023, Props. 1 to 3.
+    are, mixed when it has more than that of both, and active when it is used everywhere alike but weakly (half of
+    `passive_kl` on average), as a principal component just above the noise is. Bonheme & Grzes 2023, Props. 1 to 3.
 
     >>> rng = np.random.default_rng(0)
     >>> mean = rng.normal(size=(500, 2)) * [1.0, 0.01]
@@ -158,12 +158,9 @@ def judge(tally: Tally) -> Regime:
     """The verdicts that a tally gives."""
     middle = LOOSER.index(1.0)
     passive, active = tally.passive / tally.samples, tally.active / tally.samples
-    share = tally.thresholds.mixed_share
-    kind = _kinds(passive[middle], active[middle], share)
-    moved = [
-        _kinds(passive[p], active[a], share * factor)
-        for p, a, factor in product(range(len(LOOSER)), range(len(LOOSER)), LOOSER)
-    ]
+    kind = _kinds(tally, middle, middle, 1.0)
+    levels = range(len(LOOSER))
+    moved = [_kinds(tally, p, a, factor) for p, a, factor in product(levels, levels, LOOSER)]
     return Regime(
         kind=kind,
         passive_fraction=passive[middle],
@@ -180,15 +177,23 @@ def judge(tally: Tally) -> Regime:
     )
 
 
-def _kinds(passive: Array, active: Array, share: float) -> list[str]:
-    return [_kind(float(p), float(a), share) for p, a in zip(passive, active, strict=True)]
+def _kinds(tally: Tally, passive_level: int, active_level: int, factor: float) -> list[str]:
+    """Verdicts with the thresholds at these levels of `LOOSER`, and the allowed share times `factor`."""
+    share = tally.thresholds.mixed_share * factor
+    least = tally.thresholds.passive_kl * LOOSER[passive_level] / 2
+    passive = tally.passive[passive_level] / tally.samples
+    active = tally.active[active_level] / tally.samples
+    return [_kind(p, a, bool(t > least), share) for p, a, t in zip(passive, active, tally.told.mean, strict=True)]
 
 
-def _kind(passive: float, active: float, share: float) -> str:
+def _kind(passive: float, active: float, tells: bool, share: float) -> str:
     if passive >= 1 - share:
         return "passive"
-    # some samples near the prior do not make a latent mixed while none is far from it: it is weak everywhere alike
-    return "mixed" if passive > share and active > share else "active"
+    if passive <= share:
+        return "active"
+    if active > share:
+        return "mixed"
+    return "active" if tells else "passive"  # alike everywhere, and weak: judged by its mean
 
 
 def _listed(places: list[int]) -> str:

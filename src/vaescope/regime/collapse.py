@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from vaescope.regime.tally import Tally
 
+MOVED = 0.05  # of the variance of means, at most, where x only touches up what u says
 NOTABLE = 0.01  # relative variance over samples: what the usual rule takes for an active latent
 
 
@@ -21,6 +24,12 @@ class Collapse:
 def judge_collapse(kinds: Sequence[str], tally: Tally) -> Collapse:
     """What the verdicts mean for the model as a whole."""
     used = sum(kind != "passive" for kind in kinds)
+    if used and _only_touches_up(tally):
+        return Collapse(
+            "repeats prior",
+            "Nearly collapsed although it does not look so: of all that the latents vary over the data, p(z|u) "
+            f"varies more than {1 - MOVED:.0%} itself. They repeat what u says, and x adds little.",
+        )
     if used == len(kinds):
         return Collapse("none", "No latent is passive.")
     if used:
@@ -41,6 +50,14 @@ def judge_collapse(kinds: Sequence[str], tally: Tally) -> Collapse:
         "Full collapse: every posterior is its prior, so the decoder can know nothing of x (lower β, raise the "
         "decoder's precision, or warm up).",
     )
+
+
+def _only_touches_up(tally: Tally) -> bool:
+    """Whether every latent follows its prior's mean, at nearly its prior's width."""
+    moved = tally.moved.variance + tally.moved.mean**2
+    follows = (moved <= MOVED * tally.mean.variance) | (moved <= NOTABLE * tally.prior_variance.mean)
+    wide = tally.log_ratio.mean >= np.log(tally.thresholds.active_ratio)
+    return bool((follows & wide).all())
 
 
 def _follows_u(tally: Tally) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from vaescope.data.files.arrays import mapped
 from vaescope.errors import InputError
 
 NUMBERS_AT_ONCE = 2**21  # of every array: 16 MB as float64
@@ -79,24 +80,15 @@ def whole(mean: object, variance: object, prior_mean: object = 0.0, prior_varian
 def _opened(value: object, name: str) -> np.ndarray:
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
-    if isinstance(value, str | Path):
-        return _mapped(Path(value), name)
     try:
-        array = np.asanyarray(value)
+        array = mapped(Path(value)) if isinstance(value, str | Path) else np.asanyarray(value)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
     except ValueError:
         raise InputError(f"{name} must be an array of numbers, got rows of different lengths.") from None
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} must be an array of numbers, got {type(value).__name__}.")
     return array
-
-
-def _mapped(path: Path, name: str) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"{name}: there is no file {path}.") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{name}: {path.name} is no .npy array of numbers ({error}).") from None
 
 
 def _check_shapes(arrays: dict[str, np.ndarray]) -> None:

@@ -20,7 +20,8 @@ class Thresholds:
 
     A sample's posterior is *passive* when it says at most `passive_kl` nats more than its prior, *clearly active*
     when it is at most `active_ratio` times as wide (in variance). A latent is passive or active when all samples
-    but a share of `mixed_share` are.
+    but a share of `mixed_share` are. A latent without clearly active samples is active too, but weak, when its
+    samples tell half of `passive_kl` on average: a few outliers do not make a use.
     """
 
     passive_kl: float = 0.05
@@ -73,8 +74,11 @@ class Tally:
     thresholds: Thresholds
     samples: int = 0
     kl: Moments = field(default_factory=Moments)
+    told: Moments = field(default_factory=Moments)
     log_ratio: Moments = field(default_factory=Moments)
     shift: Moments = field(default_factory=Moments)
+    moved: Moments = field(default_factory=Moments)
+    """Of μ - μ†, in the latents' own units."""
     mean: Moments = field(default_factory=Moments)
     variance: Moments = field(default_factory=Moments)
     prior_mean: Moments = field(default_factory=Moments)
@@ -95,8 +99,10 @@ class Tally:
         ratio, information, limits = part.ratio, told(part), self.thresholds
         self.samples += len(part)
         self.kl.add(part.kl)
+        self.told.add(information)
         self.log_ratio.add(np.log(ratio))
         self.shift.add(part.shift)
+        self.moved.add(part.mean - part.prior_mean)
         for name in ("mean", "variance", "prior_mean", "prior_variance"):
             getattr(self, name).add(getattr(part, name))
         levels = [limits.passive_kl * factor for factor in LOOSER]

@@ -79,7 +79,7 @@ def score_map(
 def spread(
     axis: Axes,
     x: Sequence[float],
-    values: Sequence[Sequence[float]],
+    values: Sequence[Sequence[float | int]],
     *,
     label: str,
     dashed: bool = False,

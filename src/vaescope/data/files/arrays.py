@@ -14,11 +14,18 @@ from vaescope.data.files.source import Source, from_array, numbers, said
 from vaescope.errors import InputError
 
 
-def open_npy(path: Path) -> Source:
+def mapped(path: Path) -> np.ndarray:
+    """An .npy array that stays on disk."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist.")
     try:
-        return from_array(path, "array", np.load(path, mmap_mode="r", allow_pickle=False))
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise InputError(f"{path.name} is no array that can be read: {said(error)}.") from None
+
+
+def open_npy(path: Path) -> Source:
+    return from_array(path, "array", mapped(path))
 
 
 def npz_names(path: Path) -> list[str]:
