@@ -222,6 +222,9 @@ def _misjudged(row: Row) -> float:
 def tables(rows: Sequence[Row], settings: Any) -> dict[str, list[Row]]:
     return {
         "Every member": [_member(row) for row in rows],
+        "Accuracy of a classifier of shape and scale (chance is 0.25) on mean and on sampled codes": [
+            _classified(row) for row in rows
+        ],
         "Every statement: distance and verdict, worst latent": _statements(rows),
         "Every latent of the models in the figures": [
             line for row in base(rows, settings) if row["seed"] == 0 for line in _latents(row)
@@ -241,12 +244,19 @@ def _member(row: Row) -> Row:
         "by ELBO curve": row["advice_by_curve"],
         "ELBO": row["elbo"],
         "collapse": row["collapse"],
-        "accuracy of means: all": row["accuracy_all"],
-        "means: used": row["accuracy_used"],
-        "means: passive": row["accuracy_passive"],
+    }
+
+
+def _classified(row: Row) -> Row:
+    return {
+        "model": title(row),
+        "seed": row["seed"],
+        "means: all": row["accuracy_all"],
+        "used": row["accuracy_used"],
+        "passive": row["accuracy_passive"],
         "draws: all": row["sampled_accuracy_all"],
-        "draws: used": row["sampled_accuracy_used"],
-        "draws: passive": row["sampled_accuracy_passive"],
+        "used ": row["sampled_accuracy_used"],
+        "passive ": row["sampled_accuracy_passive"],
     }
 
 
