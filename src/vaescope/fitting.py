@@ -85,6 +85,8 @@ def fit(
     """
     data = as_dataset(x)
     u = _auxiliary(model, auxiliary, len(data))
+    if model == "vae" and prior_mean != "fixed":
+        raise InputError(f"prior_mean={prior_mean!r} is for an iVAE; say model='ivae' and give its auxiliary u.")
     noise, precisions = _precisions(precision)
     shared: dict[str, Any] = {
         "prior": Normal() if prior is None else prior,
@@ -96,7 +98,8 @@ def fit(
     }
     vae = _model(data, latent_dim, network, architecture, hidden, activation, shared)
     settings = settings or TrainSettings()
-    specs = [MemberSpec(seed=int(s), precision=p, beta=beta) for p in precisions for s in seeds]
+    chosen = [int(seed) for seed in seeds]
+    specs = [MemberSpec(seed=seed, precision=p, beta=beta) for p in precisions for seed in chosen]
     rows = torch.cat([data.x.float(), u], dim=1) if model == "ivae" else data.x.float()
     data = replace(data, x=rows)
     if monitor is not None:

@@ -182,6 +182,20 @@ def test_latents_that_only_touch_up_what_u_says_repeat_the_prior():
     assert regime.collapse.kind == "none"
 
 
+def test_a_plain_vae_is_never_said_to_repeat_u():
+    weak = 0.09 * np.random.default_rng(0).normal(size=(500, 2))
+    assert classify(weak, np.full((500, 2), 0.58)).collapse.kind == "none"
+
+
+def test_latents_that_add_nats_to_a_wide_prior_mean_are_not_collapsed():
+    rng = np.random.default_rng(0)
+    prior_mean = rng.uniform(-5, 5, (1000, 20))
+    mean = prior_mean + 0.22 * rng.normal(size=(1000, 20))
+    regime = classify(mean, np.full((1000, 20), 0.052), prior_mean=prior_mean, prior_variance=0.1)
+    assert regime.kl.sum() > 5
+    assert regime.collapse.kind == "none"
+
+
 # bad input ------------------------------------------------------------------------------------
 
 ok = np.ones((5, 2))
@@ -202,6 +216,9 @@ ok = np.ones((5, 2))
         ({"prior_variance": np.ones(3)}, r"prior_variance must be a number, \(2,\) or \(5, 2\), got shape \(3,\)"),
         ({"prior_variance": -1.0}, "prior_variance must be > 0, got -1"),
         ({"prior_mean": np.ones((4, 2))}, "for an iVAE it is the prior at each sample's own u"),
+        ({"mean": np.ma.masked_less(ok, 2)}, "mean has masked values; drop those samples"),
+        ({"mean": torch.ones(5, 2, dtype=torch.complex64)}, "mean must be an array of numbers"),
+        ({"prior_variance": 1e-310}, "too far apart to be compared"),
         ({"passive_kl": 0.0}, "passive_kl must be > 0 nats"),
         ({"active_ratio": 1.0}, "active_ratio must be between 0 and 1"),
         ({"mixed_share": 0.5}, "mixed_share must be between 0 and 0.5"),
@@ -216,6 +233,31 @@ def test_a_file_that_is_no_array_is_refused(tmp_path):
     (tmp_path / "x.npy").write_bytes(b"not an array")
     with pytest.raises(InputError, match=r"mean: x.npy is no array that can be read"):
         classify(tmp_path / "x.npy", ok)
+
+
+def test_an_archive_is_refused(tmp_path):
+    np.savez(tmp_path / "x.npz", mean=ok)
+    with pytest.raises(InputError, match=r"mean: x.npz is no .npy array but an archive"):
+        classify(tmp_path / "x.npz", ok)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: planted.posteriors(["pasive"]), "kinds must be active, passive or mixed"),
+        (lambda: planted.posteriors(["mixed"], share=1.5), "a share between 0 and 1"),
+        (lambda: planted.GatedModel(share=0.0), "share must be between 0 and 1"),
+    ],
+)
+def test_planted_truth_is_checked(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.int64])
+def test_any_kind_of_number_will_do(kind):
+    assert classify(np.zeros((4, 1), kind), np.ones((4, 1), kind)).kind == ["passive"]
+    assert classify(torch.zeros(4, 1, dtype=torch.bfloat16), torch.ones(4, 1)).kind == ["passive"]
 
 
 def test_log_variances_of_a_real_encoder_are_noticed():

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import vaescope as vs
+from vaescope.errors import InputError
 from vaescope.regime import classify, eigenvalue_bounds, of_model, used_directions
 from vaescope.theory import jacobian, optimal_covariance
 
@@ -63,6 +64,35 @@ def test_a_trained_over_wide_linear_vae_finds_the_same_number():
     settings = vs.training.TrainSettings(epochs=150, patience=150, learning_rate=5e-3, batch_size=200)
     found = vs.fit(x, latent_dim=7, precision=2.0, hidden=(), seeds=range(3), settings=settings)
     assert [len(of_model(member, x, decoder=False).active) for member in found.members] == [3, 3, 3]
+
+
+def test_the_bounds_survive_a_decoder_of_low_rank():
+    """An over-wide decoder at high precision: directions that it does not use keep the prior's variance exactly."""
+    for dtype, precision in ((torch.float32, 1e6), (torch.float64, 1e14)):
+        generator = torch.Generator().manual_seed(0)
+        J = (
+            10
+            * torch.randn(1, 8, 3, generator=generator, dtype=dtype)
+            @ torch.randn(1, 3, 6, generator=generator, dtype=dtype)
+        )
+        low, high = eigenvalue_bounds(J, torch.ones(1, 6, dtype=dtype), 1.0)
+        wide = torch.cat([J[..., :3], torch.zeros(1, 8, 3, dtype=dtype)], dim=-1)
+        low, high = eigenvalue_bounds(wide, torch.ones(1, 6, dtype=dtype), precision)
+        assert (low > 0).all()
+        assert torch.allclose(high[0, :3], torch.ones(3, dtype=dtype), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": None}, "precision must be a number"),
+        ({"precision": 1.0, "prior_variance": -1.0}, "prior_variance must be > 0"),
+        ({"precision": 1.0, "prior_variance": torch.ones(3)}, "prior_variance must be > 0, a number or one per latent"),
+    ],
+)
+def test_impossible_noise_is_explained(options, message, unchecked_shapes):
+    with pytest.raises(InputError, match=message):
+        used_directions(lambda z: z, torch.zeros(1, 2), **options)
 
 
 def test_eigenvalues_of_the_optimal_covariance_keep_their_bounds():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import wasserstein_distance
 
 from vaescope.errors import InputError
 from vaescope.regime import classify, planted, verify
@@ -80,6 +81,35 @@ def test_small_variances_everywhere_are_not_taken_for_activity():
     assert found["Proposition 3 (ii)"].verdict == "fails"
 
 
+def test_dead_latents_do_not_hide_a_model_that_is_not_polarised():
+    rng = np.random.default_rng(0)
+    mean = np.concatenate([0.55 * rng.normal(size=(1000, 9)), np.zeros((1000, 91))], axis=1)
+    variance = np.broadcast_to([0.7] * 9 + [1.0] * 91, (1000, 100))
+    assert verify(mean, variance)["Theorem 1"].verdict == "fails"
+
+
+def test_a_narrow_posterior_around_discrete_means_is_its_means():
+    """The distribution of z tends to that of μ, atoms or not."""
+    rng = np.random.default_rng(0)
+    for atoms in ([-1.0, 1.0], np.linspace(-1.5, 1.5, 6)):
+        mean = rng.choice(atoms, (2000, 1))
+        for variance in (1e-8, 1e-4, 1e-3):
+            assert verify(mean, np.full((2000, 1), variance))["Theorem 2 (ii)"].verdict == "holds"
+
+
+def test_distances_are_those_of_scipy():
+    """Of exact distributions, against many draws."""
+    q = planted.posteriors(["active", "passive"], 300, prior="conditional")
+    rng = np.random.default_rng(0)
+    found = verified(q, kind=["passive", "active"])  # the wrong way round, so that there is something to measure
+    z = (q.mean + np.sqrt(q.variance) * rng.normal(size=(1000, 300, 2))).reshape(-1, 2)
+    prior = (q.prior_mean + np.sqrt(q.prior_variance) * rng.normal(size=(1000, 300, 2))).reshape(-1, 2)
+    scale = np.sqrt(q.prior_variance.mean(0) + q.prior_mean.var(0))
+    wanted = [wasserstein_distance(z[:, 0], prior[:, 0]), wasserstein_distance(z[:, 1], q.mean[:, 1])]
+    got = [found["Theorem 2 (i)"].distance, found["Theorem 2 (ii)"].distance]
+    assert got == pytest.approx(np.array(wanted) / scale, rel=0.03, abs=0.002)
+
+
 def test_the_distribution_of_z_is_exact():
     """Against draws: the Kolmogorov distance of a million samples from the mixture's function is of their noise."""
     q = planted.posteriors(["mixed"], 500, prior="conditional")
@@ -141,6 +171,13 @@ def test_intervals_shrink_with_samples_and_are_the_same_every_time():
     assert width[1] < width[0]
     again = verified(planted.posteriors(["passive"], 200, seed=1))
     assert str(again) == str(few)
+
+
+def test_too_little_to_resample_is_refused():
+    with pytest.raises(InputError, match="need at least 2, got 1"):
+        verify(np.zeros((1, 2)), np.ones((1, 2)))
+    with pytest.raises(InputError, match="resamples must be at least 20"):
+        verify(np.zeros((5, 2)), np.ones((5, 2)), resamples=0)
 
 
 def test_kinds_that_do_not_fit_are_refused():

@@ -12,6 +12,7 @@ from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
 
 PRIOR_MEANS = ("fixed", "learned")
+MOST_CLASSES = 10_000
 
 
 class LearnedNormal(Normal):
@@ -23,9 +24,8 @@ class LearnedNormal(Normal):
     def at(self, index: int) -> Normal:
         """At one place of the first axis (one member of a stack), a row per sample in both mean and variance."""
         assert isinstance(self.variance, Tensor)
-        variance = self.variance[index]
-        mean = self.mean[index] if isinstance(self.mean, Tensor) else torch.full_like(variance, self.mean)
-        return Normal(mean, variance)
+        mean = torch.as_tensor(self.mean).to(self.variance).expand(self.variance.shape)
+        return Normal(mean[index], self.variance[index])
 
 
 class ConditionalPrior(Prior):
@@ -68,7 +68,7 @@ def auxiliary(u: object | None, width: int, *, like: Tensor | None = None) -> Fl
         raise InputError(
             f"an iVAE needs its auxiliary u with every x: labels 0 to {width - 1}, or an (N, {width}) array."
         )
-    value = u if isinstance(u, Tensor) else torch.from_numpy(np.asarray(u))
+    value = _numbers(u)
     if value.ndim == 1 and not value.is_floating_point():
         return _one_hot(value, width).to(device=device, dtype=dtype)
     value = value.unsqueeze(1) if value.ndim == 1 else value
@@ -85,13 +85,39 @@ def auxiliary_width(u: object) -> int:
     >>> auxiliary_width([0, 2, 1]), auxiliary_width([[0.5], [1.5]])
     (3, 1)
     """
-    value = u if isinstance(u, Tensor) else torch.from_numpy(np.asarray(u))
+    value = _numbers(u)
+    if 0 in value.shape:
+        raise InputError(
+            f"u must have a label or at least one number for every sample, got shape {tuple(value.shape)}."
+        )
     if value.ndim == 1 and not value.is_floating_point():
-        return max(1, int(value.max()) + 1) if len(value) else 1
+        return max(1, int(value.max()) + 1)
     return 1 if value.ndim == 1 else int(value.shape[-1])
 
 
+def _numbers(u: object) -> Tensor:
+    """u as a tensor: whole numbers as int64, others as they are."""
+    if isinstance(u, Tensor):
+        value = u.detach()
+    else:
+        try:
+            array = np.asarray(u)
+        except ValueError:
+            raise InputError("u must be labels or rows of numbers, got rows of different lengths.") from None
+        if array.dtype.kind not in "fiub":
+            raise InputError(f"u must be labels 0, 1, … or numbers, got {array.dtype}; number the classes from 0.")
+        value = torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
+    if value.ndim == 0 or value.is_complex():
+        raise InputError("u must hold a label or a row of real numbers for every sample.")
+    return value if value.is_floating_point() else value.long()
+
+
 def _one_hot(labels: Tensor, classes: int) -> Tensor:
+    if classes > MOST_CLASSES:
+        raise InputError(
+            f"u has labels up to {classes - 1}, more than {MOST_CLASSES} classes: number them from 0 "
+            "(np.unique(u, return_inverse=True)), or give a column of floating-point numbers."
+        )
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise InputError(
             f"labels in u must be 0 to {classes - 1}, got {int(labels.min())} to {int(labels.max())}; "

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from vaescope.distributions import PRIORS
 from vaescope.errors import RunError
 from vaescope.models.conv_vae import ConvVAE
@@ -25,7 +28,9 @@ def describe(model: VAE) -> dict[str, Any]:
         raise RunError("a model with a fixed decoder or input map cannot be kept as data.")
     plain = {f.name: getattr(model, f.name) for f in fields(model) if f.name not in (*MAPS, "prior")}
     kind = next(name for name, cls in reversed(KINDS.items()) if isinstance(model, cls))
-    prior = {"kind": _prior_name(model), **asdict(model.prior)}  # type: ignore[call-overload]
+    numbers = asdict(model.prior)  # type: ignore[call-overload]
+    numbers = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in numbers.items()}
+    prior = {"kind": _prior_name(model), **numbers}
     return {"kind": kind, "prior": prior} | {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
 
 
@@ -38,7 +43,8 @@ def rebuild(data: Mapping[str, Any]) -> VAE:
     try:
         rest = {name: value for name, value in data.items() if name not in ("kind", "prior")}
         prior = dict(data["prior"])
-        chosen = PRIORS[prior.pop("kind")](**prior)
+        kind = prior.pop("kind")
+        chosen = PRIORS[kind](**{name: torch.tensor(v) if isinstance(v, list) else v for name, v in prior.items()})
         plain: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in rest.items()
         }

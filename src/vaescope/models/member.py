@@ -94,8 +94,15 @@ class Member:
             for epoch, values in enumerate(zip(*self.history.values(), strict=True), start=1)
         ]
 
+    @property
+    def likelihood(self) -> str:
+        """gaussian or bernoulli."""
+        return self.model.likelihood
+
     def rows(self, x: Float[Tensor, "N n"], u: object | None = None) -> Float[Tensor, "N r"]:
         """Rows as the networks take them: x, and u behind it."""
+        if x.ndim != 2 or x.shape[1] != self.model.observed_dim:
+            raise InputError(f"x must have shape (N, {self.model.observed_dim}), got {tuple(x.shape)}.")
         encoded = auxiliary(u, self.model.auxiliary_dim, like=x)
         if self.conditional and len(encoded) != len(x):
             raise InputError(f"u needs a row per sample, got {len(encoded)} rows for {len(x)} samples.")

@@ -83,8 +83,16 @@ class VAE:
         family(self.posterior)
         if self.prior_mean not in PRIOR_MEANS:
             raise InputError(f"prior_mean must be one of {', '.join(PRIOR_MEANS)}, got {self.prior_mean!r}.")
-        if self.conditional and not isinstance(self.prior, Normal):
+        if self.auxiliary_dim < 0:
+            raise InputError(f"auxiliary_dim must be at least 0, got {self.auxiliary_dim}.")
+        if self.conditional:
+            self._check_conditional()
+
+    def _check_conditional(self) -> None:
+        if not isinstance(self.prior, Normal):
             raise InputError(f"an iVAE's prior is normal given u, got {type(self.prior).__name__}; use vs.Normal().")
+        if not bool((torch.as_tensor(self.prior.variance) == 1).all()):
+            raise InputError("the variance of an iVAE's prior is learned; give vs.Normal(mean) with variance 1.")
 
     # rows -------------------------------------------------------------------------------------
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from vaescope import randomness
 from vaescope.distributions import bernoulli, gaussian, kl_per_latent
+from vaescope.distributions.likelihoods import LIKELIHOODS
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
 from vaescope.regime.classify import Regime
-from vaescope.regime.model import Encoded, of_model, spread_samples, squared_error
+from vaescope.regime.model import Encoded, as_array, of_model, spread_samples, squared_error
 
 DRAWS = 4  # of the latents, per sample and length of the code
 
@@ -85,12 +86,13 @@ def advise(
     The model with the first k latents has the posterior q(z_1|x) … q(z_k|x) p(z_{k+1}) … p(z_d): the others are drawn
     from their prior and cost no KL, so its ELBO is a bound like any other, and no weight has to be changed.
     """
-    if samples < 2:
-        raise InputError(f"samples must be at least 2, got {samples}.")
+    x, auxiliary = as_array(x), as_array(auxiliary)
+    if samples < 2 or len(x) < 2:
+        raise InputError(f"advice needs at least 2 samples, got {min(samples, len(x))}.")
     regime = of_model(model, x, auxiliary=auxiliary, decoder=False)
     order = [*regime.used, *regime.passive]
     some = spread_samples(model, x, auxiliary, samples)
-    kind = likelihood or _likelihood(model)
+    kind = _likelihood(model, likelihood, some.x)
     errors, fits = zip(*_truncated(model, some, order, kind, seed), strict=True)
     error = torch.stack(errors).mean(1).double().cpu().numpy()
     if kind is None:
@@ -110,10 +112,16 @@ def advise(
     )
 
 
-def _likelihood(model: LatentModel) -> str | None:
-    """What is known of p(x|z): a member says it itself, others by having a precision."""
-    known = getattr(getattr(model, "model", None), "likelihood", None)
-    return known or ("gaussian" if model.precision is not None else None)
+def _likelihood(model: LatentModel, said: str | None, x: Tensor) -> str | None:
+    """What is known of p(x|z): what the caller says, what the model says, or a Gaussian where there is a precision."""
+    kind = said or getattr(model, "likelihood", None) or ("gaussian" if model.precision is not None else None)
+    if kind not in (None, *LIKELIHOODS):
+        raise InputError(f"likelihood must be one of {', '.join(LIKELIHOODS)}, got {kind!r}.")
+    if kind == "gaussian" and model.precision is None:
+        raise InputError("a Gaussian likelihood needs the model's precision, and it has none.")
+    if kind == "bernoulli" and not 0 <= float(x.min()) <= float(x.max()) <= 1:
+        raise InputError(f"a Bernoulli likelihood needs x in [0, 1], got {float(x.min()):g} to {float(x.max()):g}.")
+    return kind
 
 
 def _truncated(
@@ -144,6 +152,7 @@ def _truncated(
 
 def _log_likelihood(model: LatentModel, x: Tensor, output: Tensor, kind: str | None) -> Float[Tensor, " N"]:
     if kind == "bernoulli":
-        return bernoulli(x.flatten(1), torch.logit(output.reshape(x.shape).flatten(1), eps=1e-6))
+        mean = output.reshape(x.shape).flatten(1)
+        return bernoulli(x.flatten(1), torch.logit(mean, eps=torch.finfo(mean.dtype).eps))
     error = squared_error(x, output)
     return gaussian(error, x.flatten(1).shape[1], torch.as_tensor(model.precision)) if kind else torch.zeros_like(error)

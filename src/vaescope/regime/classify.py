@@ -22,7 +22,7 @@ class Regime:
 
     kind: list[str]
     passive_fraction: Array
-    """(d,) the share of samples whose posterior is its prior; for a mixed latent the c of Theorem 2."""
+    """(d,) the share of samples that say no more than their prior; for a mixed latent the c of Theorem 2."""
     active_fraction: Array
     """(d,) the share of samples whose posterior is clearly narrower than its prior."""
     boundary: np.ndarray
@@ -42,7 +42,7 @@ class Regime:
     column_norm: Array | None = None
     """(d,) root mean square of ‖J_k‖, where there is a decoder."""
     effect: Array | None = None
-    """(d,) how much of the data's variance is lost when the latent is held at its prior mean."""
+    """(d,) the squared error that a latent drawn from its prior adds, as a share of the variance of x."""
 
     @property
     def latent_dim(self) -> int:
@@ -140,10 +140,11 @@ def classify(
               \quad r = \sigma^2_j/\sigma^{\dagger2}_j
 
     `mean` and `variance` are (N, d): arrays, tensors, or paths of .npy files, which are read in one pass. The prior
-    is a number, (d,), or, for p(z|u), (N, d). A sample is passive when its KL is at most `passive_kl` and clearly
-    active when r is at most `active_ratio`. A latent is passive or active when all but `mixed_share` of the samples
-    are, mixed when it has more than that of both, and active when it is used everywhere alike but weakly (half of
-    `passive_kl` on average), as a principal component just above the noise is. Bonheme & Grzes 2023, Props. 1 to 3.
+    is a number, (d,), or, for p(z|u), (N, d). A sample is passive when its KL is at most `passive_kl` (r above 1
+    counting as 1: being wider than the prior tells nothing) and clearly active when r is at most `active_ratio`.
+    A latent is passive or active when all but `mixed_share` of the samples are, mixed when it has more than that of
+    both, and active when it is used everywhere alike but weakly (half of `passive_kl` on average), as a principal
+    component just above the noise is. Bonheme & Grzes 2023, Props. 1 to 3.
 
     >>> rng = np.random.default_rng(0)
     >>> mean = rng.normal(size=(500, 2)) * [1.0, 0.01]

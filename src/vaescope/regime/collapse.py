@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from vaescope.regime.tally import Tally
+from vaescope.regime.tally import LOOSER, Tally
 
 MOVED = 0.05  # of the variance of means, at most, where x only touches up what u says
+LITTLE = 5  # times passive_kl: what x may add to a latent then
 NOTABLE = 0.01  # relative variance over samples: what the usual rule takes for an active latent
 
 
@@ -47,17 +46,19 @@ def judge_collapse(kinds: Sequence[str], tally: Tally) -> Collapse:
         )
     return Collapse(
         "full",
-        "Full collapse: every posterior is its prior, so the decoder can know nothing of x (lower β, raise the "
-        "decoder's precision, or warm up).",
+        "Full collapse: no posterior says more than its prior, so the decoder can know nothing of x (lower β, raise "
+        "the decoder's precision, or warm up).",
     )
 
 
 def _only_touches_up(tally: Tally) -> bool:
-    """Whether every latent follows its prior's mean, at nearly its prior's width."""
+    """Whether every latent follows what its prior does with u, and x adds little to any."""
     moved = tally.moved.variance + tally.moved.mean**2
-    follows = (moved <= MOVED * tally.mean.variance) | (moved <= NOTABLE * tally.prior_variance.mean)
-    wide = tally.log_ratio.mean >= np.log(tally.thresholds.active_ratio)
-    return bool((follows & wide).all())
+    follows = moved <= MOVED * tally.mean.variance
+    passive = tally.told.mean <= tally.thresholds.passive_kl
+    little = tally.told.mean <= LITTLE * tally.thresholds.passive_kl
+    nowhere_active = tally.active[LOOSER.index(1.0)] <= tally.thresholds.mixed_share * tally.samples
+    return _follows_u(tally) and bool(((follows & little & nowhere_active) | (passive & nowhere_active)).all())
 
 
 def _follows_u(tally: Tally) -> bool:

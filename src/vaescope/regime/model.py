@@ -11,16 +11,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope import randomness
+from vaescope.data.files.dataset import as_rows
 from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
+from vaescope.models import Member
 from vaescope.protocol import LatentModel
 from vaescope.regime.classify import Regime, judge
-from vaescope.regime.posteriors import NUMBERS_AT_ONCE, Posteriors, parts
+from vaescope.regime.posteriors import NUMBERS_AT_ONCE, Posteriors, some, spread_places
 from vaescope.regime.tally import Tally, Thresholds
 from vaescope.theory.derivatives import column_norms
 
 JACOBIAN_POINTS = 256  # samples at which column norms are taken
-EFFECT_POINTS = 1000  # samples that are decoded with one latent held
+EFFECT_POINTS = 1000  # samples that are decoded with one latent drawn
+ROWS_AT_ONCE = 4096  # a network's activations are wider than its inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +43,7 @@ class Encoded:
         return Normal(self.prior_mean, self.prior_variance)
 
     def posteriors(self) -> Posteriors:
-        (part,) = parts(self.mean, self.variance, self.prior_mean, self.prior_variance)
-        return part
+        return some(self.mean, self.variance, self.prior_mean, self.prior_variance, most=len(self.mean))
 
 
 def of_model(
@@ -49,8 +52,9 @@ def of_model(
     """Judge every latent of a model on these samples; x may be larger than memory (a memory-mapped array).
 
     An iVAE needs its `auxiliary` u. With a decoder, the column norms of its Jacobian and the effect of
-    every latent on the reconstruction are measured at samples spread over x.
+    every latent on the reconstruction are measured at samples from all over x.
     """
+    x, auxiliary = as_array(x), as_array(auxiliary)
     tally = Tally(thresholds or Thresholds())
     for part in encoded_parts(model, x, auxiliary):
         tally.add(part.posteriors())
@@ -62,12 +66,14 @@ def of_model(
 
 def encode(model: LatentModel, x: Any, u: Any = None) -> Encoded:
     """Samples with their posteriors, and each with its prior."""
-    rows = _tensor(x)
+    rows = _tensor(x, model)
+    if u is not None and not hasattr(model, "prior_at"):
+        raise InputError("this model takes no auxiliary u; leave u out.")
     with torch.no_grad():
         mean, variance = model.encode(rows) if u is None else model.encode(rows, u)  # type: ignore[call-arg]
         prior = prior_of(model, u, like=mean)
-    ones = torch.ones_like(mean)
-    return Encoded(rows, u, mean, variance, prior.mean * ones, prior.variance * ones)
+    prior_mean, prior_variance = (torch.as_tensor(v).to(mean).expand(mean.shape) for v in (prior.mean, prior.variance))
+    return Encoded(rows, u, mean, variance, prior_mean, prior_variance)
 
 
 def prior_of(model: LatentModel, u: Any, *, like: Tensor) -> Normal:
@@ -81,15 +87,17 @@ def prior_of(model: LatentModel, u: Any, *, like: Tensor) -> Normal:
 def encoded_parts(model: LatentModel, x: Any, u: Any = None) -> Iterator[Encoded]:
     """All samples in order, a part at a time."""
     check_rows(x, u)
-    step = max(1, NUMBERS_AT_ONCE // max(1, int(np.prod(x.shape[1:]))))
+    numbers = max(int(np.prod(x.shape[1:])), model.latent_dim)
+    step = min(ROWS_AT_ONCE, max(1, NUMBERS_AT_ONCE // numbers))
     for first in range(0, len(x), step):
         yield encode(model, x[first : first + step], None if u is None else u[first : first + step])
 
 
 def spread_samples(model: LatentModel, x: Any, u: Any, count: int) -> Encoded:
-    """At most that many samples, evenly spread over x."""
+    """At most that many samples from all over x."""
+    x, u = as_array(x), as_array(u)
     check_rows(x, u)
-    places = np.unique(np.linspace(0, len(x) - 1, min(count, len(x))).round().astype(int))
+    places = spread_places(len(x), count)
     return encode(model, x[places], None if u is None else u[places])
 
 
@@ -98,8 +106,6 @@ def check_rows(x: Any, u: Any) -> None:
         raise InputError(f"x must be an array with a row per sample, got {type(x).__name__}.")
     if len(x) == 0:
         raise InputError("x must hold at least one sample, got none.")
-    if u is not None and not hasattr(u, "shape"):
-        raise InputError(f"u must be an array with a row per sample, got {type(u).__name__}.")
     if u is not None and len(u) != len(x):
         raise InputError(f"u needs a row per sample, got {len(u)} rows for {len(x)} samples.")
 
@@ -109,29 +115,47 @@ def squared_error(x: Tensor, output: Tensor) -> Float[Tensor, " N"]:
     return (x - output.reshape(x.shape)).flatten(1).square().sum(1)
 
 
-def _tensor(x: Any) -> Tensor:
-    if isinstance(x, Tensor):
-        return x.detach()
-    array = np.asarray(x)
-    return torch.from_numpy(np.array(array, dtype=np.float64 if array.dtype == np.float64 else np.float32))
+def as_array(value: Any) -> Any:
+    """Arrays and tensors as they are, on disk or not; lists, and tables that know how, as arrays."""
+    return value if value is None or isinstance(value, Tensor | np.ndarray) else np.asarray(value)
+
+
+def _tensor(x: Any, model: LatentModel) -> Tensor:
+    """Samples as the model takes them: its own dtype where it has one; images as rows where it was trained on rows."""
+    own = isinstance(getattr(model, "whole", model), Member)
+    if own and x.ndim > 2:
+        x = as_rows(x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x), "x", unit=False)[1]
+    if not isinstance(x, Tensor):
+        array = np.asarray(x)
+        x = torch.from_numpy(np.array(array, dtype=np.float64 if array.dtype == np.float64 else np.float32))
+    x = x.detach() if x.is_floating_point() else x.detach().float()
+    if isinstance(model, torch.nn.Module):
+        x = x.to(next((p.dtype for p in model.parameters()), x.dtype))
+    return x
 
 
 def _column_norm(model: LatentModel, x: Any, u: Any) -> np.ndarray:
-    some = spread_samples(model, x, u, JACOBIAN_POINTS)
-    norms = column_norms(model.decode, some.mean)
+    seen = spread_samples(model, x, u, JACOBIAN_POINTS)
+    norms = column_norms(model.decode, seen.mean).detach()
     return norms.double().square().mean(0).sqrt().cpu().numpy()
 
 
 @torch.no_grad()
 def _effect(model: LatentModel, x: Any, u: Any) -> np.ndarray:
-    """The squared error that holding a latent at its prior mean adds, as a share of the variance of x."""
-    some = spread_samples(model, x, u, EFFECT_POINTS)
-    flat = some.x.flatten(1)
-    scale = (flat - flat.mean(0)).square().sum(1).mean().clamp(min=torch.finfo(flat.dtype).tiny)
-    before = squared_error(some.x, model.decode(some.mean))
+    """The squared error added by drawing a latent from its prior, as a share of the variance of x; NaN without any.
+
+    A draw, not the prior's mean: the mean of a passive latent is there already, whatever the decoder makes of it.
+    """
+    seen = spread_samples(model, x, u, EFFECT_POINTS)
+    flat = seen.x.flatten(1)
+    scale = (flat - flat.mean(0)).square().sum(1).mean()
+    noise = torch.randn(seen.mean.shape, generator=randomness.generator(0, "effect"), dtype=seen.mean.dtype)
+    drawn = seen.prior_mean + seen.prior_variance.sqrt() * noise.to(seen.mean.device)
+    before = squared_error(seen.x, model.decode(seen.mean))
     effects = []
-    for k in range(some.mean.shape[1]):
-        held = some.mean.clone()
-        held[:, k] = some.prior_mean[:, k]
-        effects.append((squared_error(some.x, model.decode(held)) - before).mean() / scale)
+    for k in range(seen.mean.shape[1]):
+        moved = seen.mean.clone()
+        moved[:, k] = drawn[:, k]
+        added = (squared_error(seen.x, model.decode(moved)) - before).mean()
+        effects.append(added / scale if float(scale) > 0 else torch.full_like(added, torch.nan))
     return torch.stack(effects).double().cpu().numpy()

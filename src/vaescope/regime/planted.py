@@ -29,6 +29,10 @@ def posteriors(
     """
     if prior not in PRIORS:
         raise InputError(f"prior must be one of {', '.join(PRIORS)}, got {prior!r}.")
+    if not kinds or any(kind not in ("active", "passive", "mixed") for kind in kinds):
+        raise InputError(f"kinds must be active, passive or mixed, got {list(kinds)}.")
+    if samples < 1 or not 0 < share < 1:
+        raise InputError(f"posteriors need at least 1 sample and a share between 0 and 1, got {samples} and {share}.")
     rng = np.random.default_rng([seed, 7])
     shape = (samples, len(kinds))
     prior_mean, prior_variance = (np.broadcast_to(v, shape).copy() for v in _prior(rng, prior, shape))
@@ -56,10 +60,11 @@ def _passive(rng: np.random.Generator, kind: str, samples: int, share: float) ->
 
 @dataclass(frozen=True)
 class GatedModel:
-    """A `LatentModel` with an active, a mixed and a passive latent, and a posterior known in closed form.
+    """A `LatentModel` with an active, a mixed and a passive latent, and an encoder in closed form.
 
     x = (5 z₁, 5 z₂ [z₁ > t]) + noise: where the gate is shut nothing of z₂ reaches x, so its posterior is its
-    prior, for a share c = Φ(t) of the samples; z₃ reaches nothing ever.
+    prior, for a share c = Φ(t) of the samples; z₃ reaches nothing ever. The encoder takes the gate as it stands at
+    the mean of z₁: it is the posterior up to what noise says about the gate, so not within a posterior's width of t.
 
     >>> model = GatedModel(share=0.3)
     >>> model.encode(model.observe(4, seed=0))[0].shape
@@ -70,6 +75,10 @@ class GatedModel:
     precision: float = 100.0
     latent_dim: int = 3
     slope: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise InputError(f"share must be between 0 and 1, got {self.share}.")
 
     @property
     def prior(self) -> Normal:

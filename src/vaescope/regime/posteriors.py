@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, bfloat16
 
 from vaescope.data.files.arrays import mapped
 from vaescope.errors import InputError
@@ -57,34 +57,47 @@ def parts(
 
     The prior is a number, one per latent (d,), or one per sample and latent (N, d).
     """
-    arrays = {
-        "mean": _opened(mean, "mean"),
-        "variance": _opened(variance, "variance"),
-        "prior_mean": _opened(prior_mean, "prior_mean"),
-        "prior_variance": _opened(prior_variance, "prior_variance"),
-    }
-    _check_shapes(arrays)
+    arrays = _arrays(mean, variance, prior_mean, prior_variance)
     samples, latents = arrays["mean"].shape
     step = max(1, NUMBERS_AT_ONCE // latents)
     for first in range(0, samples, step):
         yield _part(arrays, first, min(step, samples - first), latents)
 
 
-def whole(mean: object, variance: object, prior_mean: object = 0.0, prior_variance: object = 1.0) -> Posteriors:
-    """All of it in memory at once."""
-    found = list(parts(mean, variance, prior_mean, prior_variance))
-    names = ("mean", "variance", "prior_mean", "prior_variance")
-    return Posteriors(*(np.concatenate([getattr(part, name) for part in found]) for name in names))
+def some(mean: object, variance: object, prior_mean: object, prior_variance: object, *, most: int) -> Posteriors:
+    """All of it in memory, or, of more samples than `most`, that many at random; only they are read."""
+    arrays = _arrays(mean, variance, prior_mean, prior_variance)
+    samples, latents = arrays["mean"].shape
+    if samples > most:
+        places = spread_places(samples, most)
+        arrays = {name: a[places] if a.ndim == 2 and len(a) == samples else a for name, a in arrays.items()}
+    return _part(arrays, 0, len(arrays["mean"]), latents)
+
+
+def spread_places(samples: int, most: int) -> np.ndarray:
+    """At most that many rows, drawn at random (always the same) and in order: data may have a period."""
+    if samples <= most:
+        return np.arange(samples)
+    return np.sort(np.random.default_rng(0).choice(samples, most, replace=False))
+
+
+def _arrays(mean: object, variance: object, prior_mean: object, prior_variance: object) -> dict[str, np.ndarray]:
+    given = {"mean": mean, "variance": variance, "prior_mean": prior_mean, "prior_variance": prior_variance}
+    arrays = {name: _opened(value, name) for name, value in given.items()}
+    _check_shapes(arrays)
+    return arrays
 
 
 def _opened(value: object, name: str) -> np.ndarray:
     if isinstance(value, Tensor):
-        return value.detach().cpu().numpy()
+        value = (value.detach().float() if value.dtype == bfloat16 else value.detach()).cpu().numpy()
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InputError(f"{name} has masked values; drop those samples.")
     try:
         array = mapped(Path(value)) if isinstance(value, str | Path) else np.asanyarray(value)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-    except ValueError:
+    except (ValueError, RuntimeError):
         raise InputError(f"{name} must be an array of numbers, got rows of different lengths.") from None
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} must be an array of numbers, got {type(value).__name__}.")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.distributions import Normal
+from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
 from vaescope.regime.model import EFFECT_POINTS, of_model, spread_samples
@@ -37,14 +39,25 @@ class Pruned:
         return self.whole.precision
 
     @property
-    def prior(self) -> Normal:
-        prior = self.whole.prior
+    def likelihood(self) -> str | None:
+        return getattr(self.whole, "likelihood", None)
+
+    @property
+    def conditional(self) -> bool:
+        return bool(getattr(self.whole, "conditional", False))
+
+    @property
+    def prior(self) -> Prior:
+        """Of the kept latents; an iVAE has one for every u, see `prior_at`."""
+        prior: Prior = self.whole.prior
+        if not isinstance(prior, Normal):
+            return prior
         return Normal(*(_taken(value, self.kept) for value in (prior.mean, prior.variance)))
 
     def prior_at(self, u: Any, **options: Any) -> Normal:
         """p(z|u) of the kept latents of an iVAE."""
         prior = self.whole.prior_at(u, **options)  # type: ignore[attr-defined]
-        return Normal(prior.mean[:, self.kept], prior.variance[:, self.kept])
+        return Normal(*(_taken(value, self.kept) for value in (prior.mean, prior.variance)))
 
     def encode(self, x: Tensor, *u: Any) -> tuple[Float[Tensor, "N k"], Float[Tensor, "N k"]]:
         mean, variance = self.whole.encode(x, *u)
@@ -72,11 +85,12 @@ def prune(
 
     Which latents are passive is judged on x, unless `keep` names those to keep. Mixed latents are kept.
     """
-    used = sorted(of_model(model, x, auxiliary=auxiliary, decoder=False).used if keep is None else keep)
-    if not used:
-        raise InputError("every latent is passive: the model has collapsed, and nothing would be left after pruning.")
-    if min(used) < 0 or max(used) >= model.latent_dim or len(set(used)) < len(used):
-        raise InputError(f"keep must name different latents from 0 to {model.latent_dim - 1}, got {list(used)}.")
+    if keep is None:
+        used = sorted(of_model(model, x, auxiliary=auxiliary, decoder=False).used)
+        if not used:
+            raise InputError("every latent is passive: the model has collapsed, and pruning would leave nothing.")
+    else:
+        used = _named(keep, model.latent_dim)
     some = spread_samples(model, x, auxiliary, EFFECT_POINTS)
     pruned = Pruned(model, used, some.prior_mean.mean(0), change=0.0)
     change = _change(pruned, some.mean)
@@ -86,6 +100,13 @@ def prune(
             f"of {tolerance:g}; keep more latents, or raise the tolerance."
         )
     return Pruned(model, used, pruned.filling, change)
+
+
+def _named(keep: Sequence[int], latents: int) -> list[int]:
+    whole = [isinstance(k, Integral) and not isinstance(k, bool | np.bool_) and 0 <= k < latents for k in keep]
+    if not len(keep) or not all(whole) or len({int(k) for k in keep}) < len(keep):
+        raise InputError(f"keep must name different latents from 0 to {latents - 1}, got {list(keep)}.")
+    return sorted(int(k) for k in keep)
 
 
 @torch.no_grad()

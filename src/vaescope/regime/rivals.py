@@ -1,4 +1,4 @@
-"""The usual rules for counting latents, beside ours: none of them looks at the prior of an iVAE."""
+"""The usual rules for counting latents, beside ours: two know no prior but N(0, 1), one knows no mixtures."""
 
 from __future__ import annotations
 

@@ -18,9 +18,10 @@ WIDE = 1.5  # σ²/σ†² above which a posterior is wider than its prior by mo
 class Thresholds:
     """What counts as passive and as active, for a sample and for a latent.
 
-    A sample's posterior is *passive* when it says at most `passive_kl` nats more than its prior, *clearly active*
-    when it is at most `active_ratio` times as wide (in variance). A latent is passive or active when all samples
-    but a share of `mixed_share` are. A latent without clearly active samples is active too, but weak, when its
+    A sample's posterior is *passive* when it says at most `passive_kl` nats more than its prior (by a narrower width or
+    a moved mean; a posterior wider than its prior says nothing by that), *clearly active* when it is at most
+    `active_ratio` times as wide (in variance). A latent is passive or active when all samples but a share of
+    `mixed_share` are. A latent without clearly active samples is active too, but weak, when its
     samples tell half of `passive_kl` on average: a few outliers do not make a use.
     """
 
@@ -96,9 +97,12 @@ class Tally:
         return tally
 
     def add(self, part: Posteriors) -> None:
-        ratio, information, limits = part.ratio, told(part), self.thresholds
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratio, information, limits, divergence = part.ratio, told(part), self.thresholds, part.kl
+        if not np.isfinite(divergence).all():
+            raise InputError("posterior and prior are too far apart to be compared in numbers: a KL is not finite.")
         self.samples += len(part)
-        self.kl.add(part.kl)
+        self.kl.add(divergence)
         self.told.add(information)
         self.log_ratio.add(np.log(ratio))
         self.shift.add(part.shift)

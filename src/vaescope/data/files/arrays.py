@@ -19,9 +19,12 @@ def mapped(path: Path) -> np.ndarray:
     if not path.exists():
         raise InputError(f"{path} does not exist.")
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise InputError(f"{path.name} is no array that can be read: {said(error)}.") from None
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path.name} is no .npy array but an archive; save the array by itself with np.save.")
+    return array
 
 
 def open_npy(path: Path) -> Source:
