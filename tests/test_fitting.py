@@ -51,7 +51,7 @@ def test_a_planted_subspace_is_found():
         (np.full((5, 2), np.inf), {}, "NaN or infinity"),
         (np.zeros(5), {}, "row per sample"),
         (np.zeros((5, 2)), {"latent_dim": 0}, "latent_dim of at least 1"),
-        (np.zeros((5, 2)), {"model": "gan"}, "model must be 'vae'"),
+        (np.zeros((5, 2)), {"model": "gan"}, "model must be one of vae, ivae"),
         (np.zeros((5, 2)), {"seeds": ()}, "at least one member"),
     ],
 )

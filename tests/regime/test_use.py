@@ -171,6 +171,7 @@ def test_a_collapsed_model_is_not_pruned_to_nothing():
     with pytest.raises(InputError, match="every latent is passive: the model has collapsed"):
         prune(Collapsed(), X)
     assert of_model(Collapsed(), X, decoder=False).collapse.kind == "full"
+    assert "uses none of its 3 latents: it has collapsed" in advise(Collapsed(), X).words
 
 
 @pytest.mark.parametrize("keep", [[0, 0], [-1], [3], [], [True, False, True]])

@@ -51,6 +51,11 @@ class Advice:
     @property
     def words(self) -> str:
         width = len(self.order)
+        if self.latents == 0:
+            return (
+                f"The model uses none of its {width} latents: it has collapsed and cannot tell. Train it again with a "
+                "lower β, a higher precision or a warm-up, and ask again."
+            )
         text = f"The model uses {self.latents} of its {width} latents"
         if self.latents == width:
             return f"{text}, all of them: it may be too narrow. Train a wider one and ask again."
