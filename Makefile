@@ -42,6 +42,7 @@ bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.theory
 	$(BIN)/python -m benchmarks.metrics
 	$(BIN)/python -m benchmarks.images
+	$(BIN)/python -m benchmarks.orthogonality
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -20,6 +20,7 @@ ORDER = [
     "training",
     "theory",
     "regime",
+    "orthogonality",
     "metrics",
     "runs",
     "fitting",

@@ -9,14 +9,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vaescope import data, distributions, metrics, models, objectives, regime, theory, training
+    from vaescope import data, distributions, metrics, models, objectives, orthogonality, regime, theory, training
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
 
 __version__ = "0.1.0"
 
-_ROOMS = ("data", "distributions", "experiments", "metrics", "models", "objectives", "regime", "theory", "training")
+_ROOMS = (
+    "data",
+    "distributions",
+    "experiments",
+    "metrics",
+    "models",
+    "objectives",
+    "orthogonality",
+    "regime",
+    "theory",
+    "training",
+)
 _NAMES = {
     **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),
     **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
@@ -37,6 +48,7 @@ __all__ = [
     "metrics",
     "models",
     "objectives",
+    "orthogonality",
     "regime",
     "theory",
     "training",

@@ -27,7 +27,7 @@ from vaescope.runs.files import Row
 from vaescope.training import MemberSpec
 
 BINS = 60
-ADVICE_SAMPLES = 400  # test images on which codes are cut
+ADVICE_SAMPLES = 200  # test images on which codes are cut
 DISCRETE = ("shape", "scale")  # factors with a few values, which a classifier can name
 
 
@@ -208,7 +208,7 @@ def _accuracy(codes: list[np.ndarray], data: RegimeData, places: list[int]) -> f
     for name in DISCRETE:
         column = DSprites().names.index(name)
         labels = [(100 * f[:, column]).round().long().numpy() for f in (data.validation_factors, data.test_sources)]
-        classifier = HistGradientBoostingClassifier(max_iter=50, random_state=0)
+        classifier = HistGradientBoostingClassifier(max_iter=30, random_state=0)
         classifier.fit(codes[0][:, places], labels[0])
         scores.append(classifier.score(codes[1][:, places], labels[1]))
     return float(np.mean(scores))

@@ -43,6 +43,9 @@ class Terms(NamedTuple):
     log_likelihood: Float[Tensor, "E B"]
     kl: Float[Tensor, "E B"]
     squared_error: Float[Tensor, "E B"]
+    posterior: Posterior | None = None
+    u: Float[Tensor, "E B d"] | None = None
+    """The draw of the latents, in their unbounded coordinate."""
 
 
 @dataclass(frozen=True)
@@ -195,14 +198,16 @@ class VAE:
         """Reconstruction and KL of every sample, with one draw of the latents."""
         x, u = self.parted(rows) if self.conditional else (rows, rows)
         posterior = self.encode(params, rows)
-        output = self.decode(params, self.prior.to_support(posterior.sample(noise)))
+        drawn = posterior.sample(noise)
+        output = self.decode(params, self.prior.to_support(drawn))
         squared_error = (x - output).square().sum(-1)
         if self.likelihood == "bernoulli":
             log_likelihood = bernoulli(x, output)
         else:
             used = self.current_precision(params, precision, squared_error)
             log_likelihood = gaussian(squared_error, self.observed_dim, used.unsqueeze(-1))
-        return Terms(log_likelihood, kl(posterior, self.prior_at(params, u)), squared_error)
+        divergence = kl(posterior, self.prior_at(params, u))
+        return Terms(log_likelihood, divergence, squared_error, posterior, drawn)
 
     def current_precision(
         self,

@@ -22,8 +22,8 @@ from vaescope.regime.posteriors import NUMBERS_AT_ONCE, Posteriors, some, spread
 from vaescope.regime.tally import Tally, Thresholds
 from vaescope.theory.derivatives import column_norms
 
-JACOBIAN_POINTS = 256  # samples at which column norms are taken
-EFFECT_POINTS = 1000  # samples that are decoded with one latent drawn
+JACOBIAN_POINTS = 128  # samples at which column norms are taken
+EFFECT_POINTS = 500  # samples that are decoded with one latent drawn
 ROWS_AT_ONCE = 4096  # a network's activations are wider than its inputs
 
 

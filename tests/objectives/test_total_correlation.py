@@ -1,0 +1,225 @@
+"""The KL in parts, on a mixture that can be enumerated: q(z) is known exactly."""
+
+import math
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+import torch
+
+import vaescope as vs
+from vaescope.errors import InputError
+from vaescope.models import VAE
+from vaescope.models.vae import Terms
+from vaescope.objectives import beta_elbo, beta_tc, capacity, decompose, decomposition, dip
+from vaescope.objectives.total_correlation import log_weights
+from vaescope.training import MemberSpec, Silent, TrainSettings, train
+
+N, D = 7, 2
+G = torch.Generator().manual_seed(0)
+MEAN = torch.randn(N, D, generator=G, dtype=torch.float64)
+VARIANCE = 0.1 + 0.5 * torch.rand(N, D, generator=G, dtype=torch.float64)
+
+
+def density(z: torch.Tensor, n: int) -> torch.Tensor:
+    return torch.distributions.Normal(MEAN[n], VARIANCE[n].sqrt()).log_prob(z)
+
+
+def exact(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """q(z) and every q(z_j), enumerated."""
+    each = torch.stack([density(z, n) for n in range(N)])
+    return each.sum(-1).exp().mean(0), each.exp().mean(0)
+
+
+def log_prior(z: torch.Tensor) -> torch.Tensor:
+    return vs.Normal().log_density(z)
+
+
+def batches(size: int) -> list[list[int]]:
+    """Every batch that holds sample 0, which z is drawn from, in first place."""
+    return [[0, *rest] for rest in combinations(range(1, N), size - 1)]
+
+
+def estimates(z: torch.Tensor, size: int, sampling: str) -> torch.Tensor:
+    """q(z) as every possible batch of that size estimates it."""
+    weights = log_weights(size, N, sampling)[0].exp().double()
+    return torch.stack(
+        [sum(w * density(z, n).sum(-1).exp() for w, n in zip(weights, batch, strict=True)) for batch in batches(size)]
+    )
+
+
+@pytest.mark.parametrize("size", range(2, N + 1))
+def test_the_stratified_estimate_of_q_is_unbiased_over_all_batches(size):
+    """Enumerated, so to rounding and not only within standard errors."""
+    for z in MEAN[:1] + torch.randn(5, D, generator=G, dtype=torch.float64):
+        torch.testing.assert_close(estimates(z, size, "stratified").mean(), exact(z)[0], rtol=1e-6, atol=1e-12)
+
+
+def test_the_stratified_estimate_is_unbiased_in_sampled_batches():
+    """The same by sampling, within four standard errors."""
+    z = MEAN[0] + 0.3
+    weights = log_weights(3, N, "stratified").exp().double()
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(4000):
+        batch = [0, *(1 + rng.permutation(N - 1)[:2])]
+        found.append(float(sum(w * density(z, n).sum().exp() for w, n in zip(weights[0], batch, strict=True))))
+    error = np.std(found) / np.sqrt(len(found))
+    assert abs(np.mean(found) - float(exact(z)[0])) < 4 * error
+
+
+def test_averaging_the_published_weights_gives_ours():
+    """One of the others weighs (N - M)/(N M), the rest 1/M, with M = B - 1; which one is left to chance."""
+    batch = 4
+    M = batch - 1
+    published = torch.tensor([1 / N] + [1 / M] * (M - 1) + [(N - M) / (N * M)])
+    assert float(published.sum()) == pytest.approx(1)
+    averaged = torch.stack([published[[0, *(1 + np.roll(range(M), k))]] for k in range(M)]).mean(0)
+    torch.testing.assert_close(log_weights(batch, N, "stratified")[0].exp(), averaged)
+
+
+def test_own_posteriors_stand_on_the_diagonal():
+    """A widely copied table has them in a column."""
+    weights = log_weights(4, 100, "stratified").exp()
+    torch.testing.assert_close(weights.diagonal(), torch.full((4,), 0.01))
+    assert (weights - torch.diag(weights.diagonal())).max() > 0.3
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "weighted"])
+def test_the_bias_of_the_logarithms_shrinks_with_the_batch(sampling):
+    """Measured over all batches: E log q̂(z) - log q(z), which is log 1/N for the weighted one at the full batch."""
+    z = MEAN[0] + 0.2
+    constant = -math.log(N) if sampling == "weighted" else 0.0
+    bias = [float(estimates(z, size, sampling).log().mean() - exact(z)[0].log()) - constant for size in range(2, N + 1)]
+    assert bias[-1] == pytest.approx(0, abs=1e-6)
+    assert all(abs(later) <= abs(earlier) + 1e-9 for earlier, later in pairwise(bias))
+
+
+def test_the_three_parts_are_the_enumerated_ones_at_the_full_batch():
+    z = MEAN + VARIANCE.sqrt() * torch.randn(N, D, generator=G, dtype=torch.float64)
+    parts = decompose(MEAN, VARIANCE, z, log_prior(z), log_weights(N, N, "stratified").double())
+    joint, marginal = exact(z)
+    own = torch.stack([density(z[n], n).sum() for n in range(N)])
+    torch.testing.assert_close(parts.index_code, own - joint.log(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(parts.total_correlation, joint.log() - marginal.log().sum(-1), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        parts.dimension_wise, marginal.log().sum(-1) - log_prior(z).sum(-1), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "weighted"])
+@pytest.mark.parametrize("size", [1, 2, 5, N])
+def test_the_parts_add_up_to_the_kl_at_every_batch_size(size, sampling):
+    z = MEAN[:size] + VARIANCE[:size].sqrt() * torch.randn(size, D, generator=G, dtype=torch.float64)
+    parts = decompose(MEAN[:size], VARIANCE[:size], z, log_prior(z), log_weights(size, N, sampling).double())
+    wanted = torch.stack([density(z[n], n).sum() for n in range(size)]) - log_prior(z).sum(-1)
+    torch.testing.assert_close(sum(parts), wanted)
+
+
+def test_the_diagnostic_agrees_with_enumeration_and_with_the_kl():
+    """Many copies of the mixture, so that one draw each averages out."""
+    mean, variance = MEAN.repeat(600, 1), VARIANCE.repeat(600, 1)
+    parts = decomposition(mean, variance)
+    kl = vs.distributions.kl_per_latent(MEAN, VARIANCE, vs.Normal()).sum(-1).mean()
+    total = sum(part.mean() for part in parts)
+    assert float(total) == pytest.approx(float(kl), abs=4 * float(sum(parts).std()) / len(mean) ** 0.5)
+    z = MEAN + VARIANCE.sqrt() * torch.randn(20_000, N, D, generator=G, dtype=torch.float64)
+    joint, marginal = exact(z)
+    wanted = (joint.log() - marginal.log().sum(-1)).mean()
+    error = float(parts.total_correlation.std()) / len(mean) ** 0.5
+    assert float(parts.total_correlation.mean()) == pytest.approx(float(wanted), abs=4 * error)
+
+
+def test_correlated_codes_have_a_total_correlation_and_independent_ones_have_none():
+    z = torch.randn(1500, 1, generator=G)
+    correlated = decomposition(torch.cat([z, z], 1), torch.full((1500, 2), 0.05))
+    independent = decomposition(torch.randn(1500, 2, generator=G), torch.full((1500, 2), 0.05))
+    rho = 1 / 1.05
+    assert float(correlated.total_correlation.mean()) == pytest.approx(-0.5 * math.log(1 - rho**2), abs=0.15)
+    assert abs(float(independent.total_correlation.mean())) < 0.1
+
+
+# objectives -----------------------------------------------------------------------------------
+
+
+def terms_of(members: int = 2, batch: int = 6) -> Terms:
+    model = VAE(3, 2)
+    return model.terms(
+        model.init(range(members)), torch.randn(members, batch, 3), torch.randn(members, batch, 2), torch.ones(members)
+    )
+
+
+def test_beta_of_one_is_the_negative_elbo():
+    terms = terms_of()
+    ones = torch.ones(2)
+    torch.testing.assert_close(beta_tc(100)(terms, ones), beta_elbo(terms, ones))
+    torch.testing.assert_close(dip(off_diagonal=0.0, diagonal=0.0)(terms, ones), beta_elbo(terms, ones))
+
+
+def test_beta_weighs_the_total_correlation():
+    terms = terms_of()
+    weights = log_weights(6, 100, "stratified")
+    parts = decompose(terms.posterior.mean, terms.posterior.variance, terms.u, torch.zeros_like(terms.u), weights)
+    beta = torch.tensor([6.0, 3.0])
+    wanted = beta_elbo(terms, torch.ones(2)) + (beta - 1) * parts.total_correlation.mean(-1)
+    torch.testing.assert_close(beta_tc(100)(terms, beta), wanted)
+
+
+def test_both_samplings_have_the_same_gradient_direction_up_to_the_own_weight():
+    """At the full batch stratified weights are equal, and equal weights differ by a constant alone."""
+    terms, beta = terms_of(batch=6), torch.full((2,), 4.0)
+    apart = beta_tc(6, "weighted")(terms, beta) - beta_tc(6, "stratified")(terms, beta)
+    torch.testing.assert_close(apart, torch.full((2,), 3 * math.log(6)))  # (β - 1)(d - 1) log N
+
+
+def test_the_capacity_draws_the_kl_to_itself():
+    terms, beta = terms_of(), torch.full((2,), 10.0)
+    mean = terms.kl.mean(-1)
+    held = capacity(float(mean[0]))(terms, beta)
+    torch.testing.assert_close(held[0], -terms.log_likelihood.mean(-1)[0])
+    assert (capacity(50.0)(terms, beta) > held).all()
+
+
+def test_dip_penalties_in_numbers():
+    mean = torch.tensor([[[1.0, 2.0], [-1.0, -2.0]]])
+    posterior = vs.distributions.DiagonalGaussian(mean, torch.full_like(mean, 0.5))
+    zero = torch.zeros(1, 2)
+    terms = Terms(zero, zero, zero, posterior, mean)
+    # covariance [[1, 2], [2, 4]]: off-diagonal 2·4, diagonal 0 + 9; with 0.5 on the diagonal 0.25 + 12.25
+    assert float(dip(kind=1, off_diagonal=1.0, diagonal=1.0)(terms, torch.ones(1))) == pytest.approx(17)
+    assert float(dip(kind=2, off_diagonal=1.0, diagonal=1.0)(terms, torch.ones(1))) == pytest.approx(20.5)
+
+
+@pytest.mark.parametrize("objective", [beta_tc(200), beta_tc(200, "weighted"), dip(), capacity(2.0)])
+def test_stacks_train_with_any_of_them(objective):
+    """And a member does not depend on the others."""
+    x = torch.randn(1, 200, 3)
+    settings = TrainSettings(epochs=3, batch_size=50, compile="never")
+    specs = [MemberSpec(seed=s, beta=4.0) for s in range(2)]
+    together = train(VAE(3, 2), x, x, specs, settings, objective=objective, monitor=Silent())
+    alone = train(VAE(3, 2), x, x, specs[1:], settings, objective=objective, monitor=Silent())[0]
+    for name, value in alone.params.items():
+        torch.testing.assert_close(value, together[1].params[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: log_weights(3, 9, "other"), "sampling must be one of stratified, weighted"),
+        (lambda: log_weights(10, 9, "weighted"), "a batch of 10 cannot be drawn from 9 samples"),
+        (lambda: capacity(-1.0), "must be >= 0 nats"),
+        (lambda: dip(kind=3), "must be 1 or 2"),
+        (lambda: dip(diagonal=-1.0), "must be >= 0"),
+        (lambda: decomposition(MEAN, -VARIANCE), "variances > 0"),
+    ],
+)
+def test_impossible_settings_are_explained(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_a_full_posterior_is_refused_by_the_total_correlation():
+    model = VAE(3, 2, posterior="full")
+    terms = model.terms(model.init([0]), torch.randn(1, 4, 3), torch.randn(1, 4, 2), torch.ones(1))
+    with pytest.raises(InputError, match="needs a diagonal posterior"):
+        beta_tc(10)(terms, torch.ones(1))

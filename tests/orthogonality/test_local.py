@@ -1,0 +1,168 @@
+"""Local decoders: a tanh is recovered, a linear one gives the non-linear fit nothing; split and theorems."""
+
+import pytest
+import torch
+
+from vaescope.errors import InputError
+from vaescope.orthogonality import inverse_square, local_fit, loss_split, neighbour_distance
+from vaescope.theory import jacobian
+
+G = torch.Generator().manual_seed(0)
+M = torch.randn(40, 3, generator=G, dtype=torch.float64)
+POINTS = torch.randn(4, 3, generator=G, dtype=torch.float64)
+SPREAD = 0.05 + torch.rand(4, 3, generator=G, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("strength", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_decoder_that_is_a_tanh_is_recovered(strength, dtype):
+    found = local_fit(
+        lambda z: torch.tanh(strength * z @ M.to(z).T), (0 * POINTS).to(dtype), SPREAD.to(dtype), draws=1000
+    )
+    assert (found.nonlinear_error < 0.01 * found.linear_error).all()
+    assert (found.linear_error < found.energy).all()
+
+
+def test_the_matrix_of_a_tanh_is_found():
+    found = local_fit(lambda z: torch.tanh(z @ M.T), 0 * POINTS, SPREAD)
+    torch.testing.assert_close(found.matrix, M.expand(4, 40, 3), rtol=0.05, atol=0.05)
+    torch.testing.assert_close(found.slope, M.expand(4, 40, 3), rtol=0.05, atol=0.05)
+
+
+def test_a_linear_decoder_gives_the_non_linear_fit_no_advantage():
+    found = local_fit(lambda z: z @ M.T + 2, POINTS, SPREAD)
+    assert (found.linear_error < 1e-20 * found.energy).all()
+    assert (found.nonlinear_error >= found.linear_error).all()
+    assert (found.nonlinear_error < 1e-4 * found.energy).all()
+    torch.testing.assert_close(found.linear, M.expand(4, 40, 3))
+
+
+def test_noise_gives_the_non_linear_fit_no_advantage_on_unseen_draws():
+    """Nothing to learn but the offset of the centre, which is half of the energy: errors of both are the other half."""
+
+    def noisy(z):
+        return torch.randn((len(z), 30), generator=torch.Generator().manual_seed(len(z)), dtype=z.dtype)
+
+    found = local_fit(noisy, POINTS, SPREAD)
+    assert (found.linear_error / found.energy).mean() == pytest.approx(0.5, abs=0.05)
+    assert (found.nonlinear_error >= found.linear_error * 0.99).all()
+
+
+def test_small_neighbourhoods_are_linear_and_their_matrix_is_the_jacobian():
+    def decoder(z):
+        return torch.sin(z @ M.T) + (z @ M.T) ** 2
+
+    found = local_fit(decoder, POINTS, torch.full_like(SPREAD, 1e-8))
+    torch.testing.assert_close(found.linear, jacobian(decoder, POINTS), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.slope, jacobian(decoder, POINTS), rtol=1e-2, atol=1e-2)
+
+
+def test_outputs_that_do_not_move_are_no_trouble():
+    found = local_fit(
+        lambda z: torch.cat([torch.tanh(z), torch.zeros(len(z), 5)], 1), torch.zeros(2, 3), torch.ones(2, 3)
+    )
+    for value in vars(found).values():
+        assert value.isfinite().all()
+
+
+def test_points_and_units_of_latents_do_not_matter():
+    def decoder(z):
+        return torch.tanh(z @ M.T)
+
+    found = local_fit(decoder, POINTS, SPREAD)
+    scaled = local_fit(lambda z: decoder(z / 1000), 1000 * POINTS, 1e6 * SPREAD)
+    torch.testing.assert_close(found.nonlinear_error, scaled.nonlinear_error, rtol=1e-3, atol=1e-9)
+    torch.testing.assert_close(found.linear, 1000 * scaled.linear, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"variance": -SPREAD}, "variance must be > 0; pass variances, not log-variances"),
+        ({"variance": SPREAD[:2]}, r"must be floating point and \(P, d\), got \(4, 3\) and \(2, 3\)"),
+        ({"draws": 10}, "10 draws are too few for 3 latents; use at least 32"),
+    ],
+)
+def test_bad_input_is_explained(change, message, unchecked_shapes):
+    with pytest.raises(InputError, match=message):
+        local_fit(lambda z: z, **{"mean": POINTS, "variance": SPREAD} | change)
+
+
+# the loss in parts ----------------------------------------------------------------------------
+
+
+def test_the_parts_add_up():
+    x = torch.randn(4, 40, generator=G, dtype=torch.float64)
+    split = loss_split(lambda z: torch.tanh(z @ M.T), x, POINTS, SPREAD)
+    torch.testing.assert_close(split.mean + split.stochastic - split.cross, split.total)
+
+
+def test_a_linear_decoder_has_its_loss_in_closed_form():
+    """L^stoch = Σ σ_j² ‖m_j‖², and no cross term in expectation."""
+    x = torch.randn(4, 40, generator=G, dtype=torch.float64)
+    split = loss_split(lambda z: z @ M.T, x, POINTS, SPREAD, draws=4000)
+    torch.testing.assert_close(split.stochastic, SPREAD @ M.square().sum(0), rtol=0.1, atol=0)
+    assert abs(split.cross_share) < 0.05
+    assert (split.cross.abs() < 0.1 * split.total).all()
+
+
+def test_a_curved_decoder_has_a_cross_term():
+    x = torch.full((4, 3), 9.0, dtype=torch.float64)
+    split = loss_split(lambda z: z**2, x, 0 * POINTS, SPREAD)
+    assert split.cross_share > 0.05
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": torch.zeros(3, 40)}, "need a row per sample"),
+        ({"variance": 0 * SPREAD}, "variance must be > 0"),
+        ({"draws": 0}, "draws must be at least 1"),
+    ],
+)
+def test_bad_parts_are_explained(change, message, unchecked_shapes):
+    given = {"x": torch.zeros(4, 40, dtype=torch.float64), "mean": POINTS, "variance": SPREAD} | change
+    with pytest.raises(InputError, match=message):
+        loss_split(lambda z: z @ M.T, **given)
+
+
+# theorems -------------------------------------------------------------------------------------
+
+
+def test_the_slope_of_the_optimum_is_minus_one_and_of_another_law_is_not():
+    norms = torch.rand(200, 5, generator=G) + 0.1
+    own = torch.rand(200, 1, generator=G) + 0.5  # a constant per sample does not matter
+    noise = torch.exp(0.1 * torch.randn(200, 5, generator=G))
+    found = inverse_square(own * noise / norms**2, norms)
+    assert found.low < -1 < found.high
+    assert found.r2 > 0.9
+    other = inverse_square(own * noise / norms, norms)
+    assert other.low > -1
+
+
+def test_neighbours_in_data_are_near_in_codes_that_follow_the_data():
+    x = torch.randn(300, 2, generator=G)
+    following = neighbour_distance(x, 5 * x)
+    shuffled = neighbour_distance(x, x[torch.randperm(300, generator=G)])
+    assert following.mean() < 0.2
+    assert shuffled.mean() == pytest.approx(0.9, abs=0.15)
+    torch.testing.assert_close(following, neighbour_distance(x, 0.1 * x))
+
+
+def test_repeated_samples_are_neighbours():
+    x = torch.tensor([[0.0], [0.0], [3.0]])
+    assert neighbour_distance(x, x)[:2].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: inverse_square(torch.ones(5, 1), torch.ones(5, 1)), "at least two latents"),
+        (lambda: inverse_square(torch.ones(5, 2), torch.zeros(5, 2)), "must be > 0"),
+        (lambda: inverse_square(torch.ones(5, 2), torch.ones(5, 2)), "all columns have one length"),
+        (lambda: neighbour_distance(torch.zeros(2, 2), torch.zeros(2, 2)), "at least three"),
+    ],
+)
+def test_what_cannot_be_told_is_explained(call, message, unchecked_shapes):
+    with pytest.raises(InputError, match=message):
+        call()

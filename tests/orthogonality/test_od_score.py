@@ -1,0 +1,180 @@
+"""Orthogonal columns score 0 in any scale, order and sign; parity with SciPy; laws by hypothesis; bad input."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import polar
+
+import vaescope as vs
+from vaescope.errors import InputError
+from vaescope.orthogonality import (
+    column_angles,
+    column_contrast,
+    gram_share,
+    nearest_orthonormal,
+    od_report,
+    od_score,
+)
+from vaescope.orthogonality.od_score import aligned
+
+seeds = st.integers(0, 10_000)
+
+
+def orthogonal_columns(rng, n, d, *, equal=False):
+    """Columns at right angles, of any lengths, in any order and sign."""
+    Q = np.linalg.qr(rng.normal(size=(n, d)))[0]
+    lengths = np.full(d, 10 ** rng.uniform(-3, 3)) if equal else 10 ** rng.uniform(-2, 2, d)
+    return Q * lengths * rng.choice([-1, 1], d)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds, st.integers(1, 7), st.integers(0, 20), st.booleans())
+def test_orthogonal_columns_score_zero(seed, d, more, equal):
+    rng = np.random.default_rng(seed)
+    M = orthogonal_columns(rng, d + more, d, equal=equal)
+    spoiled = M + 0.5 * np.abs(M).max() * rng.normal(size=M.shape)
+    scores = od_score([M, spoiled])
+    assert scores[0] < 1e-9
+    if d > 1:
+        assert scores[1] > 0.3
+        assert od_score([M])[0] == 0
+
+
+def test_as_published_orthogonal_columns_score_badly():
+    """Columns of rising length come out of a decomposition in the reverse order."""
+    M = np.diag([1.0, 2.0, 3.0])
+    spoiled = M + np.random.default_rng(0).normal(size=(3, 3))
+    assert od_score([M, spoiled])[0] == 0
+    assert od_score([M, spoiled], align=False)[0] > 0.3
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.integers(2, 6))
+def test_order_and_sign_of_columns_and_rotation_of_rows_do_not_matter(seed, d):
+    rng = np.random.default_rng(seed)
+    given_ = [rng.normal(size=(12, d)) * rng.uniform(0.5, 3, d) for _ in range(3)]
+    moved = []
+    for M in given_:
+        turn = np.linalg.qr(rng.normal(size=(12, 12)))[0]
+        moved.append(turn @ M[:, rng.permutation(d)] * rng.choice([-1, 1], d))
+    np.testing.assert_allclose(od_score(moved), od_score(given_), atol=1e-8)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.floats(1e-3, 1e3))
+def test_a_common_scale_does_not_matter(seed, scale):
+    rng = np.random.default_rng(seed)
+    given_ = rng.normal(size=(3, 8, 4))
+    np.testing.assert_allclose(od_score(scale * given_), od_score(given_), rtol=1e-7, atol=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.integers(1, 6))
+def test_alignment_keeps_the_product_and_brings_v_nearer_to_the_identity(seed, d):
+    M = torch.from_numpy(np.random.default_rng(seed).normal(size=(9, d)))
+    U, S, Vh = torch.linalg.svd(M, full_matrices=False)
+    newU, newS, newV, _ = aligned(U, S, Vh.mT)
+    torch.testing.assert_close(newU @ torch.diag(newS) @ newV.mT, M, rtol=1e-2, atol=1e-2)
+    identity = torch.eye(d, dtype=torch.float64)
+    assert (newV - identity).norm() <= (Vh.mT - identity).norm() + 1e-9
+
+
+def test_scores_rise_as_columns_lean():
+    rng = np.random.default_rng(0)
+    M = orthogonal_columns(rng, 30, 4)
+    lean = [np.eye(4) + share * rng.normal(size=(4, 4)) for share in (0.0, 0.05, 0.2, 0.8)]
+    report = od_report([M / np.linalg.norm(M, axis=0) * [1, 2, 3, 4] @ mix for mix in lean])
+    assert (np.diff(report.scores) > 0).all()
+    assert (np.diff(report.contrast) > 0).all()
+    assert (np.diff(report.gram_share) > 0).all()
+
+
+def test_random_directions_score_their_null():
+    rng = np.random.default_rng(0)
+    lengths = np.array([1.0, 2.0, 3.0, 4.0])
+    drawn = rng.normal(size=(60, 10, 4))
+    drawn = drawn / np.linalg.norm(drawn, axis=1, keepdims=True) * lengths
+    report = od_report(drawn)
+    assert report.scores.mean() == pytest.approx(report.null.mean(), rel=0.1)
+    assert od_score([orthogonal_columns(rng, 10, 4), *drawn])[0] < 0.01 < report.null.min()
+
+
+def test_coinciding_values_are_warned_of():
+    report = od_report([2 * np.eye(3), np.diag([1.0, 2.0, 3.0])])
+    assert report.warnings == [
+        "matrix 0 has singular values that coincide: its V is not determined, read the contrast."
+    ]
+    assert report.scores.tolist() == [0, 0]
+
+
+def test_ten_thousand_rows():
+    """No n x n matrix: that would be 800 MB here."""
+    rng = np.random.default_rng(0)
+    report = od_report(rng.normal(size=(2, 10_000, 5)) * np.arange(1, 6))
+    assert report.scores.shape == (2,)
+    assert nearest_orthonormal(rng.normal(size=(10_000, 5))).shape == (10_000, 5)
+
+
+# matrices -------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, st.integers(1, 6))
+def test_the_nearest_orthonormal_matrix_is_the_polar_factor(seed, d):
+    M = np.random.default_rng(seed).normal(size=(8, d))
+    nearest = nearest_orthonormal(M)
+    np.testing.assert_allclose(nearest, polar(M)[0], atol=1e-8)
+    other = np.linalg.qr(np.random.default_rng(seed + 1).normal(size=(8, d)))[0]
+    assert np.linalg.norm(M - nearest) <= np.linalg.norm(M - other) + 1e-9
+
+
+def test_neither_the_printed_exponent_nor_an_elementwise_root_is_nearest():
+    M = np.random.default_rng(0).normal(size=(6, 3))
+    values, vectors = np.linalg.eigh(M.T @ M)
+    printed = M @ (vectors * np.sqrt(values)) @ vectors.T
+    assert not np.allclose(printed.T @ printed, np.eye(3))
+    nearest = nearest_orthonormal(torch.from_numpy(M))
+    torch.testing.assert_close(nearest.T @ nearest, torch.eye(3, dtype=torch.float64))
+
+
+def test_batches_and_dtypes_are_kept():
+    M = torch.randn(4, 5, 7, 3)
+    assert nearest_orthonormal(M).shape == M.shape
+    assert nearest_orthonormal(M).dtype == torch.float32
+    assert column_contrast(M).shape == gram_share(M).shape == (4, 5)
+
+
+def test_the_contrast_of_a_matrix_is_that_of_the_theory():
+    M = torch.randn(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wanted = vs.theory.ima_contrast(lambda z: z @ M.T, torch.zeros(1, 4, dtype=torch.float64))
+    torch.testing.assert_close(column_contrast(M), wanted[0])
+    assert column_contrast([[1.0, 2.0], [1.0, 2.0]]) == torch.inf
+    assert column_contrast([[1.0, 0.0], [1.0, 0.0]]) == torch.inf
+
+
+def test_angles():
+    angles = column_angles([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    assert angles[0, 1] == pytest.approx(45)
+    assert angles[0, 0] == pytest.approx(0, abs=1e-5)
+    assert angles[0, 2].isnan()
+    assert gram_share([[5.0], [1.0]]) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: od_score(np.eye(3)), "compares matrices: give a list of them"),
+        (lambda: od_score([]), "needs a list of matrices"),
+        (lambda: od_score(3.0), "needs a list of matrices"),
+        (lambda: od_score([np.ones((2, 3))]), "matrix 0 needs at least as many rows as columns.*is it transposed"),
+        (lambda: od_score([np.full((3, 2), np.nan)]), "matrix 0 must be finite"),
+        (lambda: od_score([np.ones((2, 3, 2))]), r"a list of matrices \(n, d\)"),
+        (lambda: nearest_orthonormal(np.ones(3)), r"must have rows and columns, shape \(..., n, d\), got \(3,\)"),
+        (lambda: gram_share("abc"), "must be an array of numbers, got str"),
+    ],
+)
+def test_bad_input_is_explained(call, message, unchecked_shapes):
+    with pytest.raises(InputError, match=message):
+        call()
