@@ -59,7 +59,7 @@ def column_contrast(M: object) -> Float[Tensor, "*batch"]:
     singular = torch.linalg.svdvals(normalised)
     rounding = torch.finfo(torch.float64).eps * max(normalised.shape[-2:])
     lost = -torch.where(singular > rounding, singular.log(), -torch.inf).sum(-1)
-    return torch.where((norms > 0).all(-1), lost.clamp(min=0), torch.inf)
+    return torch.where((norms > 0).all(-1), lost.clamp(min=0).abs(), torch.inf)
 
 
 def gram_share(M: object) -> Float[Tensor, "*batch"]:
