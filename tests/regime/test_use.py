@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numpy.lib.format import open_memmap
 
 import vaescope as vs
 from vaescope.errors import InputError
@@ -278,26 +280,26 @@ def test_a_model_that_uses_all_its_latents_may_be_too_narrow():
 
 ON_DISK = """
 import resource, sys
-import numpy as np
-from numpy.lib.format import open_memmap
 from vaescope.regime import classify
-folder, rows, latents = sys.argv[1], 1_000_000, 32
-rng = np.random.default_rng(0)
-for name in ("mean", "variance"):
-    out = open_memmap(f"{folder}/{name}.npy", mode="w+", dtype=np.float32, shape=(rows, latents))
-    for first in range(0, rows, 50_000):
-        active = np.arange(latents) < 8
-        noise = rng.standard_normal((50_000, latents), dtype=np.float32)
-        values = np.where(active, noise, 0.01 * noise) if name == "mean" else np.where(active, 0.02, 1.0)
-        out[first : first + 50_000] = values
-    del out
-regime = classify(f"{folder}/mean.npy", f"{folder}/variance.npy")
-assert regime.samples == rows
+regime = classify(f"{sys.argv[1]}/mean.npy", f"{sys.argv[1]}/variance.npy")
+assert regime.samples == 1_000_000
 print(len(regime.active), len(regime.passive), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
 
+def on_disk(folder: Path, rows: int, latents: int) -> None:
+    """Posteriors of eight active latents and many passive ones, written a part at a time."""
+    rng, active = np.random.default_rng(0), np.arange(latents) < 8
+    for name in ("mean", "variance"):
+        out = open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.float32, shape=(rows, latents))
+        for first in range(0, rows, 50_000):
+            noise = rng.standard_normal((50_000, latents), dtype=np.float32)
+            values = np.where(active, noise, 0.01 * noise) if name == "mean" else np.where(active, 0.02, 1.0)
+            out[first : first + 50_000] = values
+
+
 def test_a_million_posteriors_are_judged_from_disk_in_one_pass(tmp_path):
+    on_disk(tmp_path, 1_000_000, 32)
     done = subprocess.run([sys.executable, "-c", ON_DISK, str(tmp_path)], capture_output=True, text=True, check=True)
     active, passive, megabytes = map(int, done.stdout.split())
     assert (active, passive) == (8, 24)

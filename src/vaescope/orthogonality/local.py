@@ -20,10 +20,10 @@ from vaescope.theory.derivatives import Decoder, decode_flat
 
 HELD_OUT = 0.3  # the share of draws on which errors are measured
 STEPS = 12  # of Levenberg–Marquardt, at most
-OUTPUTS_AT_ONCE = 1024  # so that what a step touches stays in the cache
+OUTPUTS_AT_ONCE = 512  # so that what a step touches stays in the cache
 SATURATION = 1.2  # the scale starts at so many times the largest output: as bent as the draws allow
 STRAIGHT = 100.0  # and with so many times it tanh is a straight line, which is kept where nothing bent is better
-SETTLED = 1e-3  # a relative gain below this ends an output's steps
+SETTLED = 1e-2  # a relative gain below this ends an output's steps
 NUMBERS_AT_ONCE = 2**24  # decoded at once
 Guess = tuple[Tensor, Tensor, Tensor]  # weights, scale and offset of every output
 

@@ -13,7 +13,7 @@ from torch import Tensor, bfloat16
 from vaescope.data.files.arrays import mapped
 from vaescope.errors import InputError
 
-NUMBERS_AT_ONCE = 2**21  # of every array: 16 MB as float64
+NUMBERS_AT_ONCE = 2**19  # of every array: 4 MB as float64
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
