@@ -62,7 +62,9 @@ class Train:
     precision: float | None = None
     """γ² = 1 / decoder variance [default: its maximum-likelihood value]."""
     beta: float = 1.0
-    """Weight of the KL divergence."""
+    """Weight of the KL divergence, or of the objective's own penalty."""
+    objective: str = "beta"
+    """beta (the ELBO where --beta is 1), beta-tc, factor, dip-1, dip-2 or capacity."""
     likelihood: str = "gaussian"
     """gaussian or bernoulli."""
     network: str = "auto"
@@ -198,6 +200,7 @@ def _train(command: Train) -> int:
         latent_dim=command.latent_dim,
         precision="optimal" if command.precision is None else command.precision,
         beta=command.beta,
+        objective=command.objective,
         likelihood=command.likelihood,
         network=command.network,
         seeds=range(command.seeds),

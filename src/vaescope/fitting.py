@@ -22,6 +22,8 @@ from vaescope.models import VAE, ConvVAE, Member
 from vaescope.models.conditional import auxiliary as as_auxiliary
 from vaescope.models.conditional import auxiliary_width
 from vaescope.models.describe import describe
+from vaescope.objectives import Objective, beta_elbo, named
+from vaescope.objectives import describe as describe_objective
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import keep_members, trained_together
 from vaescope.training import Live, MemberSpec, Monitor, TrainSettings, train
@@ -54,6 +56,7 @@ def fit(
     latent_dim: int,
     precision: float | str | Sequence[float] = "optimal",
     beta: float = 1.0,
+    objective: str | Objective = "beta",
     prior: Prior | None = None,
     auxiliary: object | None = None,
     prior_mean: str = "fixed",
@@ -76,6 +79,9 @@ def fit(
     gradient, or `"optimal"`, its maximum-likelihood value. Losses sum over the numbers of x and are in nats.
     `model="ivae"` is an identifiable VAE: `auxiliary` is its u, labels 0, 1, … or columns of numbers (scale them near
     one), the variance of p(z|u) is learned, and its mean too where `prior_mean` is `"learned"`.
+    `objective` is the β-ELBO, or by name `"beta-tc"`, `"factor"`, `"dip-1"`, `"dip-2"` or `"capacity"`, or one of
+    `vs.objectives` with settings of your own; each weighs its penalty by `beta`, which β = 1 leaves out of the
+    β-TCVAE and the FactorVAE.
     With `out` members are kept in a run folder as they finish, and the same call again trains only the rest.
 
     >>> x = torch.randn(200, 3)
@@ -103,9 +109,9 @@ def fit(
     rows = torch.cat([data.x.float(), u], dim=1) if model == "ivae" else data.x.float()
     data = replace(data, x=rows)
     if monitor is not None:
-        return _fitted(vae, data, specs, settings, monitor, out)
+        return _fitted(vae, data, specs, settings, objective, monitor, out)
     with Live("fit") as live:
-        return _fitted(vae, data, specs, settings, live, out)
+        return _fitted(vae, data, specs, settings, objective, live, out)
 
 
 def _auxiliary(model: str, u: object | None, samples: int) -> Tensor:
@@ -161,29 +167,40 @@ def _fitted(
     data: Dataset,
     specs: Sequence[MemberSpec],
     settings: TrainSettings,
+    objective: str | Objective,
     monitor: Monitor,
     out: str | Path | None,
 ) -> Fit:
     order = torch.randperm(len(data), generator=randomness.generator(0, "split"))
     parts = split(data.x[order], fractions=(0.8, 0.2))
     stacked = parts.train.unsqueeze(0), parts.validation.unsqueeze(0)
+    goal = _objective(objective, vae, settings, len(parts.train))
     if out is None:
-        return Fit(train(vae, *stacked, specs, settings, monitor=monitor))
-    run = RunFolder(Path(out), _config(vae, data, settings))
+        return Fit(train(vae, *stacked, specs, settings, objective=goal, monitor=monitor))
+    run = RunFolder(Path(out), _config(vae, data, settings, goal))
     cells = [_cell(spec) for spec in specs]
     missing = [spec for spec, cell in zip(specs, cells, strict=True) if not run.has_weights(cell)]
     for group in trained_together(vae, missing):
-        members = train(vae, *stacked, group, settings, monitor=monitor, keeper=run.unfinished_state)
+        members = train(vae, *stacked, group, settings, objective=goal, monitor=monitor, keeper=run.unfinished_state)
         mine = [_cell(spec) for spec in group]
         keep_members(run, mine, members)
         run.add([cell | member.summary() for cell, member in zip(mine, members, strict=True)], mine)
     return Fit([_kept(run, vae, spec) for spec in specs], run.path)
 
 
-def _config(vae: VAE, data: Dataset, settings: TrainSettings) -> dict[str, Any]:
+def _objective(objective: str | Objective, vae: VAE, settings: TrainSettings, samples: int) -> Objective:
+    if not isinstance(objective, str):
+        return objective
+    steps = settings.epochs * (samples // min(settings.batch_size, samples))
+    return named(objective, samples=samples, latent_dim=vae.latent_dim, steps=steps)
+
+
+def _config(vae: VAE, data: Dataset, settings: TrainSettings, objective: Objective) -> dict[str, Any]:
     """What a run folder is tied to: the model, how it is trained, and the data themselves."""
     digest = hashlib.sha256(data.x.contiguous().numpy().tobytes()).hexdigest()[:16]
     about = {"data": data.name, "samples": len(data), "digest": digest, "model": describe(vae)}
+    if objective is not beta_elbo:
+        about["objective"] = describe_objective(objective)
     plain = {name: value for name, value in asdict(settings).items() if name != "device"}
     return {"experiment": "fit", "profile": "own", "settings": about | plain}
 

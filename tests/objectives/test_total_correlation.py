@@ -11,7 +11,7 @@ import vaescope as vs
 from vaescope.errors import InputError
 from vaescope.models import VAE
 from vaescope.models.vae import Terms
-from vaescope.objectives import beta_elbo, beta_tc, capacity, decompose, decomposition, dip
+from vaescope.objectives import DIP, BetaTC, Capacity, Factor, beta_elbo, decompose, decomposition
 from vaescope.objectives.total_correlation import log_weights
 from vaescope.training import MemberSpec, Silent, TrainSettings, train
 
@@ -152,8 +152,8 @@ def terms_of(members: int = 2, batch: int = 6) -> Terms:
 def test_beta_of_one_is_the_negative_elbo():
     terms = terms_of()
     ones = torch.ones(2)
-    torch.testing.assert_close(beta_tc(100)(terms, ones), beta_elbo(terms, ones))
-    torch.testing.assert_close(dip(off_diagonal=0.0, diagonal=0.0)(terms, ones), beta_elbo(terms, ones))
+    torch.testing.assert_close(BetaTC(100)(terms, ones), beta_elbo(terms, ones))
+    torch.testing.assert_close(DIP(off_diagonal=0.0, diagonal=0.0)(terms, ones), beta_elbo(terms, ones))
 
 
 def test_beta_weighs_the_total_correlation():
@@ -162,22 +162,22 @@ def test_beta_weighs_the_total_correlation():
     parts = decompose(terms.posterior.mean, terms.posterior.variance, terms.u, torch.zeros_like(terms.u), weights)
     beta = torch.tensor([6.0, 3.0])
     wanted = beta_elbo(terms, torch.ones(2)) + (beta - 1) * parts.total_correlation.mean(-1)
-    torch.testing.assert_close(beta_tc(100)(terms, beta), wanted)
+    torch.testing.assert_close(BetaTC(100)(terms, beta), wanted)
 
 
 def test_both_samplings_have_the_same_gradient_direction_up_to_the_own_weight():
     """At the full batch stratified weights are equal, and equal weights differ by a constant alone."""
     terms, beta = terms_of(batch=6), torch.full((2,), 4.0)
-    apart = beta_tc(6, "weighted")(terms, beta) - beta_tc(6, "stratified")(terms, beta)
+    apart = BetaTC(6, "weighted")(terms, beta) - BetaTC(6, "stratified")(terms, beta)
     torch.testing.assert_close(apart, torch.full((2,), 3 * math.log(6)))  # (β - 1)(d - 1) log N
 
 
 def test_the_capacity_draws_the_kl_to_itself():
     terms, beta = terms_of(), torch.full((2,), 10.0)
     mean = terms.kl.mean(-1)
-    held = capacity(float(mean[0]))(terms, beta)
+    held = Capacity(float(mean[0]))(terms, beta)
     torch.testing.assert_close(held[0], -terms.log_likelihood.mean(-1)[0])
-    assert (capacity(50.0)(terms, beta) > held).all()
+    assert (Capacity(50.0)(terms, beta) > held).all()
 
 
 def test_dip_penalties_in_numbers():
@@ -186,11 +186,13 @@ def test_dip_penalties_in_numbers():
     zero = torch.zeros(1, 2)
     terms = Terms(zero, zero, zero, posterior, mean)
     # covariance [[1, 2], [2, 4]]: off-diagonal 2·4, diagonal 0 + 9; with 0.5 on the diagonal 0.25 + 12.25
-    assert float(dip(kind=1, off_diagonal=1.0, diagonal=1.0)(terms, torch.ones(1))) == pytest.approx(17)
-    assert float(dip(kind=2, off_diagonal=1.0, diagonal=1.0)(terms, torch.ones(1))) == pytest.approx(20.5)
+    assert float(DIP(kind=1, off_diagonal=1.0, diagonal=1.0)(terms, torch.ones(1))) == pytest.approx(17)
+    assert float(DIP(kind=2, off_diagonal=1.0, diagonal=1.0)(terms, torch.ones(1))) == pytest.approx(20.5)
 
 
-@pytest.mark.parametrize("objective", [beta_tc(200), beta_tc(200, "weighted"), dip(), capacity(2.0)])
+@pytest.mark.parametrize(
+    "objective", [BetaTC(200), BetaTC(200, "weighted"), DIP(), Capacity(2.0), Capacity(2.0, steps=6), Factor(2)]
+)
 def test_stacks_train_with_any_of_them(objective):
     """And a member does not depend on the others."""
     x = torch.randn(1, 200, 3)
@@ -207,9 +209,9 @@ def test_stacks_train_with_any_of_them(objective):
     [
         (lambda: log_weights(3, 9, "other"), "sampling must be one of stratified, weighted"),
         (lambda: log_weights(10, 9, "weighted"), "a batch of 10 cannot be drawn from 9 samples"),
-        (lambda: capacity(-1.0), "must be >= 0 nats"),
-        (lambda: dip(kind=3), "must be 1 or 2"),
-        (lambda: dip(diagonal=-1.0), "must be >= 0"),
+        (lambda: Capacity(-1.0), "must be >= 0 nats"),
+        (lambda: DIP(kind=3), "must be 1 or 2"),
+        (lambda: DIP(diagonal=-1.0), "must be >= 0"),
         (lambda: decomposition(MEAN, -VARIANCE), "variances > 0"),
     ],
 )
@@ -222,4 +224,4 @@ def test_a_full_posterior_is_refused_by_the_total_correlation():
     model = VAE(3, 2, posterior="full")
     terms = model.terms(model.init([0]), torch.randn(1, 4, 3), torch.randn(1, 4, 2), torch.ones(1))
     with pytest.raises(InputError, match="needs a diagonal posterior"):
-        beta_tc(10)(terms, torch.ones(1))
+        BetaTC(10)(terms, torch.ones(1))

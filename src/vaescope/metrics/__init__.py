@@ -3,6 +3,7 @@
 `evaluate` gives all of them as one table; docs/concepts/metrics.md says which answers which question.
 """
 
+from vaescope.metrics.aggregated import AggregatedMIG, aggregated_mig
 from vaescope.metrics.amari import amari, amari_distance
 from vaescope.metrics.dci import DCI, dci
 from vaescope.metrics.evaluate import Evaluation, evaluate
@@ -21,11 +22,13 @@ from vaescope.metrics.stability import Stability, stability, udr
 __all__ = [
     "DCI",
     "MCC",
+    "AggregatedMIG",
     "Evaluation",
     "InfoMEC",
     "ModularityExplicitness",
     "Score",
     "Stability",
+    "aggregated_mig",
     "amari",
     "amari_distance",
     "beta_vae_score",

@@ -46,6 +46,8 @@ class Terms(NamedTuple):
     posterior: Posterior | None = None
     u: Float[Tensor, "E B d"] | None = None
     """The draw of the latents, in their unbounded coordinate."""
+    step: Float[Tensor, ""] | None = None
+    """Of training, counted from 1; nothing outside of it."""
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.errors import InputError
+from vaescope.models.mlp import Params
 from vaescope.models.vae import Terms
 
 Objective = Callable[[Terms, Tensor], Tensor]
+
+
+@runtime_checkable
+class WithNetwork(Protocol):
+    """An objective with a network of its own, trained beside the model."""
+
+    def init(self, seeds: Sequence[int]) -> dict[str, Tensor]:
+        """Fresh weights, under names that no model has."""
+
+    def at(self, params: Params) -> Objective:
+        """The objective with these weights."""
+
+
+def at(objective: Objective, params: Params) -> Objective:
+    """The objective with its own weights, if it has any, taken from those of a stack."""
+    return objective.at(params) if isinstance(objective, WithNetwork) else objective
+
+
+def describe(objective: Objective) -> str:
+    """An objective in words that are the same in every process.
+
+    >>> describe(beta_elbo), describe(Capacity(5.0))
+    ('beta_elbo', 'Capacity(nats=5.0, steps=0)')
+    """
+    return getattr(objective, "__qualname__", None) or repr(objective)
 
 
 def beta_elbo(terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
@@ -26,15 +54,23 @@ def elbo(terms: Terms) -> Float[Tensor, " E"]:
     return (terms.log_likelihood - terms.kl).mean(-1)
 
 
-def capacity(nats: float) -> Objective:
+@dataclass(frozen=True)
+class Capacity:
     """-E log p(x|z) + β |KL - C|: the mean KL is drawn to C nats (Burgess et al. 2018, Eq. 8).
 
-    The paper raises C along training; train in stages, each from the weights of the one before.
+    C rises linearly from 0 to `nats` over the first `steps` steps. Where no step is known, as in validation, it is
+    `nats`.
     """
-    if not nats >= 0:
-        raise InputError(f"a capacity must be >= 0 nats, got {nats}.")
 
-    def objective(terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
-        return beta * (terms.kl.mean(-1) - nats).abs() - terms.log_likelihood.mean(-1)
+    nats: float
+    steps: int = 0
 
-    return objective
+    def __post_init__(self) -> None:
+        if not self.nats >= 0:
+            raise InputError(f"a capacity must be >= 0 nats, got {self.nats}.")
+        if self.steps < 0:
+            raise InputError(f"steps over which a capacity rises must be >= 0, got {self.steps}.")
+
+    def __call__(self, terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
+        share = 1.0 if terms.step is None else (terms.step / max(self.steps, 1)).clamp(max=1)
+        return beta * (terms.kl.mean(-1) - share * self.nats).abs() - terms.log_likelihood.mean(-1)

@@ -18,6 +18,7 @@ The logarithm of an unbiased estimate is still too small on average, by less the
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -28,7 +29,6 @@ from vaescope import randomness
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.errors import InputError
 from vaescope.models.vae import Terms
-from vaescope.objectives.elbo import Objective
 
 SAMPLINGS = ("stratified", "weighted")
 LOG_2PI = math.log(2 * math.pi)
@@ -77,23 +77,28 @@ def decompose(
     return Parts(own - joint, joint - marginal, marginal - log_prior.sum(-1))
 
 
-def beta_tc(samples: int, sampling: str = "stratified") -> Objective:
+@dataclass(frozen=True)
+class BetaTC:
     """-(ELBO) + (β - 1) total correlation, the KL itself in closed form (Chen et al. 2018, Eq. 4).
 
     `samples` is the size of the training set; β = 1 is the negative ELBO exactly.
     """
 
-    def objective(terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
+    samples: int
+    sampling: str = "stratified"
+
+    def __post_init__(self) -> None:
+        log_weights(1, self.samples, self.sampling)
+
+    def __call__(self, terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
         posterior = terms.posterior
         if not isinstance(posterior, DiagonalGaussian) or terms.u is None:
             raise InputError("the β-TCVAE needs a diagonal posterior.")
         batch = terms.u.shape[-2]  # validation may come in larger batches than there are training samples
-        weights = log_weights(batch, max(samples, batch), sampling).to(terms.u)
+        weights = log_weights(batch, max(self.samples, batch), self.sampling).to(terms.u)
         parts = decompose(posterior.mean, posterior.variance, terms.u, torch.zeros_like(terms.u), weights)
         loss = terms.kl - terms.log_likelihood + (beta.unsqueeze(-1) - 1) * parts.total_correlation
         return loss.mean(-1)
-
-    return objective
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from vaescope.orthogonality.local import LocalFit, local_fit
 from vaescope.orthogonality.matrices import column_angles, column_contrast, gram_share, nearest_orthonormal
 from vaescope.orthogonality.od_score import ODReport, od_report, od_score
+from vaescope.orthogonality.principal_axes import PrincipalAxes
 from vaescope.orthogonality.split import LossSplit, loss_split
 from vaescope.orthogonality.theorems import InverseSquare, inverse_square, neighbour_distance
 
@@ -11,6 +12,7 @@ __all__ = [
     "LocalFit",
     "LossSplit",
     "ODReport",
+    "PrincipalAxes",
     "column_angles",
     "column_contrast",
     "gram_share",

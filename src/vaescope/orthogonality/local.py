@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +21,7 @@ from vaescope.theory.derivatives import Decoder, decode_flat
 
 HELD_OUT = 0.3  # the share of draws on which errors are measured
 STEPS = 12  # of Levenberg–Marquardt, at most
-OUTPUTS_AT_ONCE = 512  # so that what a step touches stays in the cache
+OUTPUTS_AT_ONCE = 2048  # in a cache that cores share
 SATURATION = 1.2  # the scale starts at so many times the largest output: as bent as the draws allow
 STRAIGHT = 100.0  # and with so many times it tanh is a straight line, which is kept where nothing bent is better
 SETTLED = 1e-2  # a relative gain below this ends an output's steps
@@ -98,66 +99,98 @@ def _deltas(
 def _fit_point(epsilon: Float[Tensor, "R d"], delta: Float[Tensor, "R n"]) -> tuple[Tensor, ...]:
     """In units of the posterior's deviations, so that latents of any width are alike to the solver."""
     width = epsilon.std(0)
-    inputs = torch.cat([epsilon / width, torch.ones_like(epsilon[:, :1])], dim=1)
+    inputs = torch.cat([epsilon / width, torch.ones_like(epsilon[:, :1])], dim=1).mT.contiguous()
     kept = round(len(epsilon) * (1 - HELD_OUT))
-    fitted = [_fit_outputs(inputs, part, kept) for part in delta.mT.split(OUTPUTS_AT_ONCE)]
-    matrices, totals = zip(*fitted, strict=True)
-    linear, matrix, slope = (torch.cat(column) / width for column in zip(*matrices, strict=True))
-    return (linear, matrix, slope, *torch.stack(totals).sum(0))
+    draws = Draws.of(inputs[:, :kept])
+    target = delta.mT.contiguous()
+    Q, R = torch.linalg.qr(draws.columns)
+    linear = torch.linalg.solve_triangular(R.mT, target[:, :kept] @ Q, upper=False, left=False)
+    parts = zip(linear.split(OUTPUTS_AT_ONCE), target.split(OUTPUTS_AT_ONCE), strict=True)
+    fitted = [_fit_outputs(draws, inputs[:, kept:], rows[:, :kept], rows[:, kept:], start) for start, rows in parts]
+    matrix, slope, totals = zip(*fitted, strict=True)
+    matrices = (linear[:, :-1], torch.cat(matrix), torch.cat(slope))
+    return (*(M / width for M in matrices), *torch.stack(totals).sum(0))
 
 
 def _fit_outputs(
-    inputs: Float[Tensor, "R i"], target: Float[Tensor, "o R"], kept: int
-) -> tuple[tuple[Tensor, Tensor, Tensor], Float[Tensor, " 5"]]:
-    """Both fits of some outputs: their matrices, and five sums over held-out draws."""
-    seen, unseen, truth = inputs[:kept], inputs[kept:], target[:, kept:]
-    linear = torch.linalg.lstsq(seen, target[:, :kept].mT).solution.mT
-    weights, scale, offset = _levenberg_marquardt(seen, target[:, :kept], linear)
-    straight = linear @ unseen.mT
-    bent = scale * torch.tanh(weights @ unseen.mT) + offset
-    sums = torch.stack([(straight - truth), (bent - truth), truth, straight, bent]).square().sum((1, 2))
-    bend = 1 - torch.tanh(weights[:, -1:]) ** 2
+    draws: Draws,
+    unseen: Float[Tensor, "i T"],
+    target: Float[Tensor, "o R"],
+    truth: Float[Tensor, "o T"],
+    linear: Float[Tensor, "o i"],
+) -> tuple[Float[Tensor, "o d"], Float[Tensor, "o d"], Float[Tensor, " 5"]]:
+    """The non-linear fit of some outputs: its matrix and slope, and five sums over held-out draws."""
+    weights, scale, offset = _levenberg_marquardt(draws, target, linear)
+    straight = linear @ unseen
+    bent = scale * torch.tanh(weights @ unseen) + offset
+    sums = torch.stack([square_sum(t) for t in (straight - truth, bent - truth, truth, straight, bent)])
     matrix = scale * weights[:, :-1]
-    return (linear[:, :-1], matrix, bend * matrix), sums / truth.shape[1]
+    return matrix, (1 - torch.tanh(weights[:, -1:]) ** 2) * matrix, sums / truth.shape[1]
 
 
-def _levenberg_marquardt(
-    inputs: Float[Tensor, "R i"], target: Float[Tensor, "o R"], linear: Float[Tensor, "o i"]
-) -> tuple[Float[Tensor, "o i"], Float[Tensor, "o 1"], Float[Tensor, "o 1"]]:
-    """a tanh(W x) + c for every output by itself: all normal equations of a step are four matrix products."""
+def square_sum(t: Tensor) -> Tensor:
+    return torch.linalg.vecdot(t, t).sum()
+
+
+class Draws(NamedTuple):
+    """Inputs (with a row of ones last) and their products in pairs, as matrix products want them."""
+
+    inputs: Float[Tensor, "i R"]
+    columns: Float[Tensor, "R i"]
+    outer: Float[Tensor, "R t"]
+    places: Int[Tensor, " p2"]
+    """Where every number of the normal matrix stands among those that a step computes."""
+
+    @classmethod
+    def of(cls, inputs: Float[Tensor, "i R"]) -> Draws:
+        i, columns = len(inputs), inputs.mT.contiguous()
+        first, second = torch.triu_indices(i, i, device=inputs.device)
+        places = torch.empty(i + 2, i + 2, dtype=torch.long, device=inputs.device)
+        every = torch.arange(len(first) + 2 * i + 3, device=inputs.device)
+        pairs, scales, offsets, corner = every.split([len(first), i, i, 3])
+        places[first, second] = places[second, first] = pairs
+        places[i, :i] = places[:i, i] = scales
+        places[i + 1, :i] = places[:i, i + 1] = offsets
+        places[i:, i:] = corner[torch.tensor([[0, 1], [1, 2]])]
+        return cls(inputs.contiguous(), columns, columns[:, first] * columns[:, second], places.flatten())
+
+
+def _levenberg_marquardt(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "o i"]) -> Guess:
+    """a tanh(W x) + c for every output by itself: all normal equations of a step are three matrix products.
+
+    What costs is passing over o x R numbers, so outputs that are settled leave, and few passes are made.
+    """
     unit = target.abs().amax(1, keepdim=True).clamp(min=torch.finfo(target.dtype).tiny ** 0.5)
     target, linear = target / unit, linear / unit  # so that the size of an output does not matter
-    best, straight = _start(linear, SATURATION), _start(linear, STRAIGHT)
-    current: Guess
-    error = torch.full_like(unit, torch.inf)
-    rows, upper = torch.arange(len(unit)), torch.triu_indices(inputs.shape[1], inputs.shape[1])
-    outer = inputs[:, upper[0]] * inputs[:, upper[1]]
-    current, damping = best, torch.full_like(unit, 1e-3)
-    bent, residual, now = _state(inputs, target, *current)
+    straight = _start(linear, STRAIGHT)
+    straight_error = _state(draws, target, straight)[2]
+    current = _start(linear, SATURATION)
+    best, error = [t.clone() for t in current], torch.full_like(unit, torch.inf)
+    rows, damping = torch.arange(len(unit), device=unit.device), torch.full_like(unit, 1e-3)
+    bent, residual, now = _state(draws, target, current)
     for _ in range(STEPS):
-        step = _step(inputs, outer, upper, bent, residual, current[1], damping)
+        step = _step(draws, bent, residual, current[1], damping)
         trial = (current[0] + step[:, :-2], current[1] + step[:, -2:-1], current[2] + step[:, -1:])
-        found = _state(inputs, target[rows], *trial)
+        found = _state(draws, target, trial)
         better = found[2] < now
         going = (~better | (found[2] < (1 - SETTLED) * now)).squeeze(1)
         damping = torch.where(better, damping * 0.1, damping * 10).clamp(1e-9, 1e9)
-        before = (*current, bent, residual, now)
-        after = [torch.where(better, new, old) for new, old in zip((*trial, *found), before, strict=True)]
-        current, (bent, residual, now) = (after[0], after[1], after[2]), after[3:]
-        best = tuple(old.index_copy(0, rows, new) for old, new in zip(best, current, strict=True))  # type: ignore[assignment]
-        error = error.index_copy(0, rows, now)
+        refused = (~better).squeeze(1).nonzero().squeeze(1)
+        for new, old in zip((*trial, *found), (*current, bent, residual, now), strict=True):
+            new[refused] = old[refused]
+        current, (bent, residual, now) = trial, found
+        for kept, new in zip((*best, error), (*current, now), strict=True):
+            kept[rows] = new
         if not bool(going.any()):
             break
-        if int(going.sum()) < 0.9 * len(rows):  # taking rows out costs a little itself
-            rows, damping, bent, residual, now = (t[going] for t in (rows, damping, bent, residual, now))
-            current = _picked(current, going)
-    unbent = _state(inputs, target, *straight)[2] < error
+        if int(going.sum()) < 0.8 * len(rows):  # taking rows out is a pass itself
+            rows, damping, bent, residual, now, target = (
+                t[going] for t in (rows, damping, bent, residual, now, target)
+            )
+            current = (current[0][going], current[1][going], current[2][going])
+    unbent = straight_error < error
     weights, scale, offset = (torch.where(unbent, s, b) for s, b in zip(straight, best, strict=True))
     return weights, scale * unit, offset * unit
-
-
-def _picked(guess: Guess, rows: Tensor) -> Guess:
-    return guess[0][rows], guess[1][rows], guess[2][rows]
 
 
 def _start(linear: Float[Tensor, "o i"], times: float) -> Guess:
@@ -168,37 +201,37 @@ def _start(linear: Float[Tensor, "o i"], times: float) -> Guess:
 
 
 def _state(
-    inputs: Tensor, target: Tensor, weights: Tensor, scale: Tensor, offset: Tensor
+    draws: Draws, target: Float[Tensor, "o R"], guess: Guess
 ) -> tuple[Float[Tensor, "o R"], Float[Tensor, "o R"], Float[Tensor, "o 1"]]:
     """tanh, what is left to explain, and its mean square."""
-    bent = torch.tanh(weights @ inputs.mT)
-    residual = target - scale * bent - offset
-    return bent, residual, residual.square().mean(1, keepdim=True)
+    weights, scale, offset = guess
+    bent = (weights @ draws.inputs).tanh_()
+    residual = torch.addcmul(target, scale, bent, value=-1).sub_(offset)
+    return bent, residual, torch.linalg.vecdot(residual, residual).unsqueeze(1) / residual.shape[1]
 
 
 def _step(
-    inputs: Float[Tensor, "R i"],
-    outer: Float[Tensor, "R t"],
-    upper: Int[Tensor, "2 t"],
+    draws: Draws,
     bent: Float[Tensor, "o R"],
     residual: Float[Tensor, "o R"],
     scale: Float[Tensor, "o 1"],
     damping: Float[Tensor, "o 1"],
 ) -> Float[Tensor, "o p"]:
-    """The damped Gauss–Newton step of weights, scale and offset."""
-    i, count = inputs.shape[1], inputs.shape[0]
-    slope = scale * (1 - bent * bent)
-    H = inputs.new_empty(len(bent), i + 2, i + 2)
-    H[:, upper[0], upper[1]] = H[:, upper[1], upper[0]] = slope * slope @ outer
-    H[:, i, :i] = H[:, :i, i] = (slope * bent) @ inputs
-    H[:, i + 1, :i] = H[:, :i, i + 1] = slope @ inputs
-    H[:, i, i] = (bent * bent).sum(1)
-    H[:, i, i + 1] = H[:, i + 1, i] = bent.sum(1)
-    H[:, i + 1, i + 1] = count
-    gradient = torch.cat(
-        [(slope * residual) @ inputs, (bent * residual).sum(1, keepdim=True), residual.sum(1, keepdim=True)], dim=1
-    )
+    """The damped Gauss–Newton step of weights, scale and offset; tanh' = 1 - tanh²."""
+    i, count = draws.inputs.shape
+    slope = torch.addcmul(torch.ones((), dtype=bent.dtype, device=bent.device), bent, bent, value=-1)
+    slopes = slope @ draws.columns
+    gradient = [
+        scale * ((slope * residual) @ draws.columns),
+        torch.linalg.vecdot(bent, residual).unsqueeze(1),
+        residual.sum(1, keepdim=True),
+    ]
+    scales = scale * ((slope * bent) @ draws.columns)
+    # the last input is one, so the sum of tanh² is what the slopes' sum lacks
+    corner = [count - slopes[:, -1:], bent.sum(1, keepdim=True), torch.full_like(scale, count)]
+    pairs = scale * scale * (slope.square_() @ draws.outer)
+    H = torch.cat([pairs, scales, scale * slopes, *corner], dim=1)[:, draws.places].unflatten(1, (i + 2, i + 2))
     diagonal = H.diagonal(dim1=1, dim2=2)
     floor = torch.finfo(H.dtype).eps * diagonal.amax(1, keepdim=True) + torch.finfo(H.dtype).tiny
-    H = H + torch.diag_embed(damping * diagonal + floor)
-    return torch.linalg.solve_ex(H, gradient.unsqueeze(-1)).result.squeeze(-1)
+    diagonal += damping * diagonal + floor
+    return torch.linalg.solve_ex(H, torch.cat(gradient, dim=1).unsqueeze(-1)).result.squeeze(-1)

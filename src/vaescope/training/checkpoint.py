@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vaescope.models import VAE
+from vaescope.objectives import Objective, describe
 from vaescope.training.settings import MemberSpec, TrainSettings
 
 SECONDS = 60.0  # at least, between two writes
@@ -34,11 +35,22 @@ class Keeper(Protocol):
 
 
 def fingerprint(
-    model: VAE, train: Tensor, validation: Tensor, members: Sequence[MemberSpec], settings: TrainSettings
+    model: VAE,
+    objective: Objective,
+    train: Tensor,
+    validation: Tensor,
+    members: Sequence[MemberSpec],
+    settings: TrainSettings,
 ) -> str:
-    """What a state belongs to: the model (less its functions), the data, the members and how they are trained."""
+    """What a state belongs to: model (less its functions), objective, data, members and how they are trained."""
     plain = {f.name: repr(v) for f in fields(model) if not callable(v := getattr(model, f.name))}
-    about = [type(model).__name__, plain, [asdict(m) for m in members], {**asdict(settings), "device": ""}]
+    about = [
+        type(model).__name__,
+        plain,
+        describe(objective),
+        [asdict(m) for m in members],
+        {**asdict(settings), "device": ""},
+    ]
     digest = hashlib.sha256(json.dumps(about).encode())
     for data in (train, validation):
         digest.update(json.dumps(list(data.shape)).encode())

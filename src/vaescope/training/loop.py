@@ -23,7 +23,7 @@ from vaescope import randomness
 from vaescope.distributions import optimal_precision
 from vaescope.errors import InputError
 from vaescope.models import VAE, Member
-from vaescope.objectives import Objective, beta_elbo
+from vaescope.objectives import Objective, WithNetwork, beta_elbo
 from vaescope.training import checkpoint
 from vaescope.training.batches import Batches
 from vaescope.training.checkpoint import Keeper, fingerprint
@@ -116,7 +116,10 @@ class _Run:
         device = torch.device(settings.device)
         self.records = [Record(spec) for spec in members]
         self.rows = list(range(len(members)))  # which record each row of the tensors belongs to
-        start = params if params is not None else model.init([spec.seed for spec in members])
+        seeds = [spec.seed for spec in members]
+        start = params if params is not None else model.init(seeds)
+        self.own = set(start)  # names of the model's weights; an objective may have some beside them
+        start = start | objective.init(seeds) if isinstance(objective, WithNetwork) else start
         self.params = {name: value.clone().to(device) for name, value in start.items()}
         self.moments = tuple({name: torch.zeros_like(p) for name, p in self.params.items()} for _ in range(2))
         self.best = {name: p.clone() for name, p in self.params.items()}
@@ -137,7 +140,7 @@ class _Run:
         self.epochs_done = 0
         self.keeper, self.kept_at = keeper, time.monotonic()
         self.belongs_to = (
-            fingerprint(model, self.batches.data, self.validation_data, members, settings) if keeper else ""
+            fingerprint(model, objective, self.batches.data, self.validation_data, members, settings) if keeper else ""
         )
         self._go_on()
         self.step, self.validation = self._functions(objective)
@@ -249,7 +252,7 @@ class _Run:
         if self.watch is None:
             return
         for row, index in enumerate(self.rows):
-            weights = {name: value[row : row + 1].detach().cpu() for name, value in self.params.items()}
+            weights = {name: self.params[name][row : row + 1].detach().cpu() for name in self.own}
             spec = self.records[index].spec
             weights = dict(self.model.settle(weights, self.batches.data[spec.data].cpu()))
             member = Member(self.model, weights, spec.seed, spec.beta, float(self.precision[row]))
@@ -269,7 +272,8 @@ class _Run:
 
     def _member(self, index: int) -> Member:
         record = self.records[index]
-        params = self.model.settle(self.kept[index], self.batches.data[record.spec.data])
+        weights = {name: value for name, value in self.kept[index].items() if name in self.own}
+        params = self.model.settle(weights, self.batches.data[record.spec.data])
         precision: float | None = record.spec.precision
         if self.model.noise == "learned":
             precision = float(params["log_precision"].exp())

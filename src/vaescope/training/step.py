@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from vaescope.models.vae import VAE
-from vaescope.objectives import Objective, elbo
+from vaescope.objectives import Objective, at, elbo
 
 Step = Callable[..., tuple[Tensor, Tensor]]
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's published constants
@@ -39,7 +39,7 @@ def make_step(model: VAE, objective: Objective, *, accumulate: int = 1, autocast
         def total(params: dict[str, Tensor], x: Tensor, noise: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             with torch.autocast(autocast or "cpu", torch.bfloat16, enabled=autocast is not None):
                 terms = model.terms(params, x, noise, precision)
-            losses = objective(terms, beta)
+            losses = at(objective, params)(terms._replace(step=scales[2]), beta)
             return losses.sum(), (losses, terms.squared_error.mean(-1))
 
         gradient = torch.func.grad(total, has_aux=True)
@@ -74,8 +74,8 @@ def adam_(
 
 
 def adam_scales(step: int, learning_rate: float, device: torch.device) -> Tensor:
-    """Learning rate and bias corrections of one step, counted from 1: computed once, not per weight."""
-    return torch.tensor([learning_rate / (1 - BETA1**step), (1 - BETA2**step) ** -0.5], device=device)
+    """Learning rate and bias corrections of one step, computed once, not per weight; then its number, from 1."""
+    return torch.tensor([learning_rate / (1 - BETA1**step), (1 - BETA2**step) ** -0.5, step], device=device)
 
 
 def make_validation(model: VAE, objective: Objective) -> Callable[..., Tensor]:
@@ -83,7 +83,7 @@ def make_validation(model: VAE, objective: Objective) -> Callable[..., Tensor]:
 
     def validation(params: dict[str, Tensor], x: Tensor, noise: Tensor, precision: Tensor, beta: Tensor) -> Tensor:
         terms = model.terms(params, x, noise, precision)
-        return torch.stack([elbo(terms), -objective(terms, beta)])
+        return torch.stack([elbo(terms), -at(objective, params)(terms, beta)])
 
     return validation
 

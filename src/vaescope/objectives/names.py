@@ -1,0 +1,37 @@
+"""Objectives by the names users type."""
+
+from __future__ import annotations
+
+from vaescope.errors import InputError
+from vaescope.objectives.dip import DIP
+from vaescope.objectives.elbo import Capacity, Objective, beta_elbo
+from vaescope.objectives.factor import Factor
+from vaescope.objectives.total_correlation import BetaTC
+
+NAMES = ("beta", "beta-tc", "factor", "dip-1", "dip-2", "capacity")
+CAPACITY = 25.0  # nats, and the steps to reach them: Burgess et al. 2018 on dSprites
+CAPACITY_STEPS = 100_000
+
+
+def named(name: str, *, samples: int, latent_dim: int, steps: int = CAPACITY_STEPS) -> Objective:
+    """The objective of that name with its published settings, for a training set of this size.
+
+    `steps` are those of the whole training: a capacity is reached no later than half-way.
+
+    >>> named("beta-tc", samples=100, latent_dim=2)
+    BetaTC(samples=100, sampling='stratified')
+    """
+    match name:
+        case "beta":
+            return beta_elbo
+        case "beta-tc":
+            return BetaTC(samples)
+        case "factor":
+            return Factor(latent_dim)
+        case "dip-1":
+            return DIP(1, off_diagonal=10.0, diagonal=100.0)
+        case "dip-2":
+            return DIP(2)
+        case "capacity":
+            return Capacity(CAPACITY, steps=min(CAPACITY_STEPS, steps // 2))
+    raise InputError(f"objective must be one of {', '.join(NAMES)}, got {name!r}.")

@@ -1,0 +1,94 @@
+r"""Images from sets of principal axes (Bhowal et al. 2024, Tab. 7 and Fig. 5), in either order of their variance.
+
+Axes are orthogonal, so a set S leaves exactly the variance of the others unexplained:
+
+.. math:: E\|x - x_S\|^2 = \sum_{j \notin S} λ_j
+
+No image has to be rebuilt to know it. And as λ is sorted, what a step of axes explains can only fall with the step in
+descending order, and only rise in ascending order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.errors import InputError
+
+ORDERS = ("descending", "ascending")
+
+
+@dataclass(frozen=True, eq=False)
+class PrincipalAxes:
+    """Mean, axes and variances of a data set, largest variance first; axes of no variance complete the basis."""
+
+    mean: Float[Tensor, " n"]
+    axes: Float[Tensor, "r n"]
+    """Orthonormal rows; r <= n, those with variance."""
+    variances: Float[Tensor, " n"]
+    """Of all n axes; those beyond r are zero."""
+
+    @classmethod
+    def of(cls, x: Float[Tensor, "N n"]) -> PrincipalAxes:
+        """Exact, by the decomposition of whichever of XXᵀ and XᵀX is smaller."""
+        if x.ndim != 2 or len(x) < 2 or not bool(x.isfinite().all()):
+            raise InputError(f"principal axes need finite rows (N, n), at least two, got {tuple(x.shape)}.")
+        mean = x.double().mean(0)
+        _, singular, axes = torch.linalg.svd(x.double() - mean, full_matrices=False)
+        alive = singular > singular.max() * max(x.shape) * torch.finfo(torch.float64).eps
+        variances = torch.zeros(x.shape[1], dtype=torch.float64)
+        variances[: int(alive.sum())] = singular[alive].square() / len(x)
+        return cls(mean, axes[alive], variances)
+
+    def error(self, first: int, last: int, order: str = "descending") -> float:
+        """Mean squared distance, summed over pixels, of images rebuilt from axes `first` up to `last` of this order.
+
+        >>> axes = PrincipalAxes.of(torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+        >>> axes.error(0, 1), axes.error(0, 1, "ascending")
+        (0.5, 4.5)
+        """
+        low, high = self._places(first, last, order)
+        return float(self.variances.sum() - self.variances[low:high].sum())
+
+    def rebuilt(
+        self, x: Float[Tensor, "N n"], first: int, last: int, order: str = "descending"
+    ) -> Float[Tensor, "N n"]:
+        """Images from these axes alone."""
+        low, high = self._places(first, last, order)
+        used = self.axes[low : min(high, len(self.axes))]
+        return ((x.double() - self.mean) @ used.mT @ used + self.mean).to(x.dtype)
+
+    def _places(self, first: int, last: int, order: str) -> tuple[int, int]:
+        """The same set, counted from the largest variance."""
+        n = len(self.variances)
+        if order not in ORDERS:
+            raise InputError(f"order must be {' or '.join(ORDERS)}, got {order!r}.")
+        if not 0 <= first < last <= n:
+            raise InputError(f"axes must be counted from 0 to {n}, first before last, got {first} to {last}.")
+        return (first, last) if order == "descending" else (n - last, n - first)
+
+
+def explained_per_axis(errors: Mapping[int, float], total: float) -> list[tuple[int, int, float]]:
+    """What one axis explains, step by step, from the errors of the first k axes: (from, to, variance per axis).
+
+    >>> explained_per_axis({1: 6.0, 3: 2.0}, 10.0)
+    [(0, 1, 4.0), (1, 3, 2.0)]
+    """
+    counts = [0, *sorted(errors)]
+    left = {0: total, **errors}
+    return [(a, b, (left[a] - left[b]) / (b - a)) for a, b in zip(counts, counts[1:], strict=False)]
+
+
+def order_of(explained: Sequence[float]) -> str:
+    """Which order of axes such steps can come from: descending, ascending, or neither.
+
+    >>> order_of([3.0, 2.0, 1.0]), order_of([0.1, 0.4]), order_of([0.1, 0.4, 0.2])
+    ('descending', 'ascending', 'neither')
+    """
+    steps = np.diff(explained)
+    return "descending" if (steps <= 0).all() else "ascending" if (steps >= 0).all() else "neither"
