@@ -165,11 +165,50 @@ def test_beta_weighs_the_total_correlation():
     torch.testing.assert_close(BetaTC(100)(terms, beta), wanted)
 
 
-def test_both_samplings_have_the_same_gradient_direction_up_to_the_own_weight():
-    """At the full batch stratified weights are equal, and equal weights differ by a constant alone."""
+def test_samplings_agree_at_the_full_batch_and_their_gradients_differ_below_it():
+    """Weighted: the own posterior weighs as much as the others, which matters the more, the larger the data set."""
     terms, beta = terms_of(batch=6), torch.full((2,), 4.0)
     apart = BetaTC(6, "weighted")(terms, beta) - BetaTC(6, "stratified")(terms, beta)
     torch.testing.assert_close(apart, torch.full((2,), 3 * math.log(6)))  # (β - 1)(d - 1) log N
+
+    def gradient(samples: int, sampling: str) -> torch.Tensor:
+        mean = MEAN.clone().requires_grad_()
+        z = mean + VARIANCE.sqrt() * torch.randn(N, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        weights = log_weights(N, samples, sampling).double()
+        decompose(mean, VARIANCE, z, log_prior(z), weights).total_correlation.mean().backward()
+        return mean.grad.flatten()
+
+    torch.testing.assert_close(gradient(N, "weighted"), gradient(N, "stratified"), rtol=1e-5, atol=1e-7)
+    cosines = [
+        float(torch.cosine_similarity(gradient(n, "weighted"), gradient(n, "stratified"), dim=0)) for n in (N, 100)
+    ]
+    assert cosines[1] < 0.99 < cosines[0]
+
+
+def test_dip_weighs_the_kl_by_beta_and_sees_correlated_posteriors():
+    terms = terms_of()
+    beta = torch.tensor([1.0, 5.0])
+    apart = DIP()(terms, beta) - DIP()(terms, torch.ones(2))
+    torch.testing.assert_close(apart, (beta - 1) * terms.kl.mean(-1))
+    covariance = torch.tensor([[1.0, 0.9], [0.9, 1.0]])
+    posterior = vs.distributions.FullGaussian(
+        torch.zeros(1, 4, 2), torch.linalg.cholesky(covariance).expand(1, 4, 2, 2)
+    )
+    zero = torch.zeros(1, 4)
+    found = DIP(2, off_diagonal=1.0, diagonal=1.0)(Terms(zero, zero, zero, posterior, posterior.mean), torch.ones(1))
+    assert float(found) == pytest.approx(2 * 0.81, abs=1e-5)
+
+
+def test_the_diagnostic_knows_other_priors():
+    mean, variance = MEAN.repeat(300, 1), VARIANCE.repeat(300, 1)
+    parts = decomposition(mean, variance, prior_mean=1.0, prior_variance=4.0)
+    wanted = vs.distributions.kl_per_latent(MEAN, VARIANCE, vs.Normal(1.0, 4.0)).sum(-1).mean()
+    error = float(sum(parts).std()) / len(mean) ** 0.5
+    assert float(sum(part.mean() for part in parts)) == pytest.approx(float(wanted), abs=4 * error)
+    with pytest.raises(InputError, match="one prior for all samples"):
+        decomposition(mean, variance, prior_mean=mean)
+    with pytest.raises(InputError, match="must be finite"):
+        decomposition(mean * torch.nan, variance)
 
 
 def test_the_capacity_draws_the_kl_to_itself():

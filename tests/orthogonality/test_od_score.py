@@ -1,5 +1,7 @@
 """Orthogonal columns score 0 in any scale, order and sign; parity with SciPy; laws by hypothesis; bad input."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -76,7 +78,7 @@ def test_alignment_keeps_the_product_and_brings_v_nearer_to_the_identity(seed, d
     M = torch.from_numpy(np.random.default_rng(seed).normal(size=(9, d)))
     U, S, Vh = torch.linalg.svd(M, full_matrices=False)
     newU, newS, newV, _ = aligned(U, S, Vh.mT)
-    torch.testing.assert_close(newU @ torch.diag(newS) @ newV.mT, M, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(newU @ torch.diag(newS) @ newV.mT, M, rtol=1e-3, atol=1e-3)
     identity = torch.eye(d, dtype=torch.float64)
     assert (newV - identity).norm() <= (Vh.mT - identity).norm() + 1e-9
 
@@ -104,9 +106,63 @@ def test_random_directions_score_their_null():
 def test_coinciding_values_are_warned_of():
     report = od_report([2 * np.eye(3), np.diag([1.0, 2.0, 3.0])])
     assert report.warnings == [
-        "matrix 0 has singular values that coincide: its V is not determined, read the contrast."
+        "matrix 0 has singular values that (nearly) coincide: its V is hardly determined, read the contrast."
     ]
     assert report.scores.tolist() == [0, 0]
+
+
+def test_alignment_is_the_best_of_all_signed_orders():
+    """‖V - I‖² over every signed permutation, by hand."""
+    for seed in range(200):
+        M = torch.from_numpy(np.random.default_rng(seed).normal(size=(6, 4)))
+        U, S, Vh = torch.linalg.svd(M, full_matrices=False)
+        found = (aligned(U, S, Vh.mT)[2] - torch.eye(4)).square().sum()
+        best = min(8 - 2 * sum(abs(float(Vh.mT[k, order[k]])) for k in range(4)) for order in permutations(range(4)))
+        assert float(found) == pytest.approx(best, abs=1e-9)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-6, 5e-4, 9e-4, 2e-3, 0.1])
+def test_orthogonal_columns_of_nearly_one_length_score_zero(gap):
+    assert od_score([np.diag([1.0, 1.0 + gap, 3.0]), np.random.default_rng(0).normal(size=(3, 3))])[0] == 0
+
+
+def test_single_precision_is_enough_for_a_zero():
+    Q = np.linalg.qr(np.random.default_rng(0).normal(size=(30, 4)))[0] * [1, 2, 3, 4]
+    assert od_score([Q.astype(np.float32), 2 * Q.astype(np.float32)]).tolist() == [0, 0]
+    assert od_score(torch.from_numpy(np.stack([Q, Q])).float()).tolist() == [0, 0]
+
+
+def test_nearly_coinciding_values_are_warned_of():
+    """45° between equal lengths but for 1 %: columns are within a degree of orthogonal and V says nothing."""
+    turn = np.array([[1, -1], [1, 1]]) / 2**0.5
+    report = od_report([np.diag([1.0, 0.99]) @ turn.T, np.diag([1.0, 3.0])])
+    assert len(report.warnings) == 1
+    assert "matrix 0" in report.warnings[0]
+    assert report.contrast[0] < 1e-4
+
+
+def test_a_chain_of_near_values_is_not_one_group():
+    S = torch.from_numpy(0.9991 ** np.arange(60.0))
+    V = torch.from_numpy(np.linalg.qr(np.random.default_rng(0).normal(size=(60, 60)))[0])
+    assert (aligned(V, S, V)[2] - torch.eye(60)).norm() > 1
+
+
+def test_a_perfect_matrix_is_better_than_random():
+    report = od_report([np.diag([1.0, 2.0, 3.0])])
+    assert report.scores.tolist() == [0]
+    assert report.null.tolist() == [1]
+
+
+def test_columns_of_zeros_do_not_count():
+    assert od_score([np.diag([3.0, 2.0, 0.0]), np.ones((3, 3)) + np.eye(3)])[0] == 0
+    assert float(gram_share([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])) == 1
+    assert float(gram_share([[1.0, 0.0], [0.0, 0.0]])) == 0
+
+
+def test_integers_and_lists_have_a_polar_factor():
+    wanted = polar(np.array([[2.0, 1.0], [1.0, 3.0]]))[0]
+    np.testing.assert_allclose(nearest_orthonormal(torch.tensor([[2, 1], [1, 3]])).numpy(), wanted, atol=1e-12)
+    np.testing.assert_allclose(nearest_orthonormal([[2, 1], [1, 3]]), wanted, atol=1e-12)
 
 
 def test_ten_thousand_rows():

@@ -5,6 +5,7 @@ import torch
 
 import vaescope as vs
 from vaescope.models import VAE, ConvVAE
+from vaescope.objectives import BetaTC, beta_elbo, describe
 from vaescope.runs.store import StateFile
 from vaescope.training import MemberSpec, Silent, TrainSettings, checkpoint, train
 
@@ -132,3 +133,14 @@ def test_a_finished_convolutional_member_is_not_trained_again(tmp_path):
     assert monitor.begun == 1
     assert monitor.said == ["Going on after epoch 1."]
     same(resumed.members, vs.fit(x, monitor=Silent(), **options).members)
+
+
+def test_objectives_that_cannot_be_told_apart_are_never_the_same():
+    """A closure's values are not in its name: a run must not go on from another one's state."""
+
+    def make(weight):
+        return lambda terms, beta: weight * beta
+
+    assert describe(make(1.0)) != describe(make(1.0))
+    assert describe(BetaTC(9)) == describe(BetaTC(9)) != describe(BetaTC(10))
+    assert describe(beta_elbo) == "beta_elbo"

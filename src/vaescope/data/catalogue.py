@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from vaescope.data.files.official import (
 from vaescope.data.rendering import DSprites, Rendered, Shapes3D, Sprites
 from vaescope.errors import InputError
 
+FOLDER = "VAESCOPE_DATA"  # the environment's variable with the folder of official files
 ROWS = 20_000  # images rendered where nobody says how many
 
 
@@ -48,6 +50,14 @@ def find(name: str) -> Entry:
         if entry.name == name:
             return entry
     raise InputError(f"no data set is called {name!r}; choose from: {', '.join(e.name for e in CATALOGUE)}.")
+
+
+def official_file(name: str) -> Path | None:
+    """The official file of a data set, if the folder that VAESCOPE_DATA names has it."""
+    folder, spec = os.environ.get(FOLDER), find(name).official
+    if not folder or spec is None:
+        return None
+    return next((file for base, _ in spec.files if (file := Path(folder) / base).exists()), None)
 
 
 def open_data(

@@ -26,6 +26,7 @@ from vaescope.experiments.elbo_gap_results import DECADES, DIM, HALF_DECADES
 from vaescope.experiments.trained import SyntheticData, TrainedExperiment, TrainedSettings
 from vaescope.models import VAE, Member, Terms
 from vaescope.models.mlp import Params
+from vaescope.objectives import Objective
 from vaescope.runs import Cell
 from vaescope.runs.files import Row
 from vaescope.training import MemberSpec, TrainSettings, train
@@ -197,7 +198,13 @@ class ElboGap(TrainedExperiment):
         )
 
     def train_stack(
-        self, model: VAE, data: Sequence[Split], specs: Sequence[MemberSpec], settings: Any, context: Context
+        self,
+        model: VAE,
+        data: Sequence[Split],
+        specs: Sequence[MemberSpec],
+        objective: Objective,
+        settings: Any,
+        context: Context,
     ) -> list[Member]:
         stacked = [torch.stack([getattr(s, part) for s in data]).float() for part in ("train", "validation")]
         options = {f.name: getattr(model, f.name) for f in fields(VAE)}

@@ -24,6 +24,7 @@ from vaescope.experiments.comparison import Comparison
 from vaescope.experiments.sprites_results import FACTORS, STEPS
 from vaescope.experiments.trained import SyntheticData, TrainedExperiment, TrainedSettings
 from vaescope.models import VAE, ConvVAE, Member
+from vaescope.objectives import Objective
 from vaescope.runs import Cell
 from vaescope.runs.files import Row
 from vaescope.training import MemberSpec, TrainSettings, train
@@ -117,7 +118,13 @@ class SpritesExperiment(TrainedExperiment):
         return SyntheticData(parts, drawn.factors[-len(parts.test) :])
 
     def train_stack(
-        self, model: VAE, data: Sequence[Split], specs: Sequence[MemberSpec], settings: Any, context: Context
+        self,
+        model: VAE,
+        data: Sequence[Split],
+        specs: Sequence[MemberSpec],
+        objective: Objective,
+        settings: Any,
+        context: Context,
     ) -> list[Member]:
         """As ever, with recovery and contrast noted after every epoch."""
         probes = {spec.seed: self.data({"seed": spec.seed}, settings) for spec in specs}

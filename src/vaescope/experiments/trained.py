@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from torch import Tensor
 from vaescope.data.arrays import Split
 from vaescope.experiments.base import Context, Experiment, Settings
 from vaescope.models import VAE, Member
+from vaescope.objectives import Objective, beta_elbo
 from vaescope.runs import Cell
 from vaescope.runs.files import Row
 from vaescope.runs.members import keep_members, trained_together
@@ -52,6 +53,9 @@ class SyntheticData:
 class TrainedExperiment(Experiment):
     """Cells with a `seed` and, if they differ, a `precision` and `beta`; one data set per seed."""
 
+    kin: ClassVar[tuple[str, ...]] = ()
+    """Experiments with the same members: what they have trained beside this one is taken over."""
+
     @abstractmethod
     def model(self, cell: Cell, settings: Any) -> VAE:
         """The architecture of a cell; cells of one stack share it."""
@@ -60,8 +64,18 @@ class TrainedExperiment(Experiment):
         """Cells with the same key are trained as one stack."""
         return None
 
+    def objective(self, cell: Cell, samples: int) -> Objective:
+        """What the stack of a cell is trained on, with so many training samples."""
+        return beta_elbo
+
     def train_stack(
-        self, model: VAE, data: Sequence[Split], specs: Sequence[MemberSpec], settings: Any, context: Context
+        self,
+        model: VAE,
+        data: Sequence[Split],
+        specs: Sequence[MemberSpec],
+        objective: Objective,
+        settings: Any,
+        context: Context,
     ) -> list[Member]:
         """Train the members of one stack on these data sets."""
         return train(
@@ -70,6 +84,7 @@ class TrainedExperiment(Experiment):
             torch.stack([s.validation for s in data]).float(),
             specs,
             settings.training(context.device),
+            objective=objective,
             monitor=context.monitor,
             keeper=context.run.unfinished_state,
         )
@@ -110,10 +125,13 @@ class TrainedExperiment(Experiment):
     def _train_missing(
         self, cells: Sequence[Cell], data: dict[Any, SyntheticData], settings: Any, context: Context
     ) -> None:
+        for name in self.kin:
+            context.run.take_over(cells, context.run.path.parent / name)
         missing = [cell for cell in cells if not context.run.has_weights(cell)]
         model = self.model(cells[0], settings)
         for group in trained_together(model, missing):
             keys = list(dict.fromkeys(self.data_key(cell) for cell in group))
             specs = [self.spec(cell, keys.index(self.data_key(cell)), settings) for cell in group]
             splits = [data[key].observations for key in keys]
-            keep_members(context.run, group, self.train_stack(model, splits, specs, settings, context))
+            objective = self.objective(group[0], len(splits[0].train))
+            keep_members(context.run, group, self.train_stack(model, splits, specs, objective, settings, context))

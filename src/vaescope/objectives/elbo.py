@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -33,12 +35,14 @@ def at(objective: Objective, params: Params) -> Objective:
 
 
 def describe(objective: Objective) -> str:
-    """An objective in words that are the same in every process.
+    """An objective in words that are the same in every process; a function of one's own is like no other.
 
     >>> describe(beta_elbo), describe(Capacity(5.0))
     ('beta_elbo', 'Capacity(nats=5.0, steps=0)')
     """
-    return getattr(objective, "__qualname__", None) or repr(objective)
+    name = getattr(objective, "__qualname__", None) or repr(objective)
+    # what a closure holds and what stands at an address cannot be told: such a run does not go on from another
+    return f"{name} {uuid.uuid4()}" if "<" in name or " at 0x" in name else name
 
 
 def beta_elbo(terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
@@ -66,7 +70,7 @@ class Capacity:
     steps: int = 0
 
     def __post_init__(self) -> None:
-        if not self.nats >= 0:
+        if not (math.isfinite(self.nats) and self.nats >= 0):
             raise InputError(f"a capacity must be >= 0 nats, got {self.nats}.")
         if self.steps < 0:
             raise InputError(f"steps over which a capacity rises must be >= 0, got {self.steps}.")

@@ -56,6 +56,8 @@ class Factor:
     def __call__(self, terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
         if terms.u is None or not self.params:
             raise InputError("a FactorVAE needs draws of z, and its discriminator's weights: see `init` and `at`.")
+        if terms.u.shape[-1] != self.latent_dim:
+            raise InputError(f"this FactorVAE is for {self.latent_dim} latents, the model has {terms.u.shape[-1]}.")
         fixed = {name: value.detach() for name, value in self.params.items()}
         total_correlation = self.logit(fixed, terms.u).mean(-1)
         learning = self.cross_entropy(terms.u.detach())

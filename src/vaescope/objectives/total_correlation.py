@@ -116,10 +116,17 @@ def decomposition(
     >>> bool(parts.index_code.abs().max() < 1e-6)
     True
     """
-    if mean.ndim != 2 or mean.shape != variance.shape or not bool((variance > 0).all()):
+    if mean.ndim != 2 or mean.shape != variance.shape or 0 in mean.shape or not bool((variance > 0).all()):
         raise InputError(
             f"mean and variance must be (N, d) and variances > 0, got {tuple(mean.shape)} and {tuple(variance.shape)}."
         )
+    if not bool(mean.isfinite().all() and variance.isfinite().all()):
+        raise InputError("mean and variance must be finite, got NaN or infinity.")
+    if any(
+        torch.as_tensor(p).ndim > 1 or torch.as_tensor(p).numel() not in (1, mean.shape[1])
+        for p in (prior_mean, prior_variance)
+    ):
+        raise InputError("the parts are those of one prior for all samples: give a number, or one per latent.")
     noise = torch.randn(mean.shape, generator=randomness.generator(seed, "decomposition"), dtype=mean.dtype)
     z = mean + variance.sqrt() * noise.to(mean.device)
     log_prior = Normal(prior_mean, prior_variance).log_density(z).sum(-1)

@@ -7,26 +7,39 @@ draws that no fit has seen. Bhowal et al. 2024, Eq. 8 and Tab. 1.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vaescope import randomness
 from vaescope.errors import InputError
-from vaescope.theory.derivatives import Decoder, decode_flat
+from vaescope.orthogonality.inputs import count, posterior
+from vaescope.theory.derivatives import Decoder, decode_flat, jacobian
 
 HELD_OUT = 0.3  # the share of draws on which errors are measured
-STEPS = 12  # of Levenberg–Marquardt, at most
+STEPS = 30  # of Levenberg–Marquardt, at most
 OUTPUTS_AT_ONCE = 2048  # in a cache that cores share
-SATURATION = 1.2  # the scale starts at so many times the largest output: as bent as the draws allow
-STRAIGHT = 100.0  # and with so many times it tanh is a straight line, which is kept where nothing bent is better
-SETTLED = 1e-2  # a relative gain below this ends an output's steps
-NUMBERS_AT_ONCE = 2**24  # decoded at once
-Guess = tuple[Tensor, Tensor, Tensor]  # weights, scale and offset of every output
+STRAIGHT = 100.0  # with a scale of so many times its outputs tanh is a straight line, kept where nothing bent is better
+SETTLED = 1e-3  # a relative gain below this, in a step that was hardly damped, ends an output's steps
+ORDERS = 5  # Hermite coefficients by which a start is chosen,
+START_DRAWS = 1024  # from at most so many draws
+STEEPNESS = torch.logspace(-1.3, 1.0, 16, dtype=torch.float64)  # of the tanh among which it is chosen ...
+CENTRES = torch.linspace(-3.0, 3.0, 25, dtype=torch.float64)  # ... and where they bend, in deviations of their input
+WIDTH = 16
+NUMBERS_AT_ONCE = 2**24  # decoded at once,
+ROWS_AT_ONCE = 2**16  # and codes, whatever a decoder makes of them on its way
+DAMPING = 1e-2  # at the start; divided or multiplied by five,
+STUCK = 1e6  # up to here
+REACH = 3.0  # a tanh bends within so many deviations, or is centred at most so far from the code
+Fitted = tuple[Tensor, Tensor, Tensor]  # weights, scale and offset of every output
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,39 +58,48 @@ class LocalFit:
     linear_energy: Float[Tensor, " P"]
     """E‖·‖² of the linear fit: its estimate of L^stoch."""
     nonlinear_energy: Float[Tensor, " P"]
+    jacobian_error: Float[Tensor, " P"] | None = None
+    """Of the linearisation J ε on the same draws, which is fitted to nothing."""
+    jacobian_energy: Float[Tensor, " P"] | None = None
 
 
 def local_fit(
     decoder: Decoder,
-    mean: Float[Tensor, "P d"],
-    variance: Float[Tensor, "P d"],
+    mean: object,
+    variance: object,
     *,
     draws: int = 1000,
+    linearise: bool = False,
     seed: int = 0,
 ) -> LocalFit:
     """Fit both local decoders at every point; 30 % of the draws are held out.
+
+    `linearise` adds the decoder's own Jacobian as a third rival (for decoders that torch can differentiate).
 
     >>> z = torch.zeros(1, 2)
     >>> found = local_fit(lambda z: torch.tanh(z @ torch.eye(2)), z, torch.ones(1, 2))
     >>> bool(found.nonlinear_error < 0.01 * found.linear_error)
     True
     """
-    _check(mean, variance, draws)
-    rows = [_fit_point(*pair) for pair in _deltas(decoder, mean, variance, draws, seed)]
+    centre, spread = posterior(mean, variance)
+    latents = centre.shape[1]
+    if count(draws, "draws", 1) * (1 - HELD_OUT) < 2 * (latents + 3):
+        raise InputError(f"{draws} draws are too few for {latents} latents; use at least {4 * latents + 20}.")
+    jacobians = jacobian(decoder, centre) if linearise else [None] * len(centre)
+    deltas = _deltas(decoder, centre, spread, draws, seed)
+    rows = [(*_fit_point(*pair), *_linearised(J, *pair)) for J, pair in zip(jacobians, deltas, strict=True)]
     return LocalFit(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
-def _check(mean: Tensor, variance: Tensor, draws: int) -> None:
-    if mean.ndim != 2 or mean.shape != variance.shape or not mean.is_floating_point():
-        raise InputError(
-            f"mean and variance must be floating point and (P, d), got {tuple(mean.shape)} and {tuple(variance.shape)}."
-        )
-    if not bool((variance > 0).all()):
-        raise InputError("variance must be > 0; pass variances, not log-variances.")
-    if draws * (1 - HELD_OUT) < 2 * (mean.shape[1] + 3):
-        raise InputError(
-            f"{draws} draws are too few for {mean.shape[1]} latents; use at least {4 * mean.shape[1] + 20}."
-        )
+def _linearised(
+    J: Float[Tensor, "n d"] | None, epsilon: Float[Tensor, "R d"], delta: Float[Tensor, "R n"]
+) -> tuple[Tensor, ...]:
+    """Error and energy of J ε on the held-out draws."""
+    if J is None:
+        return ()
+    kept = round(len(epsilon) * (1 - HELD_OUT))
+    straight = epsilon[kept:] @ J.mT.to(epsilon)
+    return square_sum(straight - delta[kept:]) / len(straight), square_sum(straight) / len(straight)
 
 
 def _deltas(
@@ -85,15 +107,26 @@ def _deltas(
 ) -> Iterator[tuple[Float[Tensor, "R d"], Float[Tensor, "R n"]]]:
     """ε and Δ(ε), point by point; the decoder is asked for many points at once."""
     generator = randomness.generator(seed, "local")
-    outputs = decode_flat(decoder, mean[:1]).shape[1]
-    together = max(1, NUMBERS_AT_ONCE // (draws * outputs))
+    outputs = _decoded(decoder, mean[:1]).shape[1]
+    together = max(1, min(NUMBERS_AT_ONCE // (draws * outputs), ROWS_AT_ONCE // draws))
     for some, spread in zip(mean.split(together), variance.sqrt().split(together), strict=True):
         noise = torch.randn((len(some), draws, some.shape[1]), generator=generator, dtype=mean.dtype).to(mean.device)
-        epsilon = noise * spread.unsqueeze(1)
-        with torch.no_grad():
-            centre = decode_flat(decoder, some).unsqueeze(1)
-            moved = decode_flat(decoder, (some.unsqueeze(1) + epsilon).flatten(0, 1)).unflatten(0, epsilon.shape[:2])
+        z = some.unsqueeze(1) + noise * spread.unsqueeze(1)
+        epsilon = z - some.unsqueeze(1)  # as the decoder sees it, after rounding
+        if not bool((epsilon.std(1) > 0).all()):
+            raise InputError("a posterior is narrower than the numbers of its mean can tell; give float64.")
+        centre = _decoded(decoder, some).unsqueeze(1)
+        moved = _decoded(decoder, z.flatten(0, 1)).unflatten(0, z.shape[:2])
         yield from zip(epsilon, moved - centre, strict=True)
+
+
+@torch.no_grad()
+def _decoded(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n"]:
+    """Finite outputs in the floating type of the codes."""
+    out = decode_flat(decoder, z)
+    if 0 in out.shape or not bool(out.isfinite().all()):
+        raise InputError(f"the decoder must give finite numbers, got {tuple(out.shape)} with NaN, infinity or nothing.")
+    return out.to(z)
 
 
 def _fit_point(epsilon: Float[Tensor, "R d"], delta: Float[Tensor, "R n"]) -> tuple[Tensor, ...]:
@@ -103,7 +136,7 @@ def _fit_point(epsilon: Float[Tensor, "R d"], delta: Float[Tensor, "R n"]) -> tu
     kept = round(len(epsilon) * (1 - HELD_OUT))
     draws = Draws.of(inputs[:, :kept])
     target = delta.mT.contiguous()
-    Q, R = torch.linalg.qr(draws.columns)
+    Q, R = torch.linalg.qr(inputs[:, :kept].mT)
     linear = torch.linalg.solve_triangular(R.mT, target[:, :kept] @ Q, upper=False, left=False)
     parts = zip(linear.split(OUTPUTS_AT_ONCE), target.split(OUTPUTS_AT_ONCE), strict=True)
     fitted = [_fit_outputs(draws, inputs[:, kept:], rows[:, :kept], rows[:, kept:], start) for start, rows in parts]
@@ -136,102 +169,137 @@ class Draws(NamedTuple):
     """Inputs (with a row of ones last) and their products in pairs, as matrix products want them."""
 
     inputs: Float[Tensor, "i R"]
-    columns: Float[Tensor, "R i"]
+    columns: Float[Tensor, "R w"]
+    """The inputs as columns, with columns of zeros behind them: narrow products are slow at odd widths."""
     outer: Float[Tensor, "R t"]
-    places: Int[Tensor, " p2"]
-    """Where every number of the normal matrix stands among those that a step computes."""
+    places: Int[Tensor, " i2"]
+    """Where every number of the normal matrix stands among the products."""
 
     @classmethod
     def of(cls, inputs: Float[Tensor, "i R"]) -> Draws:
-        i, columns = len(inputs), inputs.mT.contiguous()
+        i, columns = len(inputs), F.pad(inputs.mT, (0, -len(inputs) % WIDTH)).contiguous()
         first, second = torch.triu_indices(i, i, device=inputs.device)
-        places = torch.empty(i + 2, i + 2, dtype=torch.long, device=inputs.device)
-        every = torch.arange(len(first) + 2 * i + 3, device=inputs.device)
-        pairs, scales, offsets, corner = every.split([len(first), i, i, 3])
-        places[first, second] = places[second, first] = pairs
-        places[i, :i] = places[:i, i] = scales
-        places[i + 1, :i] = places[:i, i + 1] = offsets
-        places[i:, i:] = corner[torch.tensor([[0, 1], [1, 2]])]
+        places = torch.empty(i, i, dtype=torch.long, device=inputs.device)
+        places[first, second] = places[second, first] = torch.arange(len(first), device=inputs.device)
         return cls(inputs.contiguous(), columns, columns[:, first] * columns[:, second], places.flatten())
 
 
-def _levenberg_marquardt(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "o i"]) -> Guess:
-    """a tanh(W x) + c for every output by itself: all normal equations of a step are three matrix products.
+class State(NamedTuple):
+    """Where a fit is: tanh, the scale and offset that are best for it, what is left, and its mean square."""
+
+    weights: Float[Tensor, "o i"]
+    bent: Float[Tensor, "o R"]
+    residual: Float[Tensor, "o R"]
+    scale: Float[Tensor, "o 1"]
+    offset: Float[Tensor, "o 1"]
+    variance: Float[Tensor, "o 1"]
+    """Of tanh over the draws."""
+    error: Float[Tensor, "o 1"]
+
+
+def _levenberg_marquardt(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "o i"]) -> Fitted:
+    """a tanh(W x) + c for every output by itself, a and c always the best ones for W (variable projection).
 
     What costs is passing over o x R numbers, so outputs that are settled leave, and few passes are made.
     """
     unit = target.abs().amax(1, keepdim=True).clamp(min=torch.finfo(target.dtype).tiny ** 0.5)
     target, linear = target / unit, linear / unit  # so that the size of an output does not matter
-    straight = _start(linear, STRAIGHT)
-    straight_error = _state(draws, target, straight)[2]
-    current = _start(linear, SATURATION)
-    best, error = [t.clone() for t in current], torch.full_like(unit, torch.inf)
-    rows, damping = torch.arange(len(unit), device=unit.device), torch.full_like(unit, 1e-3)
-    bent, residual, now = _state(draws, target, current)
+    straight = _state(draws, target, torch.cat([linear[:, :-1] / STRAIGHT, torch.zeros_like(unit)], dim=1))
+    now = _state(draws, target, _bent_start(draws, target, linear))
+    best = [t.clone() for t in (now.weights, now.scale, now.offset, now.error)]
+    rows, damping = torch.arange(len(unit), device=unit.device), torch.full_like(unit, DAMPING)
+    floor = torch.finfo(target.dtype).eps ** 2
     for _ in range(STEPS):
-        step = _step(draws, bent, residual, current[1], damping)
-        trial = (current[0] + step[:, :-2], current[1] + step[:, -2:-1], current[2] + step[:, -1:])
-        found = _state(draws, target, trial)
-        better = found[2] < now
-        going = (~better | (found[2] < (1 - SETTLED) * now)).squeeze(1)
-        damping = torch.where(better, damping * 0.1, damping * 10).clamp(1e-9, 1e9)
+        trial = _state(draws, target, _within_reach(now.weights + _step(draws, now, damping)))
+        better = trial.error < now.error
+        gained = trial.error < (1 - SETTLED) * now.error
+        going = ((gained | (~better & (damping < STUCK))) & (trial.error > floor)).squeeze(1)
+        damping = torch.where(better, damping / 5, damping * 5).clamp(min=1e-9)
         refused = (~better).squeeze(1).nonzero().squeeze(1)
-        for new, old in zip((*trial, *found), (*current, bent, residual, now), strict=True):
+        for new, old in zip(trial, now, strict=True):
             new[refused] = old[refused]
-        current, (bent, residual, now) = trial, found
-        for kept, new in zip((*best, error), (*current, now), strict=True):
+        now = trial
+        for kept, new in zip(best, (now.weights, now.scale, now.offset, now.error), strict=True):
             kept[rows] = new
         if not bool(going.any()):
             break
         if int(going.sum()) < 0.8 * len(rows):  # taking rows out is a pass itself
-            rows, damping, bent, residual, now, target = (
-                t[going] for t in (rows, damping, bent, residual, now, target)
-            )
-            current = (current[0][going], current[1][going], current[2][going])
-    unbent = straight_error < error
-    weights, scale, offset = (torch.where(unbent, s, b) for s, b in zip(straight, best, strict=True))
+            rows, damping, target = rows[going], damping[going], target[going]
+            now = State(*(t[going] for t in now))
+    unbent = straight.error < best[3]
+    weights, scale, offset = (
+        torch.where(unbent, s, b)
+        for s, b in zip((straight.weights, straight.scale, straight.offset), best[:3], strict=True)
+    )
     return weights, scale * unit, offset * unit
 
 
-def _start(linear: Float[Tensor, "o i"], times: float) -> Guess:
-    """The linear solution seen through a tanh of this scale."""
-    offset = linear[:, -1:]
-    weights = torch.cat([linear[:, :-1] / times, torch.zeros_like(offset)], dim=1)
-    return weights, torch.full_like(offset, times), offset.clone()
+def _within_reach(weights: Float[Tensor, "o i"]) -> Float[Tensor, "o i"]:
+    """Not so far out that tanh is an exponential, whose scale and offset mean nothing."""
+    most = REACH * (1 + weights[:, :-1].norm(dim=1, keepdim=True))
+    return torch.cat([weights[:, :-1], weights[:, -1:].clamp(-most, most)], dim=1)
 
 
-def _state(
-    draws: Draws, target: Float[Tensor, "o R"], guess: Guess
-) -> tuple[Float[Tensor, "o R"], Float[Tensor, "o R"], Float[Tensor, "o 1"]]:
-    """tanh, what is left to explain, and its mean square."""
-    weights, scale, offset = guess
-    bent = (weights @ draws.inputs).tanh_()
+def _state(draws: Draws, target: Float[Tensor, "o R"], weights: Float[Tensor, "o i"]) -> State:
+    bent = (2 * weights @ draws.inputs).sigmoid_().mul_(2).sub_(1)  # tanh, in a third of its time
+    level, middle = bent.mean(1, keepdim=True), target.mean(1, keepdim=True)
+    variance = (torch.linalg.vecdot(bent, bent) / bent.shape[1]).unsqueeze(1) - level.square()
+    shared = (torch.linalg.vecdot(bent, target) / bent.shape[1]).unsqueeze(1) - level * middle
+    variance = variance.clamp(min=torch.finfo(target.dtype).eps)
+    scale = shared / variance
+    offset = middle - scale * level
     residual = torch.addcmul(target, scale, bent, value=-1).sub_(offset)
-    return bent, residual, torch.linalg.vecdot(residual, residual).unsqueeze(1) / residual.shape[1]
+    error = torch.linalg.vecdot(residual, residual).unsqueeze(1) / residual.shape[1]
+    return State(weights, bent, residual, scale, offset, variance, error)
 
 
-def _step(
-    draws: Draws,
-    bent: Float[Tensor, "o R"],
-    residual: Float[Tensor, "o R"],
-    scale: Float[Tensor, "o 1"],
-    damping: Float[Tensor, "o 1"],
-) -> Float[Tensor, "o p"]:
-    """The damped Gauss–Newton step of weights, scale and offset; tanh' = 1 - tanh²."""
+def _step(draws: Draws, now: State, damping: Float[Tensor, "o 1"]) -> Float[Tensor, "o i"]:
+    """The damped Gauss–Newton step of the weights, with scale and offset projected out (Kaufman 1975)."""
     i, count = draws.inputs.shape
-    slope = torch.addcmul(torch.ones((), dtype=bent.dtype, device=bent.device), bent, bent, value=-1)
-    slopes = slope @ draws.columns
-    gradient = [
-        scale * ((slope * residual) @ draws.columns),
-        torch.linalg.vecdot(bent, residual).unsqueeze(1),
-        residual.sum(1, keepdim=True),
-    ]
-    scales = scale * ((slope * bent) @ draws.columns)
-    # the last input is one, so the sum of tanh² is what the slopes' sum lacks
-    corner = [count - slopes[:, -1:], bent.sum(1, keepdim=True), torch.full_like(scale, count)]
-    pairs = scale * scale * (slope.square_() @ draws.outer)
-    H = torch.cat([pairs, scales, scale * slopes, *corner], dim=1)[:, draws.places].unflatten(1, (i + 2, i + 2))
+    slope = torch.addcmul(torch.ones((), dtype=now.bent.dtype, device=now.bent.device), now.bent, now.bent, value=-1)
+    gradient, by_offset, by_scale = (
+        now.scale * (t @ draws.columns)[:, :i] / count for t in (slope * now.residual, slope, slope * now.bent)
+    )
+    by_scale = by_scale - now.bent.mean(1, keepdim=True) * by_offset
+    pairs = now.scale.square() * (slope.square_() @ draws.outer)
+    H = pairs[:, draws.places].unflatten(1, (i, i)) / count
+    H = H - by_offset.unsqueeze(2) * by_offset.unsqueeze(1)
+    H = H - (by_scale / now.variance).unsqueeze(2) * by_scale.unsqueeze(1)
     diagonal = H.diagonal(dim1=1, dim2=2)
     floor = torch.finfo(H.dtype).eps * diagonal.amax(1, keepdim=True) + torch.finfo(H.dtype).tiny
-    diagonal += damping * diagonal + floor
-    return torch.linalg.solve_ex(H, torch.cat(gradient, dim=1).unsqueeze(-1)).result.squeeze(-1)
+    diagonal.copy_(diagonal.clamp(min=0) * (1 + damping) + floor)
+    return torch.linalg.solve_ex(H, gradient.unsqueeze(-1)).result.squeeze(-1)
+
+
+def _bent_start(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "o i"]) -> Float[Tensor, "o i"]:
+    """The weights of a tanh near the best one: direction from the linear solution, the rest by Hermite coefficients.
+
+    For normal inputs the linear solution of a function of w·x is along w (Stein's lemma). Along it, steepness and
+    centre are those of the table's tanh whose Hermite coefficients are most alike.
+    """
+    table, steepness, centre = (t.to(target) for t in _tanh_table())
+    direction = linear[:, :-1] / linear[:, :-1].norm(dim=1, keepdim=True).clamp(min=torch.finfo(target.dtype).tiny)
+    target, inputs = target[:, :START_DRAWS], draws.inputs[:-1, :START_DRAWS]
+    along = direction @ inputs
+    before, power = torch.ones_like(along), along.clone()
+    coefficients = []
+    for order in range(1, ORDERS + 1):
+        coefficients.append(torch.linalg.vecdot(target, power) / along.shape[1] / math.factorial(order) ** 0.5)
+        before, power = power, (along * power).sub_(before, alpha=order)  # He_{k+1} = x He_k - k He_{k-1}
+    choice = (torch.stack(coefficients, dim=1) @ table).abs().argmax(1)
+    return torch.cat([steepness[choice, None] * direction, centre[choice, None]], dim=1)
+
+
+@functools.cache
+def _tanh_table() -> tuple[Float[Tensor, "k g"], Float[Tensor, " g"], Float[Tensor, " g"]]:
+    """Hermite coefficients of tanh(s x + c), each column of length one, with s and c; by quadrature."""
+    nodes, node_weights = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(200))
+    steepness, places = (t.flatten() for t in torch.meshgrid(STEEPNESS, CENTRES, indexing="ij"))
+    centre = -steepness * places
+    values = torch.tanh(steepness[:, None] * nodes + centre[:, None])
+    columns = []
+    for order in range(1, ORDERS + 1):
+        basis = torch.from_numpy(np.polynomial.hermite_e.hermeval(nodes.numpy(), [0] * order + [1]))
+        columns.append(values @ (node_weights * basis) / math.sqrt(2 * math.pi) / math.factorial(order) ** 0.5)
+    table = torch.stack(columns)
+    return table / table.norm(dim=0), steepness, centre

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.errors import InputError
 
-Array = TypeVar("Array", np.ndarray, Tensor)
-
 
 def checked(matrices: object, name: str = "M") -> Float[Tensor, "*batch n d"]:
     """Finite matrices (..., n, d) with at least as many rows as columns, as a float64 tensor."""
     try:
-        M = torch.as_tensor(matrices, dtype=torch.float64).detach()
+        found = torch.as_tensor(matrices)
+        if found.is_complex():
+            raise InputError(f"{name} must be real, got complex numbers.")
+        M = found.to(torch.float64).detach()
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"{name} must be an array of numbers, got {type(matrices).__name__}.") from None
     if M.ndim < 2 or 0 in M.shape:
@@ -32,7 +32,7 @@ def checked(matrices: object, name: str = "M") -> Float[Tensor, "*batch n d"]:
     return M
 
 
-def nearest_orthonormal(M: Array) -> Array:
+def nearest_orthonormal(M: object) -> Any:
     r"""The matrix with orthonormal columns nearest to M in Frobenius norm: its polar factor.
 
     .. math:: M (M^\top M)^{-1/2} = U V^\top, \qquad M = U \Sigma V^\top
@@ -44,9 +44,16 @@ def nearest_orthonormal(M: Array) -> Array:
            [0., 1.],
            [0., 0.]])
     """
-    U, _, Vh = torch.linalg.svd(checked(M), full_matrices=False)
-    nearest = U @ Vh
-    return nearest.numpy() if isinstance(M, np.ndarray) else nearest.to(M)
+    nearest = polar(checked(M))
+    if not isinstance(M, Tensor):
+        return nearest.numpy()
+    return nearest.to(M) if M.is_floating_point() else nearest.to(M.device)
+
+
+def polar(M: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+    """U Vᵀ of M = U Σ Vᵀ."""
+    U, _, Vh = torch.linalg.svd(M, full_matrices=False)
+    return U @ Vh
 
 
 def column_contrast(M: object) -> Float[Tensor, "*batch"]:
@@ -65,16 +72,16 @@ def column_contrast(M: object) -> Float[Tensor, "*batch"]:
 def gram_share(M: object) -> Float[Tensor, "*batch"]:
     """The off-diagonal share of the Gram matrix of normalised columns: mean squared cosine between two columns.
 
+    Columns of zeros have no direction and do not count; fewer than two others have nothing to share.
+
     >>> round(float(gram_share([[1.0, 1.0], [0.0, 1.0]])), 3)
     0.5
     """
-    normalised, _ = unit_columns(checked(M))
-    d = normalised.shape[-1]
-    if d == 1:
-        return torch.zeros(normalised.shape[:-2], dtype=torch.float64)
+    normalised, norms = unit_columns(checked(M))
+    alive = (norms > 0).sum(-1)
     gram = normalised.mT @ normalised
     squares = gram.square().sum((-2, -1)) - gram.diagonal(dim1=-2, dim2=-1).square().sum(-1)
-    return squares / (d * (d - 1))
+    return squares / (alive * (alive - 1)).clamp(min=1)
 
 
 def column_angles(M: object) -> Float[Tensor, "*batch d d"]:

@@ -18,10 +18,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from vaescope.errors import InputError
-from vaescope.orthogonality.matrices import checked, column_contrast, gram_share, nearest_orthonormal, unit_columns
+from vaescope.orthogonality.matrices import checked, column_contrast, gram_share, polar, unit_columns
 
 COINCIDE = 1e-3  # relative gap below which singular values are taken as one
-ROUNDING = 1e-20  # squared distances below this, relative to the matrix, are zero
+NEARLY = 0.02  # and below which they are warned of
+ROUNDING = 64  # times the precision of the numbers given, and of d: distances below this are zero,
+LEAST = 1e-8  # as are those below this
 NULL_DRAWS = 32
 
 Distances = Float[Tensor, "k 3"]
@@ -34,8 +36,10 @@ class ODReport:
     scores: np.ndarray
     distances: np.ndarray
     """(k, 3) squared distances of U, Σ and V, as they are, before division by the largest."""
+    null_distances: np.ndarray
+    """(k, 3) mean squared distances of random directions with the same column lengths."""
     null: np.ndarray
-    """(k,) what matrices with the same column lengths in random directions score on the same scale."""
+    """(k,) what such matrices score on the same scale."""
     contrast: np.ndarray
     """(k,) c_IMA of the matrix, in nats."""
     gram_share: np.ndarray
@@ -57,36 +61,47 @@ def od_score(matrices: object, *, align: bool = True) -> np.ndarray:
     >>> od_score([np.diag([3.0, 2.0]), [[1.0, 1.0], [0.0, 1.0]]])
     array([0., 1.])
     """
-    return _relative(_distances(_listed(matrices), align=align)[0]).numpy()
+    return relative(_distances(*_listed(matrices), align=align)[0]).numpy()
 
 
 def od_report(matrices: object, *, align: bool = True, seed: int = 0) -> ODReport:
     """Scores, with everything that tells what they mean."""
-    given = _listed(matrices)
-    distances, warned = _distances(given, align=align)
+    given, rounding = _listed(matrices)
+    distances, warned = _distances(given, rounding, align=align)
+    null = _null(given, align=align, seed=seed)
     return ODReport(
-        scores=_relative(distances).numpy(),
+        scores=relative(distances).numpy(),
         distances=distances.numpy(),
-        null=_null(given, distances, align=align, seed=seed).numpy(),
+        null_distances=null.numpy(),
+        null=_null_scores(null, distances.max(0).values).numpy(),
         contrast=np.array([float(column_contrast(M)) for M in given]),
         gram_share=np.array([float(gram_share(M)) for M in given]),
         warnings=warned,
     )
 
 
-def _listed(matrices: object) -> list[Tensor]:
-    """Matrices of any sizes, one or more."""
+def _listed(matrices: object) -> tuple[list[Tensor], list[float]]:
+    """Matrices of any sizes, one or more, and how precise the numbers of each are."""
     if isinstance(matrices, np.ndarray | Tensor) and matrices.ndim == 2:
         raise InputError("od_score compares matrices: give a list of them, or an array (k, n, d); got one matrix.")
-    if not isinstance(matrices, np.ndarray | Tensor | Sequence) or len(matrices) == 0:
+    if (
+        getattr(matrices, "ndim", 1) == 0
+        or not isinstance(matrices, np.ndarray | Tensor | Sequence)
+        or not len(matrices)
+    ):
         raise InputError("od_score needs a list of matrices, or an array (k, n, d).")
     given = [checked(M, f"matrix {k}") for k, M in enumerate(matrices)]
     if any(M.ndim != 2 for M in given):
         raise InputError("od_score needs a list of matrices (n, d), or an array (k, n, d).")
-    return given
+    return given, [_precision(M) for M in matrices]
 
 
-def _distances(given: Sequence[Tensor], *, align: bool) -> tuple[Distances, list[str]]:
+def _precision(M: object) -> float:
+    dtype = torch.as_tensor(M).dtype
+    return torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
+
+
+def _distances(given: Sequence[Tensor], rounding: Sequence[float], *, align: bool) -> tuple[Distances, list[str]]:
     rows, warned = [], []
     for k, M in enumerate(given):
         U, S, Vh = torch.linalg.svd(M, full_matrices=False)
@@ -94,15 +109,21 @@ def _distances(given: Sequence[Tensor], *, align: bool) -> tuple[Distances, list
             U, S, V, ambiguous = aligned(U, S, Vh.mT)
             if ambiguous:
                 warned.append(
-                    f"matrix {k} has singular values that coincide: its V is not determined, read the contrast."
+                    f"matrix {k} has singular values that (nearly) coincide: its V is hardly determined, read the "
+                    "contrast."
                 )
         else:
             V = Vh.mT
         expected, norms = unit_columns(M)
         identity = torch.eye(len(S), dtype=M.dtype)
-        apart = [(U - expected).square().sum(), (S - norms).square().sum(), (V - identity).square().sum()]
+        alive = norms > 0  # a column of zeros has no direction to compare
+        apart = [(U - expected)[:, alive].square().sum(), (S - norms).square().sum(), (V - identity).square().sum()]
         scale = torch.stack([torch.tensor(float(len(S))), S.square().sum(), torch.tensor(float(len(S)))])
-        rows.append(torch.where(torch.stack(apart) > ROUNDING * scale, torch.stack(apart), 0.0))
+        rows.append(
+            torch.where(
+                torch.stack(apart) > max(ROUNDING * rounding[k] * len(S), LEAST) ** 2 * scale, torch.stack(apart), 0.0
+            )
+        )
     return torch.stack(rows), warned
 
 
@@ -112,24 +133,24 @@ def aligned(
     """The same decomposition with V as close to the identity as sign, order and coinciding values allow.
 
     Singular vectors of one value are turned together (Procrustes); a value by itself is a group of one, which turns by
-    its sign alone. Whether there was a group of several comes last.
+    its sign alone. Whether values (nearly) coincide, so that V means little, comes last.
     """
     groups = _groups(S)
     axes = _assigned(V, groups)
     outU, outS, outV = torch.empty_like(U), torch.empty_like(S), torch.empty_like(V)
     for group, own in zip(groups, axes, strict=True):
         target = torch.eye(len(S), dtype=V.dtype)[:, own]
-        turn = nearest_orthonormal(V[:, group].mT @ target)
+        turn = polar(V[:, group].mT @ target)
         outU[:, own], outV[:, own] = U[:, group] @ turn, V[:, group] @ turn
-        outS[own] = S[group].mean() if len(group) > 1 else S[group]
-    return outU, outS, outV, any(len(group) > 1 for group in groups)
+        outS[own] = torch.einsum("ij,i,ij->j", turn, S[group], turn)
+    return outU, outS, outV, bool((S[:-1] - S[1:] <= NEARLY * S[:-1]).any())
 
 
 def _groups(S: Float[Tensor, " d"]) -> list[list[int]]:
     """Places of singular values that (nearly) coincide; they come in descending order."""
     groups = [[0]]
     for k in range(1, len(S)):
-        near = float(S[k - 1] - S[k]) <= COINCIDE * float(S[k - 1])
+        near = float(S[groups[-1][0]] - S[k]) <= COINCIDE * float(S[groups[-1][0]])
         groups = [*groups[:-1], [*groups[-1], k]] if near else [*groups, [k]]
     return groups
 
@@ -137,7 +158,7 @@ def _groups(S: Float[Tensor, " d"]) -> list[list[int]]:
 def _assigned(V: Float[Tensor, "d d"], groups: Sequence[Sequence[int]]) -> list[list[int]]:
     """Axes for every group: those that its vectors reach most, each axis once."""
     places = [index for index, group in enumerate(groups) for _ in group]
-    reach = torch.stack([V[:, list(groups[index])].square().sum(1) for index in places], dim=1)
+    reach = torch.stack([V[:, list(groups[index])].norm(dim=1) for index in places], dim=1)
     axes, columns = linear_sum_assignment(-reach.numpy())
     own: list[list[int]] = [[] for _ in groups]
     for axis, column in zip(axes, columns, strict=True):
@@ -145,18 +166,26 @@ def _assigned(V: Float[Tensor, "d d"], groups: Sequence[Sequence[int]]) -> list[
     return own
 
 
-def _relative(distances: Distances, largest: Float[Tensor, " 3"] | None = None) -> Float[Tensor, " k"]:
+def relative(distances: Distances, largest: Float[Tensor, " 3"] | None = None) -> Float[Tensor, " k"]:
+    """The score: every distance over the largest of the models compared, averaged over the three."""
     largest = distances.max(0).values if largest is None else largest
     return torch.where(largest > 0, distances / torch.where(largest > 0, largest, 1), 0.0).mean(1)
 
 
-def _null(given: Sequence[Tensor], distances: Distances, *, align: bool, seed: int) -> Float[Tensor, " k"]:
-    """Scores of random directions with the same column lengths, divided by the same largest distances."""
+def _null_scores(null: Distances, largest: Float[Tensor, " 3"]) -> Float[Tensor, " k"]:
+    """On the scale of the scores; 1 where all that were given are perfect and a random one is not."""
+    return torch.where(largest > 0, null / torch.where(largest > 0, largest, 1), (null > 0).to(null)).mean(1)
+
+
+def _null(given: Sequence[Tensor], *, align: bool, seed: int) -> Distances:
+    """Mean distances of random directions with the same column lengths."""
     generator = torch.Generator().manual_seed(seed)
     values = []
     for M in given:
         # the factors of a random matrix depend on its directions through their Gram matrix: a few rows would not do
-        draws = torch.randn((NULL_DRAWS, *M.shape), generator=generator, dtype=M.dtype)
-        drawn = [unit_columns(draw)[0] * M.norm(dim=0) for draw in draws]
-        values.append(_relative(_distances(drawn, align=align)[0], distances.max(0).values).mean())
+        total = torch.zeros(3, dtype=M.dtype)
+        for _ in range(NULL_DRAWS):
+            draw = unit_columns(torch.randn(M.shape, generator=generator, dtype=M.dtype))[0] * M.norm(dim=0)
+            total += _distances([draw], [torch.finfo(M.dtype).eps], align=align)[0][0]
+        values.append(total / NULL_DRAWS)
     return torch.stack(values)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ ORDERS = ("descending", "ascending")
 
 @dataclass(frozen=True, eq=False)
 class PrincipalAxes:
-    """Mean, axes and variances of a data set, largest variance first; axes of no variance complete the basis."""
+    """Mean, axes and variances of a data set, largest variance first."""
 
     mean: Float[Tensor, " n"]
     axes: Float[Tensor, "r n"]
@@ -35,14 +36,20 @@ class PrincipalAxes:
 
     @classmethod
     def of(cls, x: Float[Tensor, "N n"]) -> PrincipalAxes:
-        """Exact, by the decomposition of whichever of XXᵀ and XᵀX is smaller."""
+        """Exact: by the covariance, or by the singular vectors of x where it has fewer rows than columns."""
         if x.ndim != 2 or len(x) < 2 or not bool(x.isfinite().all()):
             raise InputError(f"principal axes need finite rows (N, n), at least two, got {tuple(x.shape)}.")
         mean = x.double().mean(0)
-        _, singular, axes = torch.linalg.svd(x.double() - mean, full_matrices=False)
-        alive = singular > singular.max() * max(x.shape) * torch.finfo(torch.float64).eps
+        centred = x.double() - mean
+        if len(x) < x.shape[1]:
+            _, singular, axes = torch.linalg.svd(centred, full_matrices=False)
+            found = singular.square() / len(x)
+        else:
+            found, vectors = torch.linalg.eigh(centred.mT @ centred / len(x))
+            found, axes = found.flip(0), vectors.mT.flip(0)
+        alive = found > found.max() * max(x.shape) * torch.finfo(torch.float64).eps
         variances = torch.zeros(x.shape[1], dtype=torch.float64)
-        variances[: int(alive.sum())] = singular[alive].square() / len(x)
+        variances[: int(alive.sum())] = found[alive]
         return cls(mean, axes[alive], variances)
 
     def error(self, first: int, last: int, order: str = "descending") -> float:
@@ -58,7 +65,7 @@ class PrincipalAxes:
     def rebuilt(
         self, x: Float[Tensor, "N n"], first: int, last: int, order: str = "descending"
     ) -> Float[Tensor, "N n"]:
-        """Images from these axes alone."""
+        """Images from these axes alone; axes without variance add nothing, to images that have some along them too."""
         low, high = self._places(first, last, order)
         used = self.axes[low : min(high, len(self.axes))]
         return ((x.double() - self.mean) @ used.mT @ used + self.mean).to(x.dtype)
@@ -81,7 +88,7 @@ def explained_per_axis(errors: Mapping[int, float], total: float) -> list[tuple[
     """
     counts = [0, *sorted(errors)]
     left = {0: total, **errors}
-    return [(a, b, (left[a] - left[b]) / (b - a)) for a, b in zip(counts, counts[1:], strict=False)]
+    return [(a, b, (left[a] - left[b]) / (b - a)) for a, b in pairwise(counts)]
 
 
 def order_of(explained: Sequence[float]) -> str:

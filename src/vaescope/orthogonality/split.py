@@ -17,7 +17,10 @@ from torch import Tensor
 
 from vaescope import randomness
 from vaescope.errors import InputError
+from vaescope.orthogonality.inputs import count, numbers, posterior
 from vaescope.theory.derivatives import Decoder, decode_flat
+
+SAMPLES_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +41,9 @@ class LossSplit:
 @torch.no_grad()
 def loss_split(
     decoder: Decoder,
-    x: Float[Tensor, "N n"],
-    mean: Float[Tensor, "N d"],
-    variance: Float[Tensor, "N d"],
+    x: object,
+    mean: object,
+    variance: object,
     *,
     draws: int = 64,
     seed: int = 0,
@@ -51,23 +54,35 @@ def loss_split(
     >>> round(float(split.mean), 3)
     2.0
     """
-    if mean.shape != variance.shape or len(x) != len(mean):
-        raise InputError(
-            f"x, mean and variance need a row per sample, and mean and variance one shape; got {tuple(x.shape)}, "
-            f"{tuple(mean.shape)} and {tuple(variance.shape)}."
-        )
-    if not bool((variance > 0).all()):
-        raise InputError("variance must be > 0; pass variances, not log-variances.")
-    if draws < 1:
-        raise InputError(f"draws must be at least 1, got {draws}.")
+    target = numbers(x, "x").flatten(1)
+    centres, spreads = posterior(mean, variance)
+    if len(target) != len(centres):
+        raise InputError(f"x, mean and variance need a row per sample, got {len(target)} and {len(centres)} rows.")
+    count(draws, "draws", 1)
     generator = randomness.generator(seed, "loss split")
-    target, centre = x.flatten(1), decode_flat(decoder, mean)
-    missed = target - centre
-    sums = torch.zeros(3, len(x), dtype=centre.dtype, device=centre.device)
+    parts = [
+        _split(decoder, target[some], centres[some], spreads[some].sqrt(), draws, generator)
+        for some in torch.arange(len(target)).split(SAMPLES_AT_ONCE)
+    ]
+    return LossSplit(*torch.cat(parts, dim=1))
+
+
+def _split(
+    decoder: Decoder,
+    target: Float[Tensor, "N n"],
+    mean: Float[Tensor, "N d"],
+    deviation: Float[Tensor, "N d"],
+    draws: int,
+    generator: torch.Generator,
+) -> Float[Tensor, "4 N"]:
+    centre = decode_flat(decoder, mean)
+    if centre.shape != target.shape:
+        raise InputError(f"the decoder gives {centre.shape[1]} numbers per sample, but x has {target.shape[1]}.")
+    missed = target.to(centre) - centre
+    sums = torch.zeros(3, len(mean), dtype=centre.dtype, device=centre.device)
     for _ in range(draws):
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype).to(mean.device)
-        moved = decode_flat(decoder, mean + variance.sqrt() * noise) - centre
-        parts = [(missed - moved).square().sum(1), moved.square().sum(1), 2 * (missed * moved).sum(1)]
-        sums += torch.stack(parts)
+        moved = decode_flat(decoder, mean + deviation * noise) - centre
+        sums += torch.stack([(missed - moved).square().sum(1), moved.square().sum(1), 2 * (missed * moved).sum(1)])
     total, stochastic, cross = sums / draws
-    return LossSplit(total, missed.square().sum(1), stochastic, cross)
+    return torch.stack([total, missed.square().sum(1), stochastic, cross])

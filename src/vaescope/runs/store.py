@@ -38,7 +38,7 @@ class RunFolder:
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         """Open or begin a run; refuse a folder that was made with other settings (more seeds are fine)."""
-        self.path = path
+        self.path, self.config = path, config
         file = path / "config.json"
         if file.exists():
             _refuse_other_settings(path, read_json(file), config)
@@ -82,6 +82,17 @@ class RunFolder:
 
     def has_weights(self, cell: Cell) -> bool:
         return self._weights(cell).exists()
+
+    def take_over(self, cells: Sequence[Cell], elder: Path) -> None:
+        """Members that another experiment of the same settings has trained, if it has: they are not trained twice."""
+        file = elder / "config.json"
+        if not file.exists() or _differing(read_json(file), self.config):
+            return
+        other = RunFolder(elder, read_json(file))
+        for cell in cells:
+            if other.has_weights(cell) and not self.has_weights(cell):
+                self.add(other.rows([cell], "history"), [cell], "history")
+                self.save_weights(cell, *other.load_weights(cell))
 
     def save_weights(self, cell: Cell, params: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
         """A trained member: its weights, and how its training went, in one file."""
@@ -129,13 +140,18 @@ def _refuse_other_settings(path: Path, old: Mapping[str, Any], new: Mapping[str,
         raise RunError(
             f"{path} holds a run of {old.get('experiment')!r}, not of {new['experiment']!r}; choose another --out."
         )
-    before, after = old.get("settings", {}), new["settings"]
-    differing = [
-        f"{name} was {before.get(name)}, is {after.get(name)}"
-        for name in {**before, **after}
-        if name != "seeds" and before.get(name) != after.get(name)
-    ]
+    differing = _differing(old, new)
     if differing:
         raise RunError(
             f"{path} was made with other settings ({'; '.join(differing)}); choose another --out or remove it."
         )
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Settings that differ, in words; more or fewer seeds are no difference."""
+    before, after = old.get("settings", {}), new["settings"]
+    return [
+        f"{name} was {before.get(name)}, is {after.get(name)}"
+        for name in {**before, **after}
+        if name != "seeds" and before.get(name) != after.get(name)
+    ]
