@@ -67,6 +67,10 @@ class Experiment(ABC):
     def figures(self, rows: Sequence[Row], settings: Any) -> dict[str, tuple[Figure, str]]:
         """Figures by name, each with its caption."""
 
+    def animations(self, rows: Sequence[Row], settings: Any) -> dict[str, tuple[bytes, str]]:
+        """GIFs by name, each with its caption."""
+        return {}
+
     def tables(self, rows: Sequence[Row], settings: Any) -> dict[str, list[Row]]:
         """Small tables for the page, by caption."""
         return {}

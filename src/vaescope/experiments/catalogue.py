@@ -44,6 +44,18 @@ CATALOGUE = (
         "Reizinger et al. 2022, appendix 10.1",
     ),
     Entry(
+        "principal-axes",
+        "principal_axes",
+        "Which principal axes hold an image depends on the order they are counted in",
+        "Bhowal et al. 2024, Tab. 7 and Fig. 5",
+    ),
+    Entry(
+        "rotation",
+        "rotation",
+        "Rotate the codes: the likelihood does not notice, the ELBO does",
+        "the one-picture reason why VAEs disentangle",
+    ),
+    Entry(
         "self-consistency",
         "self_consistency",
         "The encoder inverts the decoder as the decoder's noise vanishes",
@@ -72,6 +84,18 @@ CATALOGUE = (
         "ivae_sources",
         "Sources that a VAE leaves rotated, an iVAE recovers",
         "Khemakhem et al. 2020, §5",
+    ),
+    Entry(
+        "local-nonlinearity",
+        "local_nonlinearity",
+        "Around a code, a decoder with one non-linearity is closer to the truth than a linear one",
+        "Bhowal et al. 2024, Tabs. 1 and 2",
+    ),
+    Entry(
+        "orthogonality",
+        "orthogonality",
+        "Are decoders with orthogonal columns those of disentangled codes?",
+        "Bhowal et al. 2024, Tabs. 4 to 6, Fig. 4",
     ),
     Entry(
         "polarised-regime",

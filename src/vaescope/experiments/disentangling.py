@@ -49,7 +49,7 @@ QUICK = DisentanglingSettings(
     network="mlp",
     size=32,
     colour_size=16,
-    points=24,
+    points=12,
     draws=300,
 )
 FULL = DisentanglingSettings(seeds=5, samples=200_000, epochs=100, patience=10, learning_rate=1e-3)

@@ -237,7 +237,8 @@ def _cross_note(rows: Sequence[Row]) -> str:
         for o, name in OBJECTIVES.items()
         if column(rows, "cross_share", data=d, objective=o)
     ]
-    return "Medians: " + "; ".join(parts) + f". {_FAILED_CROSS}" if parts else ""
+    negligible = all(abs(row["cross_share"]) <= NEGLIGIBLE for row in rows)
+    return "Medians: " + "; ".join(parts) + ("." if negligible else f". {_FAILED_CROSS}") if parts else ""
 
 
 def _line(rows: Sequence[Row], data: str, objective: str, values: dict[str, np.ndarray], parts: Any) -> Row:

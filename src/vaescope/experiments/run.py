@@ -23,9 +23,10 @@ from vaescope.report.page import (
     comparison_page,
     experiment_page,
     index_page,
+    moving,
 )
 from vaescope.runs import RunFolder
-from vaescope.runs.files import Row, read_json, write_json, write_text
+from vaescope.runs.files import Row, read_json, write_bytes, write_json, write_text
 from vaescope.training import Monitor
 
 COMPARISON = "comparison.json"
@@ -95,6 +96,9 @@ def _write_report(
     ]
     for drawing in drawings:
         write_text(folder / "figures" / f"{drawing.name}.svg", _with_header(drawing.svg))
+    for name, (gif, caption) in experiment.animations(rows, settings).items():
+        write_bytes(folder / "figures" / f"{name}.gif", gif)
+        drawings.append(Drawing(name, moving(gif, caption), caption))
     write_json(folder / "claims.json", [_finite(claim.as_data()) for claim in claims])
     comparisons = experiment.comparisons(rows, settings)
     if comparisons:

@@ -2,7 +2,7 @@
 
 from vaescope.orthogonality.local import LocalFit, local_fit
 from vaescope.orthogonality.matrices import column_angles, column_contrast, gram_share, nearest_orthonormal
-from vaescope.orthogonality.od_score import ODReport, od_report, od_score
+from vaescope.orthogonality.od_score import ODReport, od_distances, od_report, od_score
 from vaescope.orthogonality.principal_axes import PrincipalAxes
 from vaescope.orthogonality.split import LossSplit, loss_split
 from vaescope.orthogonality.theorems import InverseSquare, inverse_square, neighbour_distance
@@ -21,6 +21,7 @@ __all__ = [
     "loss_split",
     "nearest_orthonormal",
     "neighbour_distance",
+    "od_distances",
     "od_report",
     "od_score",
 ]

@@ -18,6 +18,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from vaescope.errors import InputError
+from vaescope.orthogonality.inputs import count
 from vaescope.orthogonality.matrices import checked, column_contrast, gram_share, polar, unit_columns
 
 COINCIDE = 1e-3  # relative gap below which singular values are taken as one
@@ -39,7 +40,12 @@ class ODReport:
     null_distances: np.ndarray
     """(k, 3) mean squared distances of random directions with the same column lengths."""
     null: np.ndarray
-    """(k,) what such matrices score on the same scale."""
+    """(k,) what such matrices score on the same scale. Small where n is large: random directions are then nearly
+    orthogonal anyway."""
+    rotated_distances: np.ndarray
+    """(k, 3) mean squared distances of the same matrix with its latents rotated at random."""
+    rotated: np.ndarray
+    """(k,) what it scores then: whether its axes are any better than others of the same space."""
     contrast: np.ndarray
     """(k,) c_IMA of the matrix, in nats."""
     gram_share: np.ndarray
@@ -47,8 +53,8 @@ class ODReport:
     warnings: list[str]
 
     def table(self) -> list[dict[str, Any]]:
-        names = ("OD-Score", "null", "contrast", "Gram share")
-        columns = zip(self.scores, self.null, self.contrast, self.gram_share, strict=True)
+        names = ("OD-Score", "null", "rotated", "contrast", "Gram share")
+        columns = zip(self.scores, self.null, self.rotated, self.contrast, self.gram_share, strict=True)
         return [{"matrix": k, **dict(zip(names, map(float, values), strict=True))} for k, values in enumerate(columns)]
 
 
@@ -64,16 +70,24 @@ def od_score(matrices: object, *, align: bool = True) -> np.ndarray:
     return relative(_distances(*_listed(matrices), align=align)[0]).numpy()
 
 
-def od_report(matrices: object, *, align: bool = True, seed: int = 0) -> ODReport:
-    """Scores, with everything that tells what they mean."""
+def od_distances(matrices: object, *, align: bool = True) -> np.ndarray:
+    """(k, 3) squared distances of U, Σ and V, as they are: what scores are made of, for comparisons of one's own."""
+    return _distances(*_listed(matrices), align=align)[0].numpy()
+
+
+def od_report(matrices: object, *, align: bool = True, null_draws: int = NULL_DRAWS, seed: int = 0) -> ODReport:
+    """Scores, with everything that tells what they mean; null values are means over random draws."""
     given, rounding = _listed(matrices)
     distances, warned = _distances(given, rounding, align=align)
-    null = _null(given, align=align, seed=seed)
+    null = _null(given, count(null_draws, "null_draws", 1), align=align, seed=seed)
+    turned = _turned(given, null_draws, align=align, seed=seed)
     return ODReport(
         scores=relative(distances).numpy(),
         distances=distances.numpy(),
         null_distances=null.numpy(),
         null=_null_scores(null, distances.max(0).values).numpy(),
+        rotated_distances=turned.numpy(),
+        rotated=_null_scores(turned, distances.max(0).values).numpy(),
         contrast=np.array([float(column_contrast(M)) for M in given]),
         gram_share=np.array([float(gram_share(M)) for M in given]),
         warnings=warned,
@@ -103,7 +117,8 @@ def _precision(M: object) -> float:
 
 def _distances(given: Sequence[Tensor], rounding: Sequence[float], *, align: bool) -> tuple[Distances, list[str]]:
     rows, warned = [], []
-    for k, M in enumerate(given):
+    for k, whole in enumerate(given):
+        M = torch.linalg.qr(whole).R if align else whole  # rotating rows changes no aligned distance
         U, S, Vh = torch.linalg.svd(M, full_matrices=False)
         if align:
             U, S, V, ambiguous = aligned(U, S, Vh.mT)
@@ -177,15 +192,36 @@ def _null_scores(null: Distances, largest: Float[Tensor, " 3"]) -> Float[Tensor,
     return torch.where(largest > 0, null / torch.where(largest > 0, largest, 1), (null > 0).to(null)).mean(1)
 
 
-def _null(given: Sequence[Tensor], *, align: bool, seed: int) -> Distances:
-    """Mean distances of random directions with the same column lengths."""
+def _null(given: Sequence[Tensor], draws: int, *, align: bool, seed: int) -> Distances:
+    """Mean distances of random directions with the same column lengths.
+
+    Distances do not change when rows are rotated, so that of a random n x d matrix only the triangle of its QR
+    decomposition is drawn: normal numbers, and chi-distributed ones on the diagonal (Bartlett).
+    """
     generator = torch.Generator().manual_seed(seed)
     values = []
     for M in given:
-        # the factors of a random matrix depend on its directions through their Gram matrix: a few rows would not do
+        n, d = M.shape
+        degrees = n - torch.arange(d, dtype=M.dtype)
         total = torch.zeros(3, dtype=M.dtype)
-        for _ in range(NULL_DRAWS):
-            draw = unit_columns(torch.randn(M.shape, generator=generator, dtype=M.dtype))[0] * M.norm(dim=0)
+        for _ in range(draws):
+            triangle = torch.randn((d, d), generator=generator, dtype=M.dtype).triu(1)
+            triangle += torch.diag((2 * torch._standard_gamma(degrees / 2, generator)).sqrt())
+            draw = unit_columns(triangle)[0] * M.norm(dim=0)
             total += _distances([draw], [torch.finfo(M.dtype).eps], align=align)[0][0]
-        values.append(total / NULL_DRAWS)
+        values.append(total / draws)
+    return torch.stack(values)
+
+
+def _turned(given: Sequence[Tensor], draws: int, *, align: bool, seed: int) -> Distances:
+    """Mean distances of the same matrices with their columns rotated at random, uniformly over rotations."""
+    generator = torch.Generator().manual_seed(seed)
+    values = []
+    for M in given:
+        total = torch.zeros(3, dtype=M.dtype)
+        triangle = torch.linalg.qr(M).R
+        for _ in range(draws):
+            turn = polar(torch.randn((M.shape[1], M.shape[1]), generator=generator, dtype=M.dtype))
+            total += _distances([triangle @ turn], [torch.finfo(M.dtype).eps], align=align)[0][0]
+        values.append(total / draws)
     return torch.stack(values)

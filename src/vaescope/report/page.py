@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,11 +37,17 @@ _ENVIRONMENT.filters.update(number=number, setting=setting)
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure on a page: SVG text made by this package, and a caption."""
+    """A figure on a page: SVG (or, if it moves, an `img`) made by this package, and a caption."""
 
     name: str
     svg: str
     caption: str
+
+
+def moving(gif: bytes, words: str) -> str:
+    """An animation inside a page."""
+    source = "data:image/gif;base64," + base64.b64encode(gif).decode()
+    return str(Markup('<img src="{}" alt="{}">').format(source, words))
 
 
 @dataclass(frozen=True)
