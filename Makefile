@@ -14,9 +14,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps disent==0.8.0  # array metrics, for parity
 	touch $@
 
-# Every experiment's quick profile, the fast ones first; prints the path of the index page at the end.
+# Every experiment's quick profile, two at a time, the fast ones first; prints the path of the index page at the end.
 reproduce: install
-	$(BIN)/vaescope reproduce --all --profile quick
+	$(BIN)/vaescope reproduce --all --profile quick --jobs 2
 
 # The synthetic experiments at the published settings (within the hour on two cores), beside the authors' values.
 PAPER := self-consistency elbo-gap moebius-precision moebius-linear-map

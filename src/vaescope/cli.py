@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vaescope.errors import InputError, RunError
-from vaescope.experiments.catalogue import CATALOGUE, check_profile, find
+from vaescope.experiments.catalogue import CATALOGUE, Entry, check_profile, find
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +41,8 @@ class Reproduce:
     """Folder for the results [default: runs/PROFILE]."""
     seeds: int | None = None
     """How many seeds [default: the profile's]."""
+    jobs: int = 1
+    """Experiments that run at a time, each with its share of the cores."""
     device: str = "cpu"
     """Where to compute: cpu, cuda, ..."""
 
@@ -144,10 +147,14 @@ def _reproduce(command: Reproduce) -> int:
     out = command.out or Path("runs") / command.profile
     console = Console(highlight=False)
 
+    from vaescope.experiments.jobs import check_jobs
     from vaescope.experiments.run import reproduce, write_index
     from vaescope.training import Live
 
     index = write_index(out, command.profile)
+    if check_jobs(command.jobs) > 1 and len(entries) > 1:
+        _reproduce_side_by_side(command, entries, out, console)
+        entries = []
     for entry in entries:
         with Live(entry.name) as monitor:
             claims = reproduce(
@@ -162,6 +169,25 @@ def _reproduce(command: Reproduce) -> int:
         _print_claims(console, entry.name, [claim.as_data() for claim in claims])
     console.print(str(index.resolve()), soft_wrap=True, markup=False)
     return 0
+
+
+def _reproduce_side_by_side(command: Reproduce, entries: Sequence[Entry], out: Path, console: Console) -> None:
+    from vaescope.experiments.jobs import Job, side_by_side
+    from vaescope.experiments.run import check_device, write_index
+
+    check_device(command.device)
+    failed = []
+    jobs = side_by_side(
+        entries, lambda e: Job(e.name, command.profile, out, command.seeds, command.device), command.jobs
+    )
+    for name, outcome in jobs:
+        write_index(out, command.profile)
+        if isinstance(outcome, Exception):
+            failed.append(f"{name} ({outcome})")
+        else:
+            _print_claims(console, name, outcome)
+    if failed:
+        raise RunError(f"{len(failed)} of {len(entries)} did not finish: {'; '.join(failed)}")
 
 
 def _print_list() -> None:

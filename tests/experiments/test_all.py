@@ -11,7 +11,7 @@ from vaescope.runs.files import read_rows
 from vaescope.training import Silent
 
 TOY = {"seeds": 1, "samples": 200, "epochs": 2, "held_epochs": 1, "exact_points": 4, "size": 16}
-TOY |= {"latents": (3, 4)}
+TOY |= {"latents": (3, 4), "points": 2, "draws": 60, "step": 45.0}
 
 
 class NoTraining(Silent):

@@ -313,8 +313,8 @@ _WHY = (
     "descent, ours are exact; its images are 64 x 64 and its models trained for longer than those of the quick profile."
 )
 _CAPTION_ERRORS = (
-    "Every dot an image: what is left of Δ(ε) on draws that no fit has seen, as a share of E‖Δ‖². Above 1, predicting "
-    "nothing would have been better: the Jacobian at the code says little about a posterior this wide."
+    "Every dot an image: what is left of Δ(ε) on draws that no fit has seen, as a share of E‖Δ‖²; predicting no change "
+    "at all would score 1. Bars are medians."
 )
 _CAPTION_PAIRS = "The same errors in pairs, image by image: below the dotted line the non-linear fit is the better one."
 

@@ -215,7 +215,7 @@ def _lost(row: Row) -> float:
 _ORDER_NOTES = {
     "descending": (
         "The first axes of a principal component analysis have the largest variance, and hold almost all of an image. "
-        "What the paper shows needs another order: NumPy's and SciPy's `eigh` return the smallest first."
+        "What the paper shows needs another order: NumPy's and SciPy's eigh return the smallest first."
     ),
     "ascending": "The axes of the smallest variance hold next to nothing, whatever the data.",
 }
@@ -223,7 +223,7 @@ _PUBLISHED_NOTE = (
     "Axes are orthogonal, so that errors of sets follow from each other: two of the published entries give the "
     "variance of the images by two ways, 24.2 and 23.5. Per axis, the first 1500 explain little, the next 500 nine "
     "times as much, those up to 3000 less again, and the last 1096 next to nothing. That is neither order: sorted axes "
-    "cannot do so, and an unsorted decomposition (NumPy's `eig`) would."
+    "cannot do so, and an unsorted decomposition (NumPy's eig) would."
 )
 
 
@@ -255,7 +255,9 @@ def _errors(rows: Sequence[Row], settings: AxesSettings) -> Figure:
     for order in ORDERS:
         axes[0].plot(AXES * share, curves[order], label=NAMES[order])
     figures.crosses(axes[0], FIRSTS, [PUBLISHED[(0, last)] / total for last in FIRSTS], label="published")
-    figures.finish(axes[0], title="Variance left by the first axes", x="axes used, of 4096", y="share left", log="")
+    figures.finish(
+        axes[0], title="Variance left by the first axes", x="axes used, of 4096", y="share left", log="", legend=False
+    )
     steps = _published_steps()
     middles = [(a + b) / 2 for a, b, _ in steps]
     for order in ORDERS:
@@ -267,7 +269,10 @@ def _errors(rows: Sequence[Row], settings: AxesSettings) -> Figure:
             label=NAMES[order],
         )
     figures.crosses(axes[1], middles, [value / total for _, _, value in steps], label="published")
-    figures.finish(axes[1], title="What one axis explains", x="axis, of 4096", y="share of the variance", log="y")
+    figures.finish(
+        axes[1], title="What one axis explains", x="axis, of 4096", y="share of the variance", log="y", legend=False
+    )
+    figures.shared_legend(figure, axes[0])
     return figure
 
 

@@ -32,12 +32,15 @@ from vaescope.runs import Cell
 from vaescope.runs.files import Row
 from vaescope.training import MemberSpec
 
-PRECISION = 400.0
-RADIUS, ANGLE = 0.25, 0.8  # deviations of the logarithm of the radius and of the angle, in radians
+PRECISION = 100.0
+RADIUS, ANGLE = 0.4, 0.8  # deviations of the logarithm of the radius and of the angle, in radians
+RISE = 1.5  # per radian
+VIEW = ((0.0, 1.0), (0.0, 0.3), (1.0, 0.0))  # of the three coordinates, on paper
 NEAR = 10.0  # degrees within which a peak is at the trained axes
 FLAT = 1e-6  # nats
 FOLLOWS = 0.1  # nats by which the gap may differ from the contrast
 LINES, POINTS = 7, 41  # of the grid that is drawn
+TICKS = (-45, -30, -15, 0, 15, 30, 45)
 CURVES = {
     "log_likelihood": ("log p(x)", "nats"),
     "elbo": ("ELBO*", "nats"),
@@ -55,8 +58,8 @@ class RotationSettings(TrainedSettings):
 
     @property
     def angles(self) -> list[float]:
-        """From -90° to 90°; the trained axes in the middle."""
-        count = round(90 / self.step)
+        """An eighth of a turn either way, the trained axes in the middle: after a quarter all curves return."""
+        count = round(45 / self.step)
         return [self.step * k for k in range(-count, count + 1)]
 
 
@@ -65,16 +68,16 @@ class RotationExperiment(TrainedExperiment):
     title = "Rotate the codes: the likelihood does not notice, the ELBO does"
     source = "the argument of Reizinger et al. 2022 and Bhowal et al. 2024 (§1), in one picture"
     about = (
-        "Points in the plane with two independent factors, their distance from the middle and their angle. A VAE with "
-        "two latents is trained; then its latent space is rotated by θ: codes by R(θ), the decoder by its inverse. At "
-        "every θ log p(x) is integrated anew and the best diagonal Gaussian posterior of every point is found, which "
-        "gives the ELBO that a perfect encoder would have. The prior N(0, I) does not change under rotation, so the "
-        "likelihood cannot tell the axes; diagonal posteriors can. Every quarter turn exchanges the latents, and all "
-        "curves return."
+        "Points on a surface like a spiral staircase, with two independent factors: how far out they are, and how far "
+        "up. A VAE with two latents is trained; then its latent space is rotated by θ: codes by R(θ), the decoder by "
+        "its inverse. At every θ log p(x) is integrated anew and the best diagonal Gaussian posterior of every point "
+        "is found, which gives the ELBO that a perfect encoder would have. The prior N(0, I) does not change under "
+        "rotation, so the likelihood cannot tell the axes; diagonal posteriors can. A quarter turn exchanges the "
+        "latents, and all curves begin anew."
     )
     profiles: ClassVar = {
         "quick": RotationSettings(
-            seeds=3, samples=6_000, epochs=80, patience=80, learning_rate=3e-3, batch_size=128, exact_points=60
+            seeds=3, samples=6_000, epochs=100, patience=100, learning_rate=3e-3, batch_size=128, exact_points=60
         ),
         "paper": RotationSettings(
             seeds=10, samples=60_000, epochs=200, patience=30, learning_rate=1e-3, exact_points=1000, step=3.0
@@ -88,13 +91,13 @@ class RotationExperiment(TrainedExperiment):
         return MemberSpec(cell["seed"], precision=PRECISION, data=data)
 
     def model(self, cell: Cell, settings: Any) -> VAE:
-        return VAE(2, 2, hidden=(50, 50))
+        return VAE(3, 2, hidden=(50, 50))
 
     def data(self, cell: Cell, settings: RotationSettings) -> SyntheticData:
         generator = randomness.generator(cell["seed"], "sources")
         sources = torch.randn(settings.samples, 2, generator=generator, dtype=torch.float64)
-        noise = torch.randn(settings.samples, 2, generator=generator, dtype=torch.float64)
-        x = polar(sources) + noise / PRECISION**0.5
+        noise = torch.randn(settings.samples, 3, generator=generator, dtype=torch.float64)
+        x = helicoid(sources) + noise / PRECISION**0.5
         parts = split(x)
         return SyntheticData(parts, sources[-len(parts.test) :])
 
@@ -120,7 +123,7 @@ class RotationExperiment(TrainedExperiment):
             "angles": settings.angles,
             **found,
             "od": _od(turned),
-            "shown": x[:400].float().flatten().tolist(),
+            "shown": _on_paper(x[:400]).float().flatten().tolist(),
             "grids": _grids(member, settings.angles),
         }
 
@@ -181,10 +184,18 @@ class RotationExperiment(TrainedExperiment):
 # the model, turned ----------------------------------------------------------------------------
 
 
-def polar(sources: Float[Tensor, "N 2"]) -> Float[Tensor, "N 2"]:
-    """Distance and angle from independent normal sources: curves that cross at right angles everywhere."""
+def helicoid(sources: Float[Tensor, "N 2"]) -> Float[Tensor, "N 3"]:
+    """Distance from the axis and height along it from independent normal sources: lines that cross at right angles.
+
+    >>> theory.ima_contrast(helicoid, torch.randn(3, 2).double()).round(decimals=9)
+    tensor([0., 0., 0.], dtype=torch.float64)
+    """
     radius, angle = (RADIUS * sources[:, 0]).exp(), ANGLE * sources[:, 1]
-    return radius.unsqueeze(1) * torch.stack([angle.cos(), angle.sin()], dim=1)
+    return torch.stack([radius * angle.cos(), radius * angle.sin(), RISE * angle], dim=1)
+
+
+def _on_paper(x: Float[Tensor, "*N 3"]) -> Float[Tensor, "*N 2"]:
+    return x @ torch.tensor(VIEW, dtype=x.dtype)
 
 
 def rotation(degrees: float) -> Float[Tensor, "2 2"]:
@@ -214,7 +225,7 @@ def _grids(member: Member, angles: Sequence[float]) -> bytes:
     along, across = torch.linspace(-2.2, 2.2, POINTS), torch.linspace(-2.0, 2.0, LINES)
     first = torch.stack(torch.meshgrid(across, along, indexing="ij"), dim=-1)
     grid = torch.stack([first.flip(-1), first]).double()
-    drawn = [rotated(member.decode, rotation(a))(grid.flatten(0, -2)).detach() for a in angles]
+    drawn = [_on_paper(rotated(member.decode, rotation(a))(grid.flatten(0, -2)).detach()) for a in angles]
     return torch.stack(drawn).float().numpy().tobytes()
 
 
@@ -226,9 +237,8 @@ def _at(row: Row, name: str, angle: float) -> float:
 
 
 def _turn(row: Row, name: str, sign: int) -> float:
-    """The angle of the best value within an eighth of a turn, where all curves have their period once."""
-    inside = [k for k, angle in enumerate(row["angles"]) if abs(angle) <= 45]
-    return float(row["angles"][max(inside, key=lambda k: sign * row[name][k])])
+    """The angle of the best value."""
+    return float(row["angles"][max(range(len(row["angles"])), key=lambda k: sign * row[name][k])])
 
 
 def _peak(rows: Sequence[Row], name: str, sign: int, sentence: str) -> Claim:
@@ -253,7 +263,7 @@ def _misfit(row: Row) -> float:
 
 
 def _drawn(rows: Sequence[Row]) -> Figure:
-    figure, axes = figures.row_of_panels(4, width=3.5)
+    figure, axes = figures.row_of_panels(4, width=3.5, height=3.9)
     angles = rows[0]["angles"]
     _draw_bounds(axes[0], rows, angles)
     for axis, name in zip(axes[1:], ("contrast", "mig", "od"), strict=True):
@@ -262,8 +272,9 @@ def _drawn(rows: Sequence[Row]) -> Figure:
         unit = CURVES[name][1]
         y = f"{CURVES[name][0]} ({unit})" if unit else CURVES[name][0]
         figures.finish(axis, title=_TITLES[name], x="rotation θ (degrees)", y=y, log="", legend=False)
-        axis.set_xticks([-90, -45, 0, 45, 90])
+        axis.set_xticks(TICKS)
         axis.set_ylim(bottom=0)
+    figures.shared_legend(figure, axes[0])
     return figure
 
 
@@ -277,14 +288,21 @@ def _draw_bounds(axis: Axes, rows: Sequence[Row], angles: Sequence[float]) -> No
     figures.spread(axis, angles, above("elbo"), label="ELBO*")
     minus = [[-row["contrast"][k] for row in rows] for k in range(len(angles))]
     axis.plot(angles, np.median(minus, axis=1), color="#6b7680", lw=1.4, ls=":", label="log p(x) - c_IMA")
-    figures.finish(axis, title="Likelihood and ELBO", x="rotation θ (degrees)", y="nats, relative to log p(x)", log="")
-    axis.set_xticks([-90, -45, 0, 45, 90])
+    figures.finish(
+        axis,
+        title="Likelihood and ELBO",
+        x="rotation θ (degrees)",
+        y="nats, relative to log p(x)",
+        log="",
+        legend=False,
+    )
+    axis.set_xticks(TICKS)
 
 
 def _animated(row: Row) -> bytes:
     """A GIF: the latents' lines in the data as they turn, beside the curves."""
     angles = row["angles"]
-    inside = [k for k, angle in enumerate(angles) if abs(angle) <= 45]
+    inside = list(range(len(angles)))
     grids = np.frombuffer(row["grids"], dtype=np.float32).reshape(len(angles), 2, LINES, POINTS, 2)
     shown = np.reshape(row["shown"], (-1, 2))
     order = [*inside, *reversed(inside[1:-1])]
@@ -304,8 +322,8 @@ def _frame(row: Row, grid: np.ndarray, shown: np.ndarray, k: int) -> Image.Image
         for line in grid[latent]:
             left.plot(*line.T, color=colour, lw=1.1)
     left.set_aspect("equal")
-    left.set_xlim(-2.2, 2.2)
-    left.set_ylim(-2.2, 2.2)
+    left.set_xlim(-4.0, 4.0)
+    left.set_ylim(-2.6, 3.6)
     left.set_xticks([])
     left.set_yticks([])
     left.set_title(f"latents rotated by {angles[k]:+.0f}°")
@@ -317,8 +335,8 @@ def _frame(row: Row, grid: np.ndarray, shown: np.ndarray, k: int) -> Image.Image
     right.set_title("likelihood and ELBO")
     right.set_xlabel("rotation θ (degrees)")
     right.set_ylabel("nats, relative to log p(x)")
-    right.set_xticks([-90, -45, 0, 45, 90])
-    right.legend(loc="lower left")
+    right.set_xticks(TICKS)
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, -0.42), ncols=2)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=80)
     return Image.open(buffer).convert("P", palette=Image.Palette.ADAPTIVE, colors=48)
@@ -331,8 +349,8 @@ _CAPTION = (
     "most disentangled there, and columns of the decoder orthogonal."
 )
 _CAPTION_ANIMATION = (
-    "Left: data, and the lines along which one latent varies while the other stands still. At 0° they cross at right "
-    "angles, along distance and angle. Right: what the model thinks of it."
+    "Left: data, and the lines along which one latent varies while the other stands still. At 0° one latent goes out "
+    "and the other goes up, at right angles on the surface. Right: what the model thinks of it."
 )
 
 EXPERIMENT = RotationExperiment()
