@@ -254,7 +254,9 @@ def _errors(rows: Sequence[Row], settings: AxesSettings) -> Figure:
     curves = {"descending": 1 - held, "ascending": held[::-1]}
     for order in ORDERS:
         axes[0].plot(AXES * share, curves[order], label=NAMES[order])
-    figures.crosses(axes[0], FIRSTS, [PUBLISHED[(0, last)] / total for last in FIRSTS], label="published")
+    figures.crosses(
+        axes[0], [float(last) for last in FIRSTS], [PUBLISHED[(0, last)] / total for last in FIRSTS], label="published"
+    )
     figures.finish(
         axes[0], title="Variance left by the first axes", x="axes used, of 4096", y="share left", log="", legend=False
     )
