@@ -1,12 +1,20 @@
 """Claims about local decoders, orthogonality, principal axes and rotation can hold, and can fail."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
+from vaescope.data.catalogue import official_file
 from vaescope.experiments import local_nonlinearity, orthogonality, principal_axes, rotation
-from vaescope.experiments.disentangling import OBJECTIVES
+from vaescope.experiments.disentangling import FULL, OBJECTIVES, QUICK, title
 from vaescope.experiments.orthogonality_results import VARIANTS, with_scores
+from vaescope.experiments.run import reproduce
+from vaescope.models import ConvVAE
 from vaescope.orthogonality.principal_axes import ORDERS
+from vaescope.runs import RunFolder
+from vaescope.training import Silent
 
 RNG = np.random.default_rng(0)
 
@@ -207,3 +215,54 @@ def rotation_rows(**change):
 def test_rotation(change, broken):
     found = verdicts(rotation.EXPERIMENT, rotation_rows(**change))
     assert found == [place not in broken for place in range(7)]
+
+
+# the models -----------------------------------------------------------------------------------
+
+
+def test_the_published_networks_run_and_members_are_trained_once(tmp_path):
+    """Convolutions for images in colour, at toy size; the second experiment takes the first one's members over."""
+    small = replace(FULL, seeds=1, samples=200, epochs=1, size=16, colour_size=16, hidden=(20,), points=2, draws=60)
+    trained = []
+
+    class Counting(Silent):
+        def begin(self, members, epochs):
+            trained.append(members)
+
+    for module in (local_nonlinearity, orthogonality):
+        base = type(module.EXPERIMENT)
+        tiny = type(base.__name__, (base,), {"profiles": {"quick": small, "paper": small}})()
+        assert isinstance(tiny.model({"data": "3dshapes", "objective": "vae", "seed": 0}, small), ConvVAE)
+        claims = reproduce(tiny, profile="quick", out=tmp_path, monitor=Counting())
+        assert len(claims) >= 4
+    assert sum(trained) == 6  # three objectives on two data sets, once
+    folders = [tmp_path / name / "weights" for name in ("local-nonlinearity", "orthogonality")]
+    kept = [sorted(file.name for file in folder.iterdir()) for folder in folders]
+    assert kept[0] == kept[1]
+
+
+def test_other_settings_are_not_taken_over(tmp_path):
+    first = RunFolder(tmp_path / "a", {"experiment": "a", "settings": {"seeds": 1, "epochs": 5}})
+    cell = {"seed": 0}
+    first.add([cell | {"epoch": 1, "loss": 1.0}], [cell], "history")
+    first.save_weights(cell, {"w": torch.ones(2)}, {"status": "finished"})
+    other = RunFolder(tmp_path / "b", {"experiment": "b", "settings": {"seeds": 1, "epochs": 6}})
+    other.take_over([cell], tmp_path / "a")
+    assert not other.has_weights(cell)
+    same = RunFolder(tmp_path / "c", {"experiment": "c", "settings": {"seeds": 3, "epochs": 5}})
+    same.take_over([cell], tmp_path / "a")
+    assert same.load_weights(cell)[1] == {"status": "finished"}
+    assert same.rows([cell], "history") == [cell | {"epoch": 1, "loss": 1.0}]
+    same.take_over([cell], tmp_path / "nothing")
+
+
+def test_official_files_join_the_papers_profile_where_they_are(tmp_path, monkeypatch):
+    experiment = orthogonality.EXPERIMENT
+    monkeypatch.delenv("VAESCOPE_DATA", raising=False)
+    assert {cell["data"] for cell in experiment.cells(FULL)} == {"dsprites", "3dshapes"}
+    (tmp_path / "3dshapes.h5").touch()
+    monkeypatch.setenv("VAESCOPE_DATA", str(tmp_path))
+    assert {cell["data"] for cell in experiment.cells(FULL)} == {"dsprites", "3dshapes", "3dshapes (official)"}
+    assert {cell["data"] for cell in experiment.cells(QUICK)} == {"dsprites", "3dshapes"}
+    assert official_file("mpi3d") is None
+    assert title("3dshapes (official)") == "3DShapes (official)"
