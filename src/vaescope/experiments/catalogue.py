@@ -16,7 +16,10 @@ PROFILES = ("quick", "paper")
 
 @dataclass(frozen=True)
 class Entry:
-    """An experiment's name and where it comes from; fast ones stand first."""
+    """An experiment's name and where it comes from.
+
+    Fast ones stand first, and those with the same members (`kin`) apart, so that one has trained them for the other.
+    """
 
     name: str
     module: str
@@ -92,16 +95,16 @@ CATALOGUE = (
         "Bhowal et al. 2024, Tabs. 1 and 2",
     ),
     Entry(
-        "orthogonality",
-        "orthogonality",
-        "Are decoders with orthogonal columns those of disentangled codes?",
-        "Bhowal et al. 2024, Tabs. 4 to 6, Fig. 4",
-    ),
-    Entry(
         "polarised-regime",
         "polarised_regime",
         "Latents are active or at their prior, for VAEs and iVAEs alike",
         "Bonheme & Grzes 2023, Figs. 1-4",
+    ),
+    Entry(
+        "orthogonality",
+        "orthogonality",
+        "Are decoders with orthogonal columns those of disentangled codes?",
+        "Bhowal et al. 2024, Tabs. 4 to 6, Fig. 4",
     ),
     Entry(
         "sprites",
