@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
+FOREIGN_STAMP := .venv/.installed-foreign
 
-.PHONY: install reproduce paper results/paper test bench lint clean
+.PHONY: install reproduce paper results/paper test test-foreign chromium bench lint clean
 
 install: $(STAMP)
 
@@ -34,8 +35,21 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+test: lint chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Pages are tested in a browser; where there is none and none can be installed, these tests are skipped.
+chromium:
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+		|| echo "No Chromium here: pages are not tested in a browser."
+
+# Models that other libraries trained: pythae, scvi-tools, diffusers.
+test-foreign: install $(FOREIGN_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/foreign
+
+$(FOREIGN_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[foreign]'
+	touch $@
 
 bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.stack

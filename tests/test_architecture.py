@@ -25,6 +25,9 @@ ORDER = [
     "runs",
     "fitting",
     "report",
+    "adapters",
+    "diagnosis",
+    "explorer",
     "experiments",
     "cli",
 ]

@@ -9,7 +9,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vaescope import data, distributions, metrics, models, objectives, orthogonality, regime, theory, training
+    from vaescope import (
+        adapters,
+        data,
+        distributions,
+        metrics,
+        models,
+        objectives,
+        orthogonality,
+        regime,
+        theory,
+        training,
+    )
+    from vaescope.diagnosis import Diagnosis, diagnose
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
@@ -17,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = (
+    "adapters",
     "data",
     "distributions",
     "experiments",
@@ -32,17 +45,21 @@ _NAMES = {
     **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),
     **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
+    **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
 }
 
 __all__ = [
     "Beta",
+    "Diagnosis",
     "Fit",
     "InputError",
     "Laplace",
     "Normal",
     "RunError",
     "Uniform",
+    "adapters",
     "data",
+    "diagnose",
     "distributions",
     "fit",
     "metrics",

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from vaescope.errors import InputError, RunError
@@ -91,6 +92,47 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Diagnose:
+    """Say what is wrong with a trained model, how that is known, and what to do about it.
+
+    Without --data the posteriors of a .npz file with `mean` and `variance` are judged by themselves.
+    """
+
+    target: tyro.conf.Positional[Path]
+    """A run folder of `vaescope train`, or a .npz file with arrays `mean` and `variance`."""
+    data: str | None = None
+    """Samples: a file or a name, as for `vaescope train`; best ones that it was not trained on."""
+    html: Path | None = None
+    """Write the page to this file, and its numbers as .json beside it."""
+    array: str | None = None
+    """Name of the array with observations, where the file has several."""
+    factors: str | None = None
+    """Name of the array (or columns) with factors, where there are any."""
+    rows: int | None = None
+    """Take that many samples, at random."""
+    fail_on: str | None = None
+    """note, warning or error: exit with code 1 when a finding is at least as severe."""
+
+
+@dataclass(frozen=True)
+class Explore:
+    """Move a model's latents by sliders and see what it decodes: a page on this machine alone."""
+
+    target: tyro.conf.Positional[Path]
+    """A run folder of `vaescope train`."""
+    data: str
+    """Samples to start from: a file or a name, as for `vaescope train`."""
+    array: str | None = None
+    """Name of the array with observations, where the file has several."""
+    rows: int | None = None
+    """Take that many samples, at random."""
+    port: int = 0
+    """Port on 127.0.0.1 [default: one that is free]."""
+    browser: bool = True
+    """Open the page."""
+
+
+@dataclass(frozen=True)
 class Datasets:
     """List data sets: what is rendered here, and which official file would be read instead."""
 
@@ -112,7 +154,14 @@ def main() -> None:
 
 def _dispatch(arguments: list[str]) -> int:
     command = tyro.extras.subcommand_cli_from_dict(
-        {"reproduce": Reproduce, "train": Train, "datasets": Datasets, "version": _Version},
+        {
+            "reproduce": Reproduce,
+            "train": Train,
+            "diagnose": Diagnose,
+            "explore": Explore,
+            "datasets": Datasets,
+            "version": _Version,
+        },
         args=arguments or ["--help"],
         prog="vaescope",
         description="Why a VAE disentangles, whether yours does, and what to change.",
@@ -121,6 +170,10 @@ def _dispatch(arguments: list[str]) -> int:
         return _reproduce(command)
     if isinstance(command, Train):
         return _train(command)
+    if isinstance(command, Diagnose):
+        return _diagnose(command)
+    if isinstance(command, Explore):
+        return _explore(command)
     return _datasets(command) if isinstance(command, Datasets) else 0
 
 
@@ -286,6 +339,85 @@ def _member_table(fitted: Fit, data: Dataset, u: Tensor | None) -> Table:
             score = mcc(member.encode(data.x[some].float(), seen)[0], data.factors[some])
             shown += [score.score, score.floor]
         table.add_row(*(f"{v:.4g}" if isinstance(v, float) else "–" if v is None else str(v) for v in shown))
+    return table
+
+
+def _diagnose(command: Diagnose) -> int:
+    from vaescope.diagnosis import SEVERITIES, diagnose
+
+    if command.fail_on is not None and command.fail_on not in SEVERITIES:
+        raise InputError(f"--fail-on must be one of {', '.join(SEVERITIES)}, got {command.fail_on!r}.")
+    models, x, factors = _diagnosed(command)
+    found = diagnose(models, x, factors=factors, name=command.target.stem)
+    console = Console(highlight=False)
+    for finding in found.findings:
+        colour = {"error": "red", "warning": "yellow", "note": "blue"}[finding.severity]
+        console.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
+        console.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
+    if not found.findings:
+        console.print("Nothing to complain of.")
+    console.print(_rows_table(found.summary()))
+    for what, why in found.skipped.items():
+        console.print(f"left out: {what}, because {why}", markup=False, soft_wrap=True)
+    if command.html is not None:
+        found.to_json(command.html.with_suffix(".json"))
+        console.print(str(found.to_html(command.html).resolve()), soft_wrap=True, markup=False)
+    bad = found.worst is not None and command.fail_on is not None
+    return int(bad and SEVERITIES.index(found.worst or "note") >= SEVERITIES.index(command.fail_on or "error"))
+
+
+def _diagnosed(command: Diagnose) -> tuple[Any, Any, Any]:
+    """Models, samples and factors."""
+    import numpy as np
+
+    from vaescope.adapters import from_arrays
+    from vaescope.adapters.run import members_of
+    from vaescope.data.catalogue import open_data
+    from vaescope.data.files.arrays import open_npz
+
+    if not command.target.exists():
+        raise InputError(f"{command.target} does not exist.")
+    if command.target.suffix == ".npz":
+        sources = [open_npz(command.target, name) for name in ("mean", "variance")]
+        return from_arrays(*(source.rows(np.arange(len(source))) for source in sources)), None, None
+    models = members_of(command.target)
+    if command.data is None:
+        raise InputError("--data is needed: samples on which the model is looked at.")
+    data = open_data(command.data, array=command.array, factors=command.factors, rows=command.rows)
+    if models[0].conditional:
+        raise InputError("an iVAE is diagnosed from Python: vs.diagnose(vs.adapters.from_run(...), x, auxiliary=u).")
+    return models, data.x.float(), data.factors
+
+
+def _explore(command: Explore) -> int:
+    from vaescope.adapters.run import members_of
+    from vaescope.data.catalogue import open_data
+    from vaescope.explorer import Session, serve
+
+    members = members_of(command.target)
+    data = open_data(command.data, array=command.array, rows=command.rows)
+    session = Session.of(members, data.x.float(), name=command.target.resolve().name)
+
+    def ready(address: str) -> None:
+        print(f"{address}  (Ctrl-C to stop)", flush=True)
+        if command.browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    try:
+        serve(session, port=command.port, ready=ready)
+    except KeyboardInterrupt:
+        print()
+    return 0
+
+
+def _rows_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in rows[0] if rows else ():
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
     return table
 
 

@@ -10,6 +10,8 @@ import math
 import multiprocessing
 import os
 import queue as queues
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -103,6 +105,7 @@ def _work(job: Job, threads: int, queue: Any) -> Claims:
     from vaescope.experiments.run import reproduce, write_index
 
     torch.set_num_threads(threads)
+    threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
     claims = reproduce(
         find(job.name).load(),
         profile=job.profile,
@@ -113,6 +116,13 @@ def _work(job: Job, threads: int, queue: Any) -> Claims:
     )
     write_index(job.out, job.profile)
     return [claim.as_data() for claim in claims]
+
+
+def _stop_with(parent: int) -> None:
+    """A worker does not outlive who started it; what it has not finished goes on another time."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 class _Lines:

@@ -40,9 +40,11 @@ class RunFolder:
         """Open or begin a run; refuse a folder that was made with other settings (more seeds are fine)."""
         self.path, self.config = path, config
         file = path / "config.json"
-        if file.exists():
-            _refuse_other_settings(path, read_json(file), config)
-        write_json(file, config)
+        known = read_json(file) if file.exists() else None
+        if known is not None:
+            _refuse_other_settings(path, known, config)
+        if known != config:
+            write_json(file, config)
 
     # tables -----------------------------------------------------------------------------------
 

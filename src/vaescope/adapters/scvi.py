@@ -1,0 +1,48 @@
+"""scvi-tools: counts in, a Gaussian posterior, and the share of every gene out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vaescope.adapters.adapted import Adapted
+from vaescope.errors import InputError
+
+
+def from_scvi(model: Any, *, batch: int = 0, name: str = "scvi model") -> Adapted:
+    """A trained `SCVI` (or kin): x are rows of raw counts, as the model was set up with; all of one batch.
+
+    The decoder gives expected shares of expression, scaled to the median library of the model's own data, so that
+    outputs do not differ by sequencing depth. Its likelihood is of counts, which no analysis here is about.
+    """
+    module = getattr(model, "module", None)
+    if module is None or not hasattr(module, "inference") or not hasattr(module, "generative"):
+        raise InputError(f"from_scvi needs an scvi-tools model with a module, got {type(model).__name__}.")
+    module.eval()
+    depth = _median_library(model)
+
+    def batches(count: int) -> Tensor:
+        return torch.full((count, 1), batch, dtype=torch.long)
+
+    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        found = module.inference(x=x.float(), batch_index=batches(len(x)))
+        posterior = found["qz"]
+        return posterior.loc, posterior.scale.square()
+
+    def decode(z: Tensor) -> Tensor:
+        library = torch.full((len(z), 1), depth).log()
+        found = module.generative(z=z.float(), library=library, batch_index=batches(len(z)))
+        return (depth * found["px"].scale).to(z)
+
+    return Adapted(int(module.n_latent), encode, decode, None, None, name=name)
+
+
+def _median_library(model: Any) -> float:
+    """Counts per cell, the median over the model's own data."""
+    try:
+        x = model.adata_manager.get_from_registry("X")
+        return float(torch.as_tensor(x.sum(1)).double().median())
+    except (AttributeError, KeyError, TypeError):
+        return 1e4

@@ -1,0 +1,78 @@
+"""A diagnosis as one self-contained page: verdicts, the latents, pictures, and what was left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from vaescope.diagnosis.drawings import drawings
+from vaescope.report.figures import svg
+from vaescope.report.page import number, render, versions
+
+if TYPE_CHECKING:
+    from vaescope.diagnosis.whole import Diagnosis
+
+VERDICTS = {
+    None: "Nothing to complain of in what could be looked at.",
+    "note": "Nothing wrong; some things to know.",
+    "warning": "It works, but read the warnings before you trust it.",
+    "error": "Something is wrong with it.",
+}
+PIXELS = 96  # per inch, at most: a small figure stays small
+LEGEND = (
+    "KL in nats, mean over samples. Variance ratio: posterior over prior. Column norm: how far the decoder moves with "
+    "the latent. σ² / Eq. 12: posterior variance over that of a near-deterministic optimum, 1 where the theory holds. "
+    "Effect: what drawing the latent from its prior adds to the error, as a share of the variance of x."
+)
+
+
+def html(diagnosis: Diagnosis) -> str:
+    """The whole page; all text that users gave is escaped."""
+    rows = diagnosis.summary()
+    drawn = [
+        (name, Markup(svg(figure)), caption, round(PIXELS * figure.get_figwidth()))
+        for name, figure, caption in drawings(diagnosis.seen, diagnosis.sample)
+    ]
+    evaluation = diagnosis.seen.evaluation
+    return render(
+        "diagnosis.html",
+        name=diagnosis.name,
+        samples=diagnosis.samples,
+        verdict=VERDICTS[diagnosis.worst],
+        findings=diagnosis.findings,
+        facts=facts(diagnosis),
+        columns=list(rows[0]) if rows else [],
+        rows=rows,
+        legend=LEGEND,
+        drawings=drawn,
+        scores=[] if evaluation is None else evaluation.rows,
+        skipped=diagnosis.skipped,
+        versions=versions(),
+    )
+
+
+def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Single numbers, in words."""
+    seen = diagnosis.seen
+    regime = seen.regime
+    found = [
+        ("latents in use", f"{len(regime.used)} of {regime.latent_dim}"),
+        ("KL", f"{number(float(sum(regime.kl)))} nats"),
+    ]
+    if seen.noise is not None:
+        found.append(("variance explained", f"{seen.noise.explained:.1%}"))
+        if seen.noise.likelihood != "bernoulli":
+            found.append(("decoder variance, by its errors", number(1 / seen.noise.precision)))
+        if seen.noise.beta is not None:
+            found.append(("effective β", f"{seen.noise.beta:.2g}"))
+    if seen.geometry is not None:
+        found.append(("contrast c_IMA", f"{seen.geometry.contrast:.3g} nats"))
+        found.append(("with the best axes", f"{seen.geometry.rotation.after:.3g} nats"))
+        found.append(("directions of data that codes move", str(seen.geometry.rank)))
+    if seen.split is not None:
+        gap = seen.split.log_marginal - seen.split.elbo
+        found.append(("log p(x) - ELBO", f"{float(gap.mean()):.3g} nats"))
+    if seen.stability is not None:
+        found.append(("agreement between seeds", f"{float(seen.stability.score):.2f}"))
+    return found

@@ -1,0 +1,112 @@
+"""What the explorer shows, as pure functions of a few models and samples: nothing here knows of the network."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vaescope import regime
+from vaescope.errors import InputError
+from vaescope.regime.model import Encoded, spread_samples
+
+SHOWN = 400  # samples that can be clicked
+REACH = 3.0  # deviations of the prior that a slider spans
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """Models of the same data, and samples to start from; the first model gives the latents' order."""
+
+    models: list[Any]
+    seen: list[Encoded]
+    judged: list[regime.Regime]
+    name: str = "model"
+
+    @classmethod
+    def of(cls, models: Sequence[Any], x: Any, *, name: str = "model") -> Session:
+        if not models:
+            raise InputError("the explorer needs at least one model.")
+        if not all(getattr(model, "decodes", True) for model in models):
+            raise InputError("the explorer needs a decoder.")
+        seen = [spread_samples(model, x, None, SHOWN) for model in models]
+        return cls(list(models), seen, [regime.of_model(m, x, decoder=False) for m in models], name)
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """(channels, height, width), where outputs are images."""
+        first = self.models[0]
+        shape = getattr(first, "image", None) or getattr(getattr(first, "model", None), "image", None)
+        return None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2]))
+
+    def state(self) -> dict[str, Any]:
+        """All that the page has to know at first."""
+        return {
+            "name": self.name,
+            "image": self.image,
+            "members": [self._member(k) for k in range(len(self.models))],
+        }
+
+    def _member(self, k: int) -> dict[str, Any]:
+        judged, seen = self.judged[k], self.seen[k]
+        order = judged.places("active", "mixed", "passive")
+        centre, width = seen.prior_mean.mean(0), seen.prior_variance.mean(0).sqrt()
+        first = [*judged.used, *order][:2]
+        return {
+            "latents": [
+                {
+                    "index": j,
+                    "kind": judged.kind[j],
+                    "kl": round(float(judged.kl[j]), 4),
+                    "low": float(centre[j] - REACH * width[j]),
+                    "high": float(centre[j] + REACH * width[j]),
+                    "start": float(seen.mean[:, j].median()),
+                }
+                for j in order
+            ],
+            "axes": first,
+            "points": [[round(float(v), 4) for v in row[first]] for row in seen.mean],
+        }
+
+    def decode(self, member: object, z: object) -> dict[str, Any]:
+        """What one code gives: bytes of an image, or numbers."""
+        k = self._place(member, len(self.models), "member")
+        codes = self._code(z, self.models[k].latent_dim)
+        with torch.no_grad():
+            output = self.models[k].decode(codes.to(self.seen[k].mean.dtype)).flatten().double()
+        return self.drawn(output)
+
+    def sample(self, member: object, sample: object) -> dict[str, Any]:
+        """The code of a sample, and the sample itself."""
+        k = self._place(member, len(self.models), "member")
+        i = self._place(sample, len(self.seen[k].mean), "sample")
+        return {"z": [float(v) for v in self.seen[k].mean[i]], "x": self.drawn(self.seen[k].x[i].flatten().double())}
+
+    def drawn(self, output: Tensor) -> dict[str, Any]:
+        if self.image is None:
+            return {"values": [float(v) if math.isfinite(v) else None for v in output.tolist()]}
+        channels, height, width = self.image
+        pixels = output.reshape(channels, height, width).permute(1, 2, 0).clamp(0, 1)
+        shown = pixels.expand(-1, -1, 3) if channels == 1 else pixels[..., :3]
+        data = (255 * shown).round().to(torch.uint8).numpy().tobytes()
+        return {"width": width, "height": height, "pixels": base64.b64encode(data).decode()}
+
+    def _place(self, value: object, count: int, name: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
+            raise InputError(f"{name} must be a whole number from 0 to {count - 1}.")
+        return value
+
+    def _code(self, z: object, d: int) -> Tensor:
+        if not isinstance(z, list) or len(z) != d or not all(_is_number(v) for v in z):
+            raise InputError(f"z must be {d} finite numbers.")
+        return torch.tensor([z], dtype=torch.float64)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))

@@ -1,0 +1,108 @@
+"""Adapters: any pair of functions or modules, posteriors alone, run folders; mistakes are explained in one line."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vaescope as vs
+from vaescope.errors import InputError, RunError
+from vaescope.protocol import LatentModel
+from vaescope.training import Silent, TrainSettings
+
+X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Encoder(nn.Module):
+    def __init__(self, joined=False):
+        super().__init__()
+        self.layer, self.dropout, self.joined = nn.Linear(4, 4), nn.Dropout(0.5), joined
+
+    def forward(self, x):
+        h = self.dropout(self.layer(x))
+        return h if self.joined else tuple(h.split(2, dim=-1))
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(
+    ("scale", "variance"),
+    [
+        ("log_variance", torch.exp),
+        ("variance", lambda s: s),
+        ("deviation", torch.square),
+        ("log_deviation", lambda s: torch.exp(2 * s)),
+    ],
+)
+def test_modules_with_any_scale_in_evaluation_mode(joined, scale, variance):
+    encoder, decoder = Encoder(joined), nn.Linear(2, 4)
+    model = vs.adapters.from_modules(encoder, decoder, latent_dim=2, scale=scale, precision=3.0)
+    assert isinstance(model, LatentModel)
+    mean, spread = model.encode(X)
+    torch.testing.assert_close(mean, encoder.layer(X)[:, :2])
+    torch.testing.assert_close(spread, variance(encoder.layer(X)[:, 2:]))
+    torch.testing.assert_close(model.decode(mean), decoder(mean))
+    assert (model.likelihood, model.precision, model.decodes) == ("gaussian", 3.0, True)
+
+
+def test_images_and_spatial_latents_are_flattened():
+    model = vs.adapters.from_callables(
+        encode=lambda x: (x.reshape(-1, 1, 2, 2), 1 + 0 * x.reshape(-1, 1, 2, 2)),
+        decode=lambda z: z.reshape(-1, 2, 2, 1),
+        latent_dim=4,
+    )
+    assert model.encode(X)[0].shape == (50, 4)
+    assert model.decode(X).shape == (50, 4)
+    assert model.likelihood is None
+
+
+def test_a_run_folder_is_opened_best_member_first(tmp_path):
+    fitted = vs.fit(
+        X.repeat(4, 1),
+        latent_dim=2,
+        precision=1.0,
+        seeds=range(3),
+        settings=TrainSettings(epochs=2, compile="never"),
+        monitor=Silent(),
+        out=tmp_path / "run",
+    )
+    before = (tmp_path / "run" / "config.json").stat().st_mtime_ns
+    member = vs.adapters.from_run(tmp_path / "run")
+    assert member.best_elbo == pytest.approx(fitted.best.best_elbo)
+    torch.testing.assert_close(member.encode(X)[0], fitted.best.encode(X)[0])
+    assert (tmp_path / "run" / "config.json").stat().st_mtime_ns == before  # looking changes nothing
+
+
+def good(x):
+    return x[:, :2], torch.ones(len(x), 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim=0), "latent_dim must be at least 1, got 0"),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim=3).encode(X), r"of shape \(50, 3\), got \(50, 2\)"),
+        (lambda: vs.adapters.from_callables(encode=lambda x: x, latent_dim=2).encode(X), "a mean and a variance"),
+        (lambda: vs.adapters.from_callables(encode=lambda x: (1, 2), latent_dim=2).encode(X), "mean must be a tensor"),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim=2).decode(X[:, :2]), "given without a decoder"),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim=2, likelihood="poisson"), "gaussian, bernoulli"),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim=2, precision=-1.0), "precision"),
+        (lambda: vs.adapters.from_modules(Encoder(), latent_dim=2, scale="sd"), "scale must be one of variance"),
+        (lambda: vs.adapters.from_modules(Encoder(joined=True), latent_dim=3).encode(X), "needs 6 columns"),
+        (lambda: vs.adapters.from_arrays(np.ones((3, 2)), np.ones((3, 1))), r"must be \(N, d\)"),
+        (lambda: vs.adapters.from_arrays(np.ones((3, 2)), np.ones((3, 2))).encode(X), "of 3 samples, got 50"),
+        (lambda: vs.adapters.from_pythae(nn.Linear(1, 1)), "a pythae model has encoder, decoder and latent_dim"),
+        (lambda: vs.adapters.from_scvi(nn.Linear(1, 1)), "needs an scvi-tools model"),
+        (lambda: vs.adapters.from_diffusers(nn.Linear(1, 1), image=(3, 8, 8)), "needs an AutoencoderKL"),
+    ],
+)
+def test_mistakes_are_explained(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_folders_that_are_no_runs_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"is not a run folder: it has no config\.json"):
+        vs.adapters.from_run(tmp_path)
+    (tmp_path / "config.json").write_text('{"experiment": "sprites", "settings": {}}')
+    with pytest.raises(RunError, match="keeps no model that can be opened"):
+        vs.adapters.from_run(tmp_path)

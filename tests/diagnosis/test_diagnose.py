@@ -1,0 +1,188 @@
+"""What a diagnosis says, leaves out and writes; the command line; names that are HTML."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import vaescope as vs
+from vaescope import cli
+from vaescope.diagnosis.rotation import best_rotation
+from vaescope.errors import InputError
+from vaescope.training import Silent, TrainSettings
+
+G = torch.Generator().manual_seed(0)
+W = torch.linalg.qr(torch.randn(5, 2, generator=G))[0] * torch.tensor([2.0, 1.0])
+X = torch.randn(400, 2, generator=G) @ W.T + 0.1 * torch.randn(400, 5, generator=G)
+
+
+def linear(**change):
+    """The optimal linear VAE of X's own generator: γ² = 100."""
+    variance = 1 / (1 + 100 * W.square().sum(0))
+    known = {
+        "encode": lambda x: (100 * (x @ W) * variance, variance.expand(len(x), 2)),
+        "decode": lambda z: z @ W.T.to(z),
+        "latent_dim": 2,
+        "precision": 100.0,
+    }
+    return vs.adapters.from_callables(**known | change)
+
+
+def test_an_optimal_model_is_as_the_theory_says():
+    found = vs.diagnose(linear(), X)
+    assert found.findings == []
+    assert found.worst is None
+    assert found.seen.noise.beta == pytest.approx(1, abs=0.02)
+    assert found.seen.noise.precision == pytest.approx(100, rel=0.1)
+    assert found.seen.geometry.contrast == pytest.approx(0, abs=1e-5)
+    np.testing.assert_allclose(found.seen.eq12, 1, rtol=1e-4)
+    assert found.seen.split.mean("amortisation")[0] == pytest.approx(0, abs=1e-3)
+    assert found.seen.split.mean("family")[0] == pytest.approx(0, abs=1e-3)
+    assert [row["latent"] for row in found.summary()] == [0, 1]
+    assert set(found.skipped) == {"stability", "metrics"}
+
+
+def test_what_a_model_cannot_do_is_left_out_and_said():
+    alone = vs.diagnose(vs.adapters.from_arrays(*(t.numpy() for t in linear().encode(X))))
+    assert "decoder" in alone.skipped
+    assert set(alone.summary()[0]) == {"latent", "kind", "KL", "variance ratio"}
+    without = vs.diagnose(linear(decode=None), X)
+    assert without.skipped["decoder"] == "the model was given without a decoder"
+    unknown = vs.diagnose(linear(precision=None), X)
+    assert "gap" in unknown.skipped
+    assert unknown.seen.noise.beta is None
+    numpy = linear(decode=lambda z: torch.from_numpy(z.detach().numpy() @ W.numpy().T.astype(z.detach().numpy().dtype)))
+    assert "could not be differentiated" in vs.diagnose(numpy, X).skipped["geometry"]
+
+
+def test_many_latents_have_a_gap_as_a_whole():
+    wide = torch.linalg.qr(torch.randn(12, 6, generator=G))[0] * torch.linspace(1, 3, 6)
+    x = torch.randn(200, 6, generator=G) @ wide.T + 0.1 * torch.randn(200, 12, generator=G)
+    variance = 1 / (1 + 100 * wide.square().sum(0))
+    model = vs.adapters.from_callables(
+        encode=lambda x: (100 * (x @ wide) * variance, variance.expand(len(x), 6)),
+        decode=lambda z: z @ wide.T.to(z),
+        latent_dim=6,
+        precision=100.0,
+    )
+    found = vs.diagnose(model, x)
+    assert found.seen.split.family is None
+    assert float((found.seen.split.log_marginal - found.seen.split.elbo).mean()) == pytest.approx(0, abs=0.02)
+    assert "not split" in found.as_data()["gap"]["note"]
+
+
+def test_several_seeds_are_compared():
+    other = linear(
+        encode=lambda x: (
+            torch.randn(len(x), 2, generator=torch.Generator().manual_seed(1)),
+            torch.full((len(x), 2), 0.1),
+        )
+    )
+    assert [f.code for f in vs.diagnose([linear(), other], X).findings] == ["unstable"]
+    assert vs.diagnose([linear(), linear()], X).findings == []
+
+
+def test_factors_are_scored():
+    found = vs.diagnose(linear(), X, factors=X @ W)
+    assert {row["metric"] for row in found.as_data()["metrics"]} >= {"MCC", "MIG"}
+
+
+def test_the_page_and_its_data(tmp_path):
+    found = vs.diagnose(linear(), X, factors=X @ W, name="<script>alert(1)</script>")
+    page = found.to_html(tmp_path / "page.html").read_text()
+    assert "<script>alert(1)" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert page.count("<svg") >= 4
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    data = json.loads(found.to_json(tmp_path / "page.json").read_text())
+    assert data["latents"][0]["kind"] == "active"
+    assert data["gap"]["family"]["mean"] == pytest.approx(0, abs=1e-3)
+
+
+def test_images_are_shown_as_images(tmp_path):
+    W8 = torch.linalg.qr(torch.randn(64, 2, generator=G))[0]
+    model = vs.adapters.from_callables(
+        encode=lambda x: (x.flatten(1) @ W8, torch.full((len(x), 2), 0.1)),
+        decode=lambda z: (z @ W8.T.to(z)).reshape(-1, 1, 8, 8),
+        latent_dim=2,
+        image=(1, 8, 8),
+    )
+    x = (torch.randn(100, 2, generator=G) @ W8.T).reshape(-1, 1, 8, 8)
+    assert vs.diagnose(model, x).to_html(tmp_path / "page.html").read_text().count("<image") >= 14
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: vs.diagnose(linear()), "diagnose needs samples x"),
+        (lambda: vs.diagnose(torch.nn.Linear(2, 2), X), "diagnose needs a model"),
+        (lambda: vs.diagnose([], X), "diagnose needs a model"),
+        (lambda: vs.diagnose(linear(encode=lambda x: (x[:, :2] * torch.nan, x[:, :2])), X), "NaN or infinity"),
+        (lambda: vs.diagnose(linear(), X[0]), "x must be an array with a row per sample"),
+    ],
+)
+def test_mistakes_are_explained(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_the_best_rotation_is_found():
+    """Planted: curved columns, orthogonal in turned axes."""
+    lengths = torch.rand(40, 1, 4, generator=G).double() + torch.tensor([0.5, 1.0, 2.0, 4.0])
+    frames = torch.linalg.qr(torch.randn(40, 9, 4, generator=G).double())[0]
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=G).double())[0]
+    found = best_rotation(frames * lengths @ turn.T)
+    assert found.before > 0.2
+    assert found.after == pytest.approx(0, abs=1e-6)
+    close = np.abs(found.matrix.T @ turn.numpy())
+    np.testing.assert_allclose(np.sort(close.max(0)), 1, atol=1e-3)
+    straight = best_rotation(frames * lengths)
+    assert straight.gained == pytest.approx(0, abs=1e-9)
+    assert straight.turned == pytest.approx(0, abs=1e-3)
+
+
+# the command line -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("diagnosis")
+    np.save(folder / "x.npy", X.numpy())
+    settings = TrainSettings(epochs=30, learning_rate=5e-3, compile="never")
+    vs.fit(X, latent_dim=5, precision=100.0, seeds=range(2), settings=settings, monitor=Silent(), out=folder / "run")
+    return folder
+
+
+def test_a_run_is_diagnosed(run, capsys):
+    page = run / "page.html"
+    assert cli._dispatch(["diagnose", str(run / "run"), "--data", str(run / "x.npy"), "--html", str(page)]) == 0
+    printed = capsys.readouterr().out
+    assert "What to do" in printed
+    assert "passive" in printed
+    assert "left out: metrics" in printed
+    assert page.exists()
+    assert json.loads(page.with_suffix(".json").read_text())["worst"] == "warning"
+    arguments = ["diagnose", str(run / "run"), "--data", str(run / "x.npy"), "--fail-on"]
+    assert cli._dispatch([*arguments, "warning"]) == 1
+    assert cli._dispatch([*arguments, "error"]) == 0
+
+
+def test_posteriors_on_disk_are_diagnosed(run, capsys):
+    np.savez(run / "posteriors.npz", mean=np.zeros((50, 3)), variance=np.ones((50, 3)))
+    assert cli._dispatch(["diagnose", str(run / "posteriors.npz"), "--fail-on", "error"]) == 1
+    assert "collapsed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere does not exist"),
+        (["{run}/run"], "--data is needed"),
+        (["{run}"], "is not a run folder"),
+        (["{run}/run", "--fail-on", "all"], "--fail-on must be one of note, warning, error"),
+    ],
+)
+def test_mistakes_on_the_command_line(run, arguments, message):
+    with pytest.raises(InputError, match=message):
+        cli._dispatch(["diagnose", *(a.format(run=run) for a in arguments)])

@@ -1,0 +1,173 @@
+"""Explorer and diagnosis in headless Chromium: no console errors, no foreign requests, sliders and sorting work."""
+
+import shutil
+import statistics
+import threading
+
+import pytest
+import torch
+
+import vaescope as vs
+from vaescope.explorer import Session
+from vaescope.explorer.server import Explorer
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+SIZE = 32
+G = torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as running:
+        found = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page that notes everything it should not do."""
+    opened = browser.new_page(viewport={"width": 1200, "height": 900})
+    opened.trouble = []
+    opened.on("console", lambda m: opened.trouble.append(m.text) if m.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda e: opened.trouble.append(str(e)))
+    opened.asked = []
+    opened.on("request", lambda r: opened.asked.append(r.url))
+    yield opened
+    opened.close()
+
+
+def member(seed):
+    """The network of the sprites experiment, as it is before training, with one latent that says nothing."""
+    model = vs.models.ConvVAE.of((3, SIZE, SIZE), latent_dim=4)
+    return vs.models.Member(model, {n: v for n, v in model.init([seed]).items()}, precision=1.0)
+
+
+def adapted(inner):
+    spread = torch.tensor([0.01, 0.02, 0.05, 1.0])
+
+    def encode(x):
+        mean = torch.stack([40 * x[:, k] - 20 for k in (0, 7, 9)] + [0 * x[:, 0]], dim=1)
+        return mean, spread.expand(len(x), 4)
+
+    return vs.adapters.from_callables(
+        encode=encode,
+        decode=lambda z: torch.sigmoid(30 * inner.decode(z.float())),
+        latent_dim=4,
+        image=(3, SIZE, SIZE),
+    )
+
+
+@pytest.fixture(scope="module")
+def server():
+    x = torch.rand(80, 3 * SIZE * SIZE, generator=G)
+    with Explorer(Session.of([adapted(member(0)), adapted(member(1))], x, name="sprites & <i>more</i>")) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+def drawn(page, place=0):
+    return int(page.locator(".member").nth(place).get_attribute("data-drawn") or 0)
+
+
+def wait_for_drawing(page, before, place=0):
+    page.wait_for_function(
+        "([n, k]) => Number(document.querySelectorAll('.member')[k].dataset.drawn || 0) > n", arg=[before, place]
+    )
+
+
+def picture(page, place=0):
+    return page.locator(".member .output").nth(place).evaluate("c => c.toDataURL()")
+
+
+def test_sliders_change_the_picture(page, server):
+    page.goto(server.address)
+    wait_for_drawing(page, 0)
+    assert page.locator("h1").inner_text() == "sprites & <i>more</i>"
+    assert page.locator(".used input[type=range]").count() == 3
+    assert page.locator(".passive input[type=range]").count() == 1
+    assert not page.locator(".passive input").first.is_visible()  # folded away
+    before, count = picture(page), drawn(page)
+    slider = page.locator(".used input[type=range]").first
+    slider.focus()
+    for _ in range(30):
+        page.keyboard.press("ArrowRight")
+    wait_for_drawing(page, count)
+    page.wait_for_timeout(200)
+    assert picture(page) != before
+    assert page.trouble == []
+    assert all(url.startswith(server.address) for url in page.asked)
+
+
+def test_a_click_starts_from_a_sample(page, server):
+    page.goto(server.address)
+    wait_for_drawing(page, 0)
+    count, before = drawn(page), page.locator("input[type=number]").input_value()
+    page.locator("canvas.codes").click(position={"x": 30, "y": 30})
+    wait_for_drawing(page, count)
+    assert page.locator("input[type=number]").input_value() != before
+    assert page.trouble == []
+
+
+def test_two_members_side_by_side(page, server):
+    page.goto(server.address)
+    wait_for_drawing(page, 0)
+    page.locator("#compare").click()
+    wait_for_drawing(page, 0, 1)
+    assert page.locator(".member").count() == 2
+    assert picture(page, 0) != picture(page, 1)
+    page.locator("#compare").click()
+    assert page.locator(".member").count() == 1
+    assert page.trouble == []
+
+
+def test_it_fits_a_phone(browser, server):
+    phone = browser.new_page(viewport={"width": 380, "height": 800})
+    phone.goto(server.address)
+    phone.wait_for_selector(".member[data-drawn]")
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 380
+    phone.close()
+
+
+def test_from_slider_to_picture_in_a_blink(page, server):
+    """No bar on a shared machine: that it was measured, and is a fraction of a second."""
+    page.goto(server.address)
+    wait_for_drawing(page, 0)
+    times = []
+    slider = page.locator(".used input[type=range]").first
+    slider.focus()
+    for _ in range(25):
+        count = drawn(page)
+        page.keyboard.press("ArrowRight")
+        wait_for_drawing(page, count)
+        times.append(float(page.locator(".member").get_attribute("data-milliseconds")))
+    print(f"slider to picture: median {statistics.median(times):.1f} ms")
+    assert statistics.median(times) < 1000
+
+
+def test_the_page_of_a_diagnosis_opens_and_sorts(page, tmp_path):
+    W = torch.linalg.qr(torch.randn(6, 3, generator=G))[0] * torch.tensor([3.0, 2.0, 1.0])
+    x = torch.randn(300, 3, generator=G) @ W.T + 0.1 * torch.randn(300, 6, generator=G)
+    variance = 1 / (1 + 100 * W.square().sum(0))
+    model = vs.adapters.from_callables(
+        encode=lambda x: (100 * (x @ W) * variance, variance.expand(len(x), 3)),
+        decode=lambda z: z @ W.T.to(z),
+        latent_dim=3,
+        precision=100.0,
+    )
+    file = vs.diagnose(model, x, name="<img src=x onerror=alert(1)>").to_html(tmp_path / "page.html")
+    page.goto(f"file://{file}")
+    assert page.locator("h1").inner_text() == "<img src=x onerror=alert(1)>"
+    first = page.locator("#latents tbody tr td:first-child")
+    assert first.all_inner_texts() == ["0", "1", "2"]
+    page.locator("#latents th button", has_text="variance ratio").focus()
+    page.keyboard.press("Enter")
+    assert first.all_inner_texts() == ["2", "1", "0"]
+    page.locator("#latents th button", has_text="variance ratio").click()
+    assert first.all_inner_texts() == ["0", "1", "2"]
+    assert page.trouble == []
+    assert len(page.asked) == 1

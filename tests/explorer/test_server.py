@@ -1,0 +1,172 @@
+"""The explorer: what it answers, whom it refuses, and what it makes of bad requests."""
+
+import base64
+import http.client
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import vaescope as vs
+from vaescope.errors import InputError
+from vaescope.explorer import Session
+from vaescope.explorer.server import Explorer
+
+G = torch.Generator().manual_seed(0)
+W = torch.linalg.qr(torch.randn(16, 2, generator=G))[0]
+X = torch.sigmoid(torch.randn(60, 2, generator=G) @ W.T)
+
+
+def model(**change):
+    """One latent in use, one that says nothing; images of 4 x 4."""
+    known = {
+        "encode": lambda x: (
+            torch.stack([4 * (x.flatten(1) @ W[:, 0]), 0 * x.flatten(1)[:, 0]], 1),
+            torch.tensor([0.01, 1.0]).expand(len(x), 2),
+        ),
+        "decode": lambda z: torch.sigmoid(z @ W.T.to(z)),
+        "latent_dim": 2,
+        "image": (1, 4, 4),
+    }
+    return vs.adapters.from_callables(**known | change)
+
+
+@pytest.fixture(scope="module")
+def server():
+    session = Session.of([model(), model(image=(1, 4, 4))], X, name="</script><b>x</b>")
+    with Explorer(session) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+def ask(server, method, path, body=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    content = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    kind = {"Content-Type": "application/json"} if content is not None else {}
+    connection.request(method, path, content, kind | {k.replace("_", "-"): v for k, v in headers.items()})
+    answer = connection.getresponse()
+    found = answer.status, answer.read(), dict(answer.getheaders())
+    connection.close()
+    return found
+
+
+def test_the_page_has_everything_inside_and_nothing_from_elsewhere(server):
+    status, page, headers = ask(server, "GET", "/")
+    text = page.decode()
+    assert status == 200
+    assert "</script><b>" not in text
+    assert "&lt;/script&gt;&lt;b&gt;" in text
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    nonce = policy.split("nonce-")[1].split("'")[0]
+    assert text.count(f'nonce="{nonce}"') == 3
+    assert "http" not in text.replace("https", "http").split("<body>")[1].split("<script")[0]
+
+
+def test_a_code_is_decoded(server):
+    status, content, _ = ask(server, "POST", "/decode", {"member": 0, "z": [1.0, -0.5]})
+    found = json.loads(content)
+    assert status == 200
+    pixels = np.frombuffer(base64.b64decode(found["pixels"]), dtype=np.uint8).reshape(4, 4, 3)
+    wanted = (255 * torch.sigmoid(torch.tensor([1.0, -0.5]) @ W.T)).round().reshape(4, 4)
+    np.testing.assert_allclose(pixels[..., 0], wanted.numpy(), atol=1)
+
+
+def test_a_sample_gives_its_code(server):
+    status, content, _ = ask(server, "POST", "/sample", {"member": 1, "sample": 3})
+    found = json.loads(content)
+    assert status == 200
+    assert len(found["z"]) == 2
+    assert found["x"]["width"] == 4
+
+
+def test_latents_come_in_the_order_of_what_they_tell(server):
+    state = server.session.state()["members"][0]
+    assert [latent["kind"] for latent in state["latents"]] == ["active", "passive"]
+    assert len(state["points"]) == 60
+
+
+def test_numbers_are_shown_where_there_is_no_image():
+    session = Session.of([model(image=None)], X)
+    assert len(session.decode(0, [0.0, 0.0])["values"]) == 16
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:80"},
+        {"Host": ""},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "https://127.0.0.1"},
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("POST", "/decode")])
+def test_others_are_refused(server, method, path, headers):
+    body = {"member": 0, "z": [0.0, 0.0]} if method == "POST" else None
+    assert ask(server, method, path, body, **headers)[0] == 403
+
+
+def test_the_page_itself_may_ask(server):
+    for host in server.names:
+        body = {"member": 0, "z": [0.0, 0.0]}
+        assert ask(server, "POST", "/decode", body, Host=host, Origin=f"http://{host}")[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/../../etc/passwd", "/?x=1", "/decode/../..", "/explorer.html"])
+def test_no_path_leads_anywhere(server, path):
+    assert ask(server, "GET", path)[0] == 404
+    assert ask(server, "POST", path, {})[0] == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not json",
+        b"[1, 2]",
+        b"[" * 100_000,
+        {},
+        {"member": 9, "z": [0.0, 0.0]},
+        {"member": True, "z": [0.0, 0.0]},
+        {"member": 0, "z": [0.0]},
+        {"member": 0, "z": "00"},
+        {"member": 0, "z": [0.0, None]},
+        b'{"member": 0, "z": [0.0, NaN]}',
+        b'{"member": 0, "z": [0.0, 1e999]}',
+        {"member": "__class__", "z": [0.0, 0.0]},
+    ],
+)
+def test_bad_requests_are_one_line(server, body):
+    status, content, _ = ask(server, "POST", "/decode", body)
+    assert status == 400
+    assert json.loads(content)["error"].endswith(".")
+
+
+def test_requests_of_another_kind_or_size_are_refused(server):
+    assert ask(server, "POST", "/decode", b"{}", Content_Type="text/plain")[0] == 400
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.putrequest("POST", "/decode")
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Content-Length", str(10**9))
+    connection.endheaders()
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+def test_it_listens_here_alone(server):
+    assert server.server_address[0] == "127.0.0.1"
+    with pytest.raises(InputError, match="cannot be used"):
+        Explorer(server.session, server.port)
+
+
+@pytest.mark.parametrize(
+    ("models", "message"), [([], "at least one model"), ([model(decode=None)], "the explorer needs a decoder")]
+)
+def test_what_cannot_be_explored_is_said(models, message):
+    with pytest.raises(InputError, match=message):
+        Session.of(models, X)

@@ -1,0 +1,112 @@
+"""Models of other libraries, trained or made by these libraries themselves, diagnosed; needs the extra `foreign`."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+import vaescope as vs
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+DIGITS = (load_digits().data / 16).astype("float32").reshape(-1, 1, 8, 8)
+
+
+def written(found, tmp_path):
+    return found.to_html(tmp_path / "page.html").read_text()
+
+
+def test_pythae_trained_by_its_own_pipeline(tmp_path):
+    models = pytest.importorskip("pythae.models")
+    pipelines = pytest.importorskip("pythae.pipelines")
+    trainers = pytest.importorskip("pythae.trainers")
+    logging.disable(logging.INFO)
+    torch.manual_seed(0)
+    model = models.VAE(models.VAEConfig(input_dim=(1, 8, 8), latent_dim=6, reconstruction_loss="bce"))
+    settings = trainers.BaseTrainerConfig(
+        output_dir=str(tmp_path), num_epochs=8, per_device_train_batch_size=64, learning_rate=1e-3, no_cuda=True
+    )
+    pipelines.TrainingPipeline(model=model, training_config=settings)(DIGITS[:1400], eval_data=DIGITS[1400:])
+    logging.disable(logging.NOTSET)
+    x = torch.from_numpy(DIGITS[1400:])
+    adapted = vs.adapters.from_pythae(model)
+    assert (adapted.latent_dim, adapted.likelihood, adapted.image) == (6, "bernoulli", (1, 8, 8))
+    with torch.no_grad():
+        wanted = model.encoder(x)
+        torch.testing.assert_close(adapted.encode(x)[1], wanted.log_covariance.exp())
+        mean = wanted.embedding
+        torch.testing.assert_close(adapted.decode(mean), model.decoder(mean).reconstruction.flatten(1))
+    found = vs.diagnose(adapted, x, factors=load_digits().target[1400:, None])
+    assert found.seen.geometry is not None
+    assert found.seen.noise.explained > 0.05
+    assert "gap" in found.skipped  # a Bernoulli likelihood
+    assert written(found, tmp_path).count("<image") >= 7  # digits along latents
+
+
+def test_a_collapsed_pythae_model_is_found(tmp_path):
+    """Its default, a squared error of precision 1, is too little for pixels in [0, 1]: nothing is learnt."""
+    models = pytest.importorskip("pythae.models")
+    torch.manual_seed(0)
+    model = models.VAE(models.VAEConfig(input_dim=(1, 8, 8), latent_dim=4, reconstruction_loss="mse"))
+    optimiser = torch.optim.Adam(model.parameters(), 1e-3)
+    x = torch.from_numpy(DIGITS)
+    for step in range(400):
+        rows = torch.arange(64) + 64 * (step % 28)
+        loss = model({"data": x[rows % len(x)]}).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    found = vs.diagnose(vs.adapters.from_pythae(model), x)
+    assert "collapsed" in [finding.code for finding in found.findings]
+
+
+def test_scvi_on_real_cells(tmp_path):
+    scvi = pytest.importorskip("scvi")
+    scanpy = pytest.importorskip("scanpy")
+    anndata = pytest.importorskip("anndata")
+    logging.disable(logging.WARNING)
+    cells = scanpy.datasets.pbmc68k_reduced().raw.to_adata()
+    counts = np.rint(np.expm1(cells.X.toarray())).astype("float32")[:, :150]
+    counts = counts[counts.sum(1) > 0]
+    data = anndata.AnnData(counts)
+    scvi.settings.seed = 0
+    scvi.model.SCVI.setup_anndata(data)
+    model = scvi.model.SCVI(data, n_latent=6, n_hidden=32)
+    model.train(max_epochs=15, accelerator="cpu", enable_progress_bar=False, logger=False)
+    logging.disable(logging.NOTSET)
+    adapted = vs.adapters.from_scvi(model)
+    x = torch.from_numpy(counts)
+    mean, variance = model.get_latent_representation(return_dist=True)
+    with torch.no_grad():
+        found = adapted.encode(x)
+    np.testing.assert_allclose(found[0].numpy(), mean, atol=1e-4)
+    np.testing.assert_allclose(found[1].numpy(), variance, rtol=1e-3, atol=1e-5)
+    diagnosis = vs.diagnose(adapted, x, name="SCVI")
+    assert len(diagnosis.summary()) == 6
+    assert diagnosis.seen.geometry is not None
+    assert "gap" in diagnosis.skipped
+    assert "SCVI" in written(diagnosis, tmp_path)
+
+
+def test_an_autoencoder_of_diffusers(tmp_path):
+    diffusers = pytest.importorskip("diffusers")
+    torch.manual_seed(0)
+    model = diffusers.AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(16, 32),
+        norm_num_groups=8,
+        sample_size=16,
+    )
+    adapted = vs.adapters.from_diffusers(model, image=(3, 16, 16))
+    x = torch.rand(24, 3, 16, 16)
+    with torch.no_grad():
+        posterior = model.encode(x).latent_dist
+        torch.testing.assert_close(adapted.encode(x)[0], posterior.mean.flatten(1))
+        z = posterior.mean
+        torch.testing.assert_close(adapted.decode(z.flatten(1)), model.decode(z).sample.flatten(1))
+    found = vs.diagnose(adapted, x)
+    assert len(found.summary()) == adapted.latent_dim == 4 * 8 * 8
+    assert "geometry" in found.skipped or found.seen.geometry is not None
+    assert written(found, tmp_path)
