@@ -27,29 +27,37 @@ def observations(seed, samples=2600):
 
 DATA = torch.stack([observations(seed) for seed in range(SEEDS)])
 TRAIN, VALIDATION, TEST = DATA[:, :2000], DATA[:, 2000:2200], DATA[:, 2200:]
-SETTINGS = TrainSettings(epochs=60, batch_size=64, learning_rate=4e-3, patience=60, compile="never")
-
-
-def stack(latents, *betas):
-    """Members by β, a list of seeds each."""
-    specs = [MemberSpec(s, precision=PRECISION, beta=b, data=s) for b in betas for s in range(SEEDS)]
-    members = train(VAE(6, latents, hidden=(30, 30)), TRAIN, VALIDATION, specs, SETTINGS, monitor=Silent())
-    return [members[k * SEEDS : (k + 1) * SEEDS] for k in range(len(betas))]
+SETTINGS = TrainSettings(epochs=120, batch_size=64, learning_rate=4e-3, patience=120, compile="never")
 
 
 @pytest.fixture(scope="module")
 def trained():
-    healthy, strong, collapsed = stack(2, 1.0, 20.0, 3000.0)
-    (three,), (six,) = stack(3, 1.0), stack(6, 1.0)
-    return {"healthy": healthy, "beta": strong, "collapsed": collapsed, "three": three, "six": six}
+    """Members by what is wrong with them, a list of seeds each."""
+    betas = {"healthy": 1.0, "beta": 20.0, "collapsed": 3000.0}
+    specs = [MemberSpec(s, precision=PRECISION, beta=b, data=s) for b in betas.values() for s in range(SEEDS)]
+    members = train(VAE(6, 2, hidden=(30, 30)), TRAIN, VALIDATION, specs, SETTINGS, monitor=Silent())
+    return {name: members[k * SEEDS : (k + 1) * SEEDS] for k, name in enumerate(betas)}
 
 
-def rotated(member):
-    """Latents turned by 45°: the likelihood is the same."""
+def with_idle(member, more):
+    """The same model with latents that nobody listens to, their posteriors almost at the prior."""
 
     def encode(x):
         mean, variance = member.encode(x)
-        return mean @ TURN.to(mean).T, variance @ (TURN.to(mean) ** 2).T
+        moved = 0.01 * mean[:, :1].expand(-1, more)
+        return torch.cat([mean, moved], dim=1), torch.cat([variance, torch.full_like(moved, 0.99)], dim=1)
+
+    return vs.adapters.from_callables(
+        encode=encode, decode=lambda z: member.decode(z[:, :2]), latent_dim=2 + more, precision=member.precision
+    )
+
+
+def rotated(member):
+    """Latents turned by 45°: the likelihood is the same. The best diagonal posterior then has the turned precisions."""
+
+    def encode(x):
+        mean, variance = member.encode(x)
+        return mean @ TURN.to(mean).T, 1 / (1 / variance @ (TURN.to(mean) ** 2).T)
 
     return vs.adapters.from_callables(
         encode=encode, decode=lambda u: member.decode(u @ TURN.to(u)), latent_dim=2, precision=member.precision
@@ -76,8 +84,8 @@ def undertrained(member):
 
 FAULTS = {
     "collapsed": ("collapsed", lambda m: m),
-    "dead-latent": ("three", lambda m: m),
-    "over-wide": ("six", lambda m: m),
+    "dead-latent": ("healthy", lambda m: with_idle(m, 1)),
+    "over-wide": ("healthy", lambda m: with_idle(m, 4)),
     "rotated": ("healthy", rotated),
     "decoder-variance": ("healthy", lambda m: replace(m, precision=100 * PRECISION)),
     "decoder-variance, too large": ("healthy", lambda m: replace(m, precision=PRECISION / 100)),

@@ -50,7 +50,7 @@ def adapted(inner):
     spread = torch.tensor([0.01, 0.02, 0.05, 1.0])
 
     def encode(x):
-        mean = torch.stack([40 * x[:, k] - 20 for k in (0, 7, 9)] + [0 * x[:, 0]], dim=1)
+        mean = torch.stack([3.4 * x[:, k] - 1.7 for k in (0, 7, 9)] + [0 * x[:, 0]], dim=1)
         return mean, spread.expand(len(x), 4)
 
     return vs.adapters.from_callables(

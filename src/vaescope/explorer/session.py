@@ -17,7 +17,7 @@ from vaescope.errors import InputError
 from vaescope.regime.model import Encoded, spread_samples
 
 SHOWN = 400  # samples that can be clicked
-REACH = 3.0  # deviations of the prior that a slider spans
+REACH = 3.0  # deviations of the prior that a slider spans, and all codes that are shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +64,8 @@ class Session:
                     "index": j,
                     "kind": judged.kind[j],
                     "kl": round(float(judged.kl[j]), 4),
-                    "low": float(centre[j] - REACH * width[j]),
-                    "high": float(centre[j] + REACH * width[j]),
+                    "low": min(float(centre[j] - REACH * width[j]), float(seen.mean[:, j].min())),
+                    "high": max(float(centre[j] + REACH * width[j]), float(seen.mean[:, j].max())),
                     "start": float(seen.mean[:, j].median()),
                 }
                 for j in order
