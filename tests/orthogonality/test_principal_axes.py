@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import PCA
-from vaescope.experiments.principal_axes import PUBLISHED
 
 from vaescope.errors import InputError
+from vaescope.experiments.principal_axes import PUBLISHED
 from vaescope.orthogonality.principal_axes import ORDERS, PrincipalAxes, explained_per_axis, order_of
 
 X = torch.randn(60, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64) @ torch.diag(

@@ -38,11 +38,17 @@ def _image_shape(sample: Sample) -> tuple[int, int, int] | None:
 
 @torch.no_grad()
 def moved(sample: Sample, latent: int, values: list[float]) -> torch.Tensor:
-    """What is decoded as one latent takes these values, the others at a typical code."""
-    base = sample.seen.mean.median(0).values
-    codes = base.repeat(len(values), 1)
+    """What is decoded as one latent takes these values, the others as in a typical sample."""
+    codes = _typical(sample).repeat(len(values), 1)
     codes[:, latent] = torch.tensor(values, dtype=codes.dtype)
     return sample.decode(codes)
+
+
+def _typical(sample: Sample) -> torch.Tensor:
+    """The code of a sample as far from the middle as most are: in the middle itself there may be nothing."""
+    mean = sample.seen.mean
+    away = (mean - mean.median(0).values).norm(dim=1)
+    return mean[int((away - away.median()).abs().argmin())]
 
 
 def _values(sample: Sample, latent: int, steps: int) -> list[float]:
@@ -97,7 +103,7 @@ def _traversal_caption(sample: Sample, seen: Evidence) -> str:
     rest = len(seen.regime.used) - MOST_LATENTS
     more = f" {rest} more latents are in use." if rest > 0 else ""
     reach = f"from -{RANGE:g} to {RANGE:g} deviations of its prior"
-    return f"One latent at a time, {reach}, others at a typical code: {what}.{more}"
+    return f"One latent at a time, {reach}, others as in a typical sample: {what}.{more}"
 
 
 def _codes(sample: Sample, places: list[int]) -> Figure:
