@@ -41,6 +41,14 @@ def test_an_optimal_model_is_as_the_theory_says():
     assert found.seen.split.mean("family")[0] == pytest.approx(0, abs=1e-3)
     assert [row["latent"] for row in found.summary()] == [0, 1]
     assert set(found.skipped) == {"stability", "metrics"}
+    assert found.as_data()["near_deterministic"] is True
+
+
+def test_a_noisy_model_is_not_near_deterministic():
+    variance = 1 / (1 + W.square().sum(0))
+    noisy = linear(encode=lambda x: ((x @ W) * variance, variance.expand(len(x), 2)), precision=1.0)
+    assert vs.diagnose(noisy, X).as_data()["near_deterministic"] is False
+    assert vs.diagnose(linear(precision=None), X).as_data()["near_deterministic"] is None
 
 
 def test_what_a_model_cannot_do_is_left_out_and_said():

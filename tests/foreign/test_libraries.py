@@ -1,6 +1,8 @@
 """Models of other libraries, trained or made by these libraries themselves, diagnosed; needs the extra `foreign`."""
 
 import logging
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from sklearn.datasets import load_digits
 import vaescope as vs
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+ROOT = Path(__file__).parents[2]
 DIGITS = (load_digits().data / 16).astype("float32").reshape(-1, 1, 8, 8)
 
 
@@ -110,3 +113,30 @@ def test_an_autoencoder_of_diffusers(tmp_path):
     assert len(found.summary()) == adapted.latent_dim == 4 * 8 * 8
     assert "geometry" in found.skipped or found.seen.geometry is not None
     assert written(found, tmp_path)
+
+
+def test_a_lightning_module_is_a_module():
+    lightning = pytest.importorskip("lightning")
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.decoder = torch.nn.Linear(5, 4), torch.nn.Linear(2, 5)
+
+    model = Model()
+    adapted = vs.adapters.from_modules(model.encoder, model.decoder, latent_dim=2, precision=1.0)
+    assert len(vs.diagnose(adapted, torch.randn(100, 5)).summary()) == 2
+
+
+BLOCKS = re.findall(r"```python foreign\n(.*?)```", (ROOT / "docs" / "diagnose.md").read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["pythae", "scvi"])
+def test_the_docs_run(block, tmp_path, monkeypatch, capsys):
+    for name in re.findall(r"^(?:import|from) (pythae|scvi|scanpy|anndata)", block, flags=re.MULTILINE):
+        pytest.importorskip(name)
+    monkeypatch.chdir(tmp_path)
+    logging.disable(logging.WARNING)
+    exec(compile(block, "docs", "exec"), {})
+    logging.disable(logging.NOTSET)
+    assert list(tmp_path.glob("*.html"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from vaescope.diagnosis.drawings import drawings
+from vaescope.diagnosis.rules import near_deterministic
 from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
 
@@ -48,8 +49,23 @@ def html(diagnosis: Diagnosis) -> str:
         drawings=drawn,
         scores=[] if evaluation is None else evaluation.rows,
         skipped=diagnosis.skipped,
+        about=about(diagnosis),
         versions=versions(),
     )
+
+
+def about(diagnosis: Diagnosis) -> dict[str, str]:
+    """What the model was said to be, and how it was looked at."""
+    seen = diagnosis.seen
+    declared = None if seen.noise is None or seen.noise.likelihood == "bernoulli" else seen.noise.declared
+    near = near_deterministic(seen)
+    return {
+        "likelihood": seen.likelihood or "not known",
+        "precision, as stated": "not known" if declared is None else number(float(declared)),
+        "near-deterministic": "not known" if near is None else near[1],
+        "samples": str(diagnosis.samples),
+        "samples decoded": "0" if diagnosis.sample is None else str(len(diagnosis.sample.seen.mean)),
+    }
 
 
 def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -67,12 +83,15 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         if seen.noise.beta is not None:
             found.append(("effective β", f"{seen.noise.beta:.2g}"))
     if seen.geometry is not None:
-        found.append(("contrast c_IMA", f"{seen.geometry.contrast:.3g} nats"))
+        found.append(("contrast c_IMA", f"{seen.geometry.contrast:.3g} ± {2 * seen.geometry.stderr:.1g} nats"))
         found.append(("with the best axes", f"{seen.geometry.rotation.after:.3g} nats"))
         found.append(("directions of data that codes move", str(seen.geometry.rank)))
     if seen.split is not None:
         gap = seen.split.log_marginal - seen.split.elbo
         found.append(("log p(x) - ELBO", f"{float(gap.mean()):.3g} nats"))
+    near = near_deterministic(seen)
+    if near is not None:
+        found.append(("near-deterministic theory", "applies" if near[0] else "does not apply"))
     if seen.stability is not None:
         found.append(("agreement between seeds", f"{float(seen.stability.score):.2f}"))
     return found

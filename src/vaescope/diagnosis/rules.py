@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ BETA_WRONG = 4.0  # times
 AMORTISATION = 0.5  # nats that an encoder loses beyond its family,
 AMORTISATION_SHARE = 0.05  # and the share of the KL
 STABLE = 0.8
+NARROW = 0.1  # posterior over prior variance up to which a model is near-deterministic,
+AS_PREDICTED = 1.25  # and times by which Eq. 12 may be missed then
 UNRELIABLE = 0.7  # Pareto k above which importance sampling is not to be trusted
 WIDE = 0.2  # share of posteriors wider than their prior
 
@@ -42,6 +44,17 @@ class Evidence:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
+def near_deterministic(seen: Evidence) -> tuple[bool, str] | None:
+    """Whether the theory of the near-deterministic limit is about this model, and why; None where that is not known."""
+    places = seen.regime.used
+    if seen.eq12 is None or not places:
+        return None
+    ratio = float(np.median([seen.eq12[k] for k in places]))
+    narrow = float(np.median([seen.regime.variance_ratio[k] for k in places]))
+    words = f"posteriors in use have {narrow:.2g} of their prior's variance and {ratio:.2f} of what Eq. 12 says"
+    return narrow <= NARROW and 1 / AS_PREDICTED <= ratio <= AS_PREDICTED, words
+
+
 def judge(seen: Evidence) -> list[Finding]:
     """Every finding; a fault that explains others silences them."""
     found = [finding for rule in (_posteriors, _collapse, _axes, _noise, _trust) for finding in rule(seen)]
@@ -49,9 +62,6 @@ def judge(seen: Evidence) -> list[Finding]:
     if not codes & {"collapsed", "log-variance", "decoder-variance", "beta-high", "beta-low"}:
         found += _encoder(seen)
     return found
-
-
-Rule = Callable[[Evidence], Iterator[Finding]]
 
 
 def _posteriors(seen: Evidence) -> Iterator[Finding]:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from vaescope import metrics, regime
-from vaescope.adapters import Arrays, from_arrays  # noqa: F401 (for the example)
+from vaescope.adapters import Arrays
 from vaescope.diagnosis import evidence as parts
 from vaescope.diagnosis.evidence import Sample, Skipped
 from vaescope.diagnosis.findings import Finding, by_severity, worst
 from vaescope.diagnosis.page import html
-from vaescope.diagnosis.rules import Evidence, judge
+from vaescope.diagnosis.rules import Evidence, judge, near_deterministic
 from vaescope.distributions import Normal
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
@@ -104,6 +104,7 @@ class Diagnosis:
                 }
             ),
             "gap": None if seen.split is None else _gap(seen.split),
+            "near_deterministic": None if (near := near_deterministic(seen)) is None else near[0],
             "stability": None if seen.stability is None else float(seen.stability.score),
             "metrics": None if seen.evaluation is None else [_plain(row) for row in seen.evaluation.rows],
         }
@@ -139,8 +140,8 @@ def diagnose(
     diagnosed, and all are compared). Posteriors alone (`vs.adapters.from_arrays`) need no x. What a model cannot do is
     left out and listed in `skipped`.
 
-    >>> x = torch.randn(300, 3)
-    >>> found = diagnose(from_arrays(0 * x, 1 + 0 * x))
+    >>> from vaescope.adapters import from_arrays
+    >>> found = diagnose(from_arrays(torch.zeros(300, 3), torch.ones(300, 3)))
     >>> [finding.code for finding in found.findings]
     ['collapsed']
     """

@@ -39,7 +39,7 @@ def nearest_orthonormal(M: object) -> Any:
 
     Bhowal et al. 2024, Prop. 7, which has the exponent +1/2. Batches (..., n, d) are welcome; nothing n x n is formed.
 
-    >>> nearest_orthonormal(np.array([[2.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))
+    >>> nearest_orthonormal([[2.0, 0.0], [0.0, 0.5], [0.0, 0.0]])
     array([[1., 0.],
            [0., 1.],
            [0., 0.]])
