@@ -44,6 +44,15 @@ def test_modules_with_any_scale_in_evaluation_mode(joined, scale, variance):
     assert (model.likelihood, model.precision, model.decodes) == ("gaussian", 3.0, True)
 
 
+def test_a_module_decodes_in_the_precision_it_is_asked_in():
+    decoder = nn.Linear(2, 4)
+    model = vs.adapters.from_modules(Encoder(), decoder, latent_dim=2)
+    z = torch.randn(3, 2, dtype=torch.float64)
+    assert model.decode(z).dtype == torch.float64
+    torch.testing.assert_close(model.decode(z).float(), decoder(z.float()))
+    assert decoder.weight.dtype == torch.float32  # as it was
+
+
 def test_images_and_spatial_latents_are_flattened():
     model = vs.adapters.from_callables(
         encode=lambda x: (x.reshape(-1, 1, 2, 2), 1 + 0 * x.reshape(-1, 1, 2, 2)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,9 +134,24 @@ def from_callables(
             [0.1000, 0.1000]])
     """
     known = "gaussian" if likelihood is None and precision is not None else likelihood
+    decode = any_precision(decode) if isinstance(decode, nn.Module) else decode
     return Adapted(
         latent_dim, encode, decode, precision, known, Normal() if prior is None else prior, name=name, image=image
     )
+
+
+def any_precision(network: nn.Module) -> Decoder:
+    """The network as a function that computes in float64 where it is given float64, by a copy of itself."""
+    copies: dict[torch.dtype, nn.Module] = {}
+
+    def call(z: Tensor) -> Tensor:
+        if z.dtype not in copies:
+            kinds = {p.dtype for p in network.parameters() if p.is_floating_point()}
+            copies[z.dtype] = network if kinds <= {z.dtype} else copy.deepcopy(network).to(z.dtype)
+        out: Tensor = copies[z.dtype](z)
+        return out
+
+    return call
 
 
 def from_modules(

@@ -21,7 +21,7 @@ from vaescope.orthogonality import column_angles, column_contrast
 from vaescope.regime.model import Encoded, encode, spread_samples
 
 POINTS = 64  # at which the decoder is differentiated
-GAP_POINTS = 32  # at which the gap is split
+GAP_POINTS = 32  # at which the gap is split; half as many for every latent beyond two
 LARGEST_SPLIT = 4  # latents in use up to which the best posterior is solved for
 LARGEST_OUTPUT = 4096  # numbers of an observation up to which it is
 DRAWS = 16  # of z, for the error of reconstructions
@@ -210,10 +210,11 @@ def split(sample: Sample) -> Split:
         raise Skipped("the gap is split for models with a prior N(m, s²)")
     if not sample.used:
         raise Skipped("no latent is in use")
-    x = sample.x[:GAP_POINTS]
+    points = GAP_POINTS // 2 ** max(0, len(sample.used) - 2) if len(sample.used) <= LARGEST_SPLIT else GAP_POINTS
+    x = sample.x[:points]
     if x.shape[1] > LARGEST_OUTPUT:
         raise Skipped(f"observations of more than {LARGEST_OUTPUT} numbers take too long")
-    mean, variance = (t[:GAP_POINTS].double() for t in (seen.mean, seen.variance))
+    mean, variance = (t[:points].double() for t in (seen.mean, seen.variance))
     prior_mean, prior_variance = (t[0].double() for t in (seen.prior_mean, seen.prior_variance))
     precision = float(model.precision)
     if len(sample.used) > LARGEST_SPLIT:
