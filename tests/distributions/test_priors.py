@@ -35,6 +35,11 @@ def test_log_density_is_scipys(case):
     np.testing.assert_allclose(prior.log_density(z), reference.logpdf(z.numpy()), atol=1e-12)
 
 
+def test_mean_and_variance_are_scipys(case):
+    prior, reference = case
+    np.testing.assert_allclose(prior.mean_and_variance(), (reference.mean(), reference.var()), rtol=1e-12)
+
+
 def test_curvature_is_the_second_derivative(case):
     prior, _ = case
     z = points(prior)[1:-1] + 0.01

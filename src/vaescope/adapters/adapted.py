@@ -39,6 +39,10 @@ class Adapted:
     name: str = "model"
     image: tuple[int, int, int] | None = None
     """(channels, height, width) of what it decodes, where that is an image."""
+    beta: float = 1.0
+    """What the KL was multiplied by in training, where that is known."""
+    log_likelihood: Callable[[Tensor, Tensor], Tensor] | None = None
+    """(x, z) -> log p(x|z) of every row, for likelihoods that have no name here."""
 
     def __post_init__(self) -> None:
         if self.latent_dim < 1:
@@ -50,6 +54,8 @@ class Adapted:
             )
         if self.precision is not None:
             check_precision(self.precision)
+        if not self.beta > 0:
+            raise InputError(f"beta must be > 0, got {self.beta}.")
 
     @property
     def decodes(self) -> bool:
@@ -123,10 +129,13 @@ def from_callables(
     prior: Prior | None = None,
     name: str = "model",
     image: tuple[int, int, int] | None = None,
+    beta: float = 1.0,
+    log_likelihood: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Adapted:
     """A model from functions: `encode(x)` gives mean and variance, `decode(z)` the mean of p(x|z).
 
-    With a `precision` (1 / decoder variance) the likelihood is Gaussian unless you say otherwise.
+    With a `precision` (1 / decoder variance) the likelihood is Gaussian unless you say otherwise; another one than
+    gaussian or bernoulli is given as `log_likelihood(x, z)`, a number per row. `beta` is what the KL was multiplied by.
 
     >>> from_callables(encode=lambda x: (x, 0.1 + 0 * x), decode=lambda z: z, latent_dim=2).encode(torch.ones(3, 2))[1]
     tensor([[0.1000, 0.1000],
@@ -136,7 +145,16 @@ def from_callables(
     known = "gaussian" if likelihood is None and precision is not None else likelihood
     decode = any_precision(decode) if isinstance(decode, nn.Module) else decode
     return Adapted(
-        latent_dim, encode, decode, precision, known, Normal() if prior is None else prior, name=name, image=image
+        latent_dim,
+        encode,
+        decode,
+        precision,
+        known,
+        Normal() if prior is None else prior,
+        name,
+        image,
+        beta,
+        log_likelihood,
     )
 
 

@@ -17,7 +17,8 @@ def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
     if not all(hasattr(model, part) for part in ("encoder", "decoder", "latent_dim")):
         raise InputError(f"a pythae model has encoder, decoder and latent_dim, got {type(model).__name__}.")
     model.eval()
-    loss = getattr(getattr(model, "model_config", None), "reconstruction_loss", None)
+    config = getattr(model, "model_config", None)
+    loss = getattr(config, "reconstruction_loss", None)
     shape = tuple(getattr(model, "input_dim", None) or ())
 
     def encode(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,4 +35,5 @@ def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
         {"mse": "gaussian", "bce": "bernoulli"}.get(str(loss)),
         name=name,
         image=(shape[0], shape[1], shape[2]) if len(shape) == 3 else None,
+        beta=float(getattr(config, "beta", 1.0)),
     )

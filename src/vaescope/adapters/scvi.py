@@ -15,7 +15,7 @@ def from_scvi(model: Any, *, batch: int = 0, name: str = "scvi model") -> Adapte
     """A trained `SCVI` (or kin): x are rows of raw counts, as the model was set up with; all of one batch.
 
     The decoder gives expected shares of expression, scaled to the median library of the model's own data, so that
-    outputs do not differ by sequencing depth. Its likelihood is of counts, which no analysis here is about.
+    outputs do not differ by sequencing depth. Its likelihood of counts serves for the gap.
     """
     module = getattr(model, "module", None)
     if module is None or not hasattr(module, "inference") or not hasattr(module, "generative"):
@@ -36,7 +36,13 @@ def from_scvi(model: Any, *, batch: int = 0, name: str = "scvi model") -> Adapte
         found = module.generative(z=z.float(), library=library, batch_index=batches(len(z)))
         return (depth * found["px"].scale).to(z)
 
-    return Adapted(int(module.n_latent), encode, decode, None, None, name=name)
+    def log_likelihood(x: Tensor, z: Tensor) -> Tensor:
+        library = x.float().sum(1, keepdim=True).clamp(min=1).log()
+        found = module.generative(z=z.float(), library=library, batch_index=batches(len(z)))
+        counts: Tensor = found["px"].log_prob(x.float()).sum(1)
+        return counts.to(z)
+
+    return Adapted(int(module.n_latent), encode, decode, None, None, name=name, log_likelihood=log_likelihood)
 
 
 def _median_library(model: Any) -> float:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from vaescope.diagnosis.evidence import Sample, Split
+from vaescope.diagnosis.evidence import Sample
+from vaescope.diagnosis.gap import Split
 from vaescope.diagnosis.rules import Evidence
 from vaescope.report import figures
 
@@ -145,13 +146,7 @@ def _gap(split: Split) -> Figure:
     parts: list[tuple[str, str]] = [("family", "family: no posterior of its kind can avoid it")]
     parts += [("amortisation", "amortisation: this encoder loses it")]
     figure, (axis,) = figures.row_of_panels(1, width=8.0, height=2.3)
-    if split.family is None:
-        total = (split.log_marginal - split.elbo).double()
-        rows: list[tuple[str, float, float]] = [
-            ("log p(x) - ELBO", float(total.mean()), float(total.std() / len(total) ** 0.5))
-        ]
-    else:
-        rows = [(words, *split.mean(name)) for name, words in parts]
+    rows = [(words, *split.mean(name)) for name, words in parts]
     for place, (words, value, error) in enumerate(rows):
         axis.barh(place, value, xerr=2 * error, color=figures.COLOURS[place], height=0.55)
         axis.text(0.0, place + 0.33, f" {words}: {value:.3g} ± {2 * error:.2g}", va="bottom", fontsize=9.5)

@@ -15,15 +15,12 @@ from torch import Tensor
 from vaescope import metrics, randomness, theory
 from vaescope.adapters import Arrays
 from vaescope.diagnosis.rotation import Rotation, best_rotation
-from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.errors import InputError
 from vaescope.orthogonality import column_angles, column_contrast
 from vaescope.regime.model import Encoded, encode, spread_samples
 
-POINTS = 64  # at which the decoder is differentiated
-GAP_POINTS = 32  # at which the gap is split; half as many for every latent beyond two
-LARGEST_SPLIT = 4  # latents in use up to which the best posterior is solved for
-LARGEST_OUTPUT = 4096  # numbers of an observation up to which it is
+POINTS = 64  # at which the decoder is differentiated, at most
+ENTRIES = 2**26  # of their Jacobians
 DRAWS = 16  # of z, for the error of reconstructions
 WEIGHT_FLOOR = 1e-4  # variance of a Bernoulli pixel, at least
 
@@ -57,29 +54,12 @@ class Noise:
     explained: float
     """Share of the variance of x that reconstructions explain."""
     likelihood: str | None
+    stated_beta: float = 1.0
 
     @property
     def beta(self) -> float | None:
         """The effective β; under a Bernoulli likelihood the declared precision is 1, pixels being weighed already."""
         return None if self.declared is None or not self.implied else self.declared / self.implied
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """The gap per point, in nats: log p(x) - ELBO = family + amortisation."""
-
-    log_marginal: Float[Tensor, " N"]
-    elbo: Float[Tensor, " N"]
-    family: Float[Tensor, " N"] | None
-    amortisation: Float[Tensor, " N"] | None
-    contrast: Float[Tensor, " N"] | None
-    pareto_k: float | None
-    note: str
-
-    def mean(self, name: str) -> tuple[float, float]:
-        """Mean and its standard error."""
-        values = getattr(self, name)
-        return float(values.mean()), float(values.std() / max(1, len(values)) ** 0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +98,31 @@ class Sample:
 
         return decode
 
+    @cached_property
+    def columns(self) -> Float[Tensor, "P n u"]:
+        """Jacobians of the decoder at the first codes, columns of latents in use, weighed as the likelihood does."""
+        mean = self.seen.mean
+        decode = self.of_used(mean.mean(0))
+        try:
+            with torch.no_grad():
+                outputs = decode(mean[:1][:, self.used]).shape[1]
+            some = mean[: min(POINTS, max(4, ENTRIES // (outputs * len(self.used))))][:, self.used]
+            J = theory.jacobian(decode, some).double() * self.weights(decode, some)
+        except (RuntimeError, NotImplementedError, InputError) as error:
+            raise Skipped(f"the decoder could not be differentiated ({str(error).splitlines()[0][:120]})") from None
+        if not bool(J.isfinite().all()):
+            raise Skipped("the decoder's derivatives are not finite")
+        return J
+
+    @torch.no_grad()
+    def weights(self, decode: Any, z: Float[Tensor, "P u"]) -> Float[Tensor, "P n 1"] | float:
+        """Square roots of what the likelihood multiplies squared changes of an output by, γ² left out."""
+        if getattr(self.model, "likelihood", None) != "bernoulli":
+            return 1.0
+        output = decode(z).double()
+        weights: Tensor = (output * (1 - output)).clamp(min=WEIGHT_FLOOR).rsqrt().unsqueeze(2)
+        return weights
+
 
 def sample_of(model: Any, x: Any, u: Any, used: list[int], count: int) -> Sample:
     """Samples from all over x; float64 where the model's networks follow."""
@@ -130,16 +135,10 @@ def sample_of(model: Any, x: Any, u: Any, used: list[int], count: int) -> Sample
 
 
 def geometry(sample: Sample) -> Geometry:
+    """Columns weighed as the likelihood weighs outputs: all alike unless it is Bernoulli."""
     if len(sample.used) < 1:
         raise Skipped("no latent is in use")
-    mean = sample.seen.mean[:POINTS]
-    decode = sample.of_used(mean.mean(0))
-    try:
-        J = theory.jacobian(decode, mean[:, sample.used]).double()
-    except (RuntimeError, NotImplementedError, InputError) as error:
-        raise Skipped(f"the decoder could not be differentiated ({str(error).splitlines()[0][:120]})") from None
-    if not bool(J.isfinite().all()):
-        raise Skipped("the decoder's derivatives are not finite")
+    J = sample.columns
     if J.shape[1] < J.shape[2]:
         raise Skipped("the decoder has fewer outputs than latents in use")
     contrasts = column_contrast(J)
@@ -174,102 +173,54 @@ def noise(sample: Sample) -> Noise:
     return Noise(
         precision=x.shape[1] / max(float(errors.mean()), 1e-300),
         declared=1.0 if likelihood == "bernoulli" else model.precision,
-        implied=None if likelihood is None else _implied(sample, likelihood),
+        implied=None if likelihood is None else _implied(sample),
         explained=explained,
         likelihood=likelihood,
+        stated_beta=stated_beta(model),
     )
 
 
-def _implied(sample: Sample, likelihood: str) -> float | None:
-    """Median over latents in use and samples of (1/σ² - 1/σ†²) / ‖c‖², pixels weighed as their likelihood does."""
+def _implied(sample: Sample) -> float | None:
+    """Median over latents in use and samples of (1/σ² - 1/σ†²) / ‖c‖², c weighed as the likelihood does."""
     if not sample.used:
         return None
-    mean = sample.seen.mean[:POINTS]
-    decode = sample.of_used(mean.mean(0))
     try:
-        J = theory.jacobian(decode, mean[:, sample.used]).double()
-    except (RuntimeError, NotImplementedError, InputError):
+        lengths = sample.columns.square().sum(1)
+    except Skipped:
         return None
-    if likelihood == "bernoulli":
-        with torch.no_grad():
-            output = decode(mean[:, sample.used]).double()
-        J = J / (output * (1 - output)).clamp(min=WEIGHT_FLOOR).sqrt().unsqueeze(2)
-    told = 1 / sample.seen.variance[:POINTS, sample.used].double()
-    told = told - 1 / sample.seen.prior_variance[:POINTS, sample.used].double()
-    ratios = told / J.square().sum(1)
+    points = len(lengths)
+    told = 1 / sample.seen.variance[:points, sample.used].double()
+    told = told - 1 / sample.seen.prior_variance[:points, sample.used].double()
+    ratios = told / lengths
     clear = (told > 1) & ratios.isfinite()  # narrower than half of the prior: otherwise the prior decides
     return float(ratios[clear].median()) if bool(clear.any()) else None
 
 
-def split(sample: Sample) -> Split:
-    """The gap: in parts where few latents are in use, else as a whole."""
-    model, seen = sample.model, sample.seen
-    if getattr(model, "likelihood", None) != "gaussian" or model.precision is None:
-        raise Skipped("the gap is split for Gaussian likelihoods of a known precision")
-    if not isinstance(model.prior, Normal) or getattr(model, "conditional", False):
-        raise Skipped("the gap is split for models with a prior N(m, s²)")
-    if not sample.used:
-        raise Skipped("no latent is in use")
-    points = GAP_POINTS // 2 ** max(0, len(sample.used) - 2) if len(sample.used) <= LARGEST_SPLIT else GAP_POINTS
-    x = sample.x[:points]
-    if x.shape[1] > LARGEST_OUTPUT:
-        raise Skipped(f"observations of more than {LARGEST_OUTPUT} numbers take too long")
-    mean, variance = (t[:points].double() for t in (seen.mean, seen.variance))
-    prior_mean, prior_variance = (t[0].double() for t in (seen.prior_mean, seen.prior_variance))
-    precision = float(model.precision)
-    if len(sample.used) > LARGEST_SPLIT:
-        return _whole(sample, x, mean, variance, precision)
-    places = sample.used
-    passive = [k for k in range(mean.shape[1]) if k not in places]
-    decode = sample.of_used(prior_mean)
-    posterior = DiagonalGaussian(mean[:, places], variance[:, places])
-    prior = Normal(prior_mean[places], prior_variance[places])
-    found = theory.gap(decode, x, posterior, precision=precision, prior=prior)
-    lost = _kl(mean[:, passive], variance[:, passive], prior_mean[passive], prior_variance[passive])
-    return Split(
-        found.log_marginal,
-        found.elbo - lost,
-        found.family,
-        found.amortisation + lost,
-        found.contrast,
-        None if found.pareto_k is None else float(found.pareto_k.max()),
-        "Latents at their prior are held at its mean." if passive else "",
-    )
+def eq12(sample: Sample, column_norm: np.ndarray | None) -> np.ndarray | None:
+    """(d,) σ² over its near-deterministic value, the median over samples; None where it cannot be known.
 
-
-def _whole(sample: Sample, x: Tensor, mean: Tensor, variance: Tensor, precision: float) -> Split:
-    """log p(x) by importance sampling from the model's own posteriors."""
-    posterior = DiagonalGaussian(mean, variance)
-    found = theory.log_marginal(
-        sample.decode,
-        x,
-        precision=precision,
-        prior=sample.model.prior,
-        method="importance",
-        proposal=theory.projection.as_full(posterior),
-    )
-    bound = theory.elbo(sample.decode, x, posterior, precision=precision, prior=sample.model.prior)
-    k = None if found.pareto_k is None else float(found.pareto_k.max())
-    note = f"More than {LARGEST_SPLIT} latents are in use, so that the gap is not split."
-    return Split(found.value, bound, None, None, None, k, note)
-
-
-def _kl(mean: Tensor, variance: Tensor, prior_mean: Tensor, prior_variance: Tensor) -> Float[Tensor, " N"]:
-    ratio = variance / prior_variance
-    return 0.5 * (ratio - 1 - ratio.log() + (mean - prior_mean) ** 2 / prior_variance).sum(1)
-
-
-def eq12(sample: Sample) -> np.ndarray | None:
-    """(d,) σ² over its near-deterministic value, the median over samples; None where it cannot be known."""
-    if getattr(sample.model, "likelihood", None) != "gaussian" or sample.model.precision is None:
+    Of latents that are not in use the mean squared norm serves for all samples.
+    """
+    model = sample.model
+    if model.precision is None or column_norm is None:
         return None
-    mean = sample.seen.mean[:POINTS]
-    try:
-        norms = theory.column_norms(sample.decode, mean).double()
-    except (RuntimeError, NotImplementedError, InputError):
-        return None
-    best = 1 / (1 / sample.seen.prior_variance[:POINTS].double() + sample.model.precision * norms.square())
-    return (sample.seen.variance[:POINTS].double() / best).median(0).values.numpy()
+    norms = torch.as_tensor(column_norm, dtype=torch.float64).repeat(len(sample.seen.mean), 1)
+    if sample.used:
+        try:
+            lengths = sample.columns.square().sum(1).sqrt()
+        except Skipped:
+            return None
+        norms = norms[: len(lengths)]
+        norms[:, sample.used] = lengths
+    points = len(norms)
+    own = 1 / sample.seen.prior_variance[:points].double()
+    best = 1 / (own + model.precision / stated_beta(model) * norms.square())
+    return (sample.seen.variance[:points].double() / best).median(0).values.numpy()
+
+
+def stated_beta(model: Any) -> float:
+    """What the KL was multiplied by, as far as the model knows."""
+    return float(getattr(model, "beta", 1.0) or 1.0)
 
 
 def stability(models: list[Any], x: Any, u: Any) -> metrics.Stability:

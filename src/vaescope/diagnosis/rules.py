@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from vaescope.diagnosis.evidence import Geometry, Noise, Split
+from vaescope.diagnosis.evidence import Geometry, Noise
 from vaescope.diagnosis.findings import Finding
+from vaescope.diagnosis.gap import Split
 from vaescope.regime import Regime
 
 ROTATED = 0.1  # nats of contrast that other axes must save,
@@ -119,12 +120,12 @@ def _axes(seen: Evidence) -> Iterator[Finding]:
         return
     turn = seen.geometry.rotation
     if turn.gained >= ROTATED and turn.gained >= ROTATED_SHARE * turn.before:
-        known = seen.likelihood == "gaussian"
+        known = seen.likelihood is not None
         yield Finding(
             "rotated",
             "warning" if known else "note",
             "The latents' axes are not those that the decoder singles out.",
-            ("" if known else "Measured as if the noise were Gaussian, which it is not known to be. ")
+            ("" if known else "Measured as if the noise were alike in all outputs, which is not known. ")
             + f"Rotating the latents in use (by up to {turn.turned:.0f}°) would lower the mean contrast c_IMA from "
             f"{turn.before:.2f} to {turn.after:.2f} nats at the same likelihood.",
             "Do not read single latents: train longer with diagonal posteriors, or rotate codes by the matrix in "
@@ -151,20 +152,22 @@ def _noise(seen: Evidence) -> Iterator[Finding]:
         return
     if noise.beta is None:
         return
-    if noise.beta > BETA_WRONG:
+    weighed, stated = noise.beta / noise.stated_beta, noise.stated_beta
+    asked = "the likelihood asks for" if stated == 1 else f"β = {stated:g} asks for"
+    if weighed > BETA_WRONG:
         yield Finding(
             "beta-high",
             "warning",
-            f"The KL seems to be weighed {noise.beta:.0f} times as much as the likelihood asks for.",
+            f"The KL seems to be weighed {weighed:.0f} times as much as {asked}.",
             f"Posteriors are as wide as those of a decoder with precision {noise.implied:.3g} (Eq. 12), where "
             f"{noise.declared:.3g} is its own.",
             "If β was not meant to be that high: losses must be sums over pixels and latents, not means over pixels.",
         )
-    elif noise.beta < 1 / BETA_WRONG:
+    elif weighed < 1 / BETA_WRONG:
         yield Finding(
             "beta-low",
             "warning",
-            f"The KL seems to be weighed {1 / noise.beta:.0f} times less than the likelihood asks for.",
+            f"The KL seems to be weighed {1 / weighed:.0f} times less than {asked}.",
             f"Posteriors are as narrow as those of a decoder with precision {noise.implied:.3g} (Eq. 12), where "
             f"{noise.declared:.3g} is its own.",
             "Samples from the prior will not look like data: raise β, or state the precision that the loss implies.",
@@ -173,7 +176,7 @@ def _noise(seen: Evidence) -> Iterator[Finding]:
 
 def _encoder(seen: Evidence) -> Iterator[Finding]:
     split = seen.split
-    if split is None or split.amortisation is None:
+    if split is None or (seen.noise is not None and seen.noise.stated_beta != 1):
         return
     lost, error = split.mean("amortisation")
     if lost > AMORTISATION and lost > 3 * error and lost > AMORTISATION_SHARE * float(np.sum(seen.regime.kl)):

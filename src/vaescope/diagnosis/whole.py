@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vaescope import metrics, regime
 from vaescope.adapters import Arrays
+from vaescope.adapters.viewed import Viewed, with_normal_prior
 from vaescope.diagnosis import evidence as parts
 from vaescope.diagnosis.evidence import Sample, Skipped
 from vaescope.diagnosis.findings import Finding, by_severity, worst
+from vaescope.diagnosis.gap import Split, split
 from vaescope.diagnosis.page import html
 from vaescope.diagnosis.rules import Evidence, judge, near_deterministic
 from vaescope.distributions import Normal
@@ -150,9 +151,12 @@ def diagnose(
         raise InputError("diagnose needs a model: a member of a fit, or one from vs.adapters (from_callables, ...).")
     first = models[0]
     x = _samples(first, x)
-    repaired, guessed = _with_variances(first, x, auxiliary)
+    repaired, guessed = _with_variances(with_normal_prior(first), x, auxiliary)
     judged = regime.of_model(repaired, x, auxiliary=auxiliary, decoder=False)
     skipped: dict[str, str] = {}
+    if repaired.prior is not first.prior:
+        told = f"the prior is {type(first.prior).__name__}: KL and kinds are against a normal of its mean and variance"
+        skipped["exact KL"] = told
 
     def attempt(what: str, make: Callable[[], T]) -> T | None:
         try:
@@ -169,8 +173,8 @@ def diagnose(
     needs_decoder = {
         "geometry": lambda: parts.geometry(sample),  # type: ignore[arg-type]
         "noise": lambda: parts.noise(sample),  # type: ignore[arg-type]
-        "gap": lambda: parts.split(sample),  # type: ignore[arg-type]
-        "Eq. 12": lambda: parts.eq12(sample),  # type: ignore[arg-type]
+        "gap": lambda: split(sample),  # type: ignore[arg-type]
+        "Eq. 12": lambda: parts.eq12(sample, judged.column_norm),  # type: ignore[arg-type]
     }
     found: dict[str, Any] = {}
     for what, make in needs_decoder.items():
@@ -184,7 +188,9 @@ def diagnose(
         noise=found["noise"],
         split=found["gap"],
         eq12=found["Eq. 12"],
-        stability=attempt("stability", lambda: _stability(models, x, auxiliary)),
+        stability=attempt(
+            "stability", lambda: _stability([repaired, *map(with_normal_prior, models[1:])], x, auxiliary)
+        ),
         evaluation=attempt("metrics", lambda: _evaluated(repaired, x, auxiliary, factors)),
         skipped=skipped,
     )
@@ -201,37 +207,6 @@ def _samples(model: Any, x: Any) -> Any:
     return samples
 
 
-@dataclass(frozen=True, eq=False)
-class _Repaired:
-    """A model whose encoder gives log-variances, with variances instead."""
-
-    model: Any
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    @property
-    def latent_dim(self) -> int:
-        return int(self.model.latent_dim)
-
-    @property
-    def prior(self) -> Any:
-        return self.model.prior
-
-    @property
-    def precision(self) -> float | None:
-        declared: float | None = self.model.precision
-        return declared
-
-    def encode(self, x: Tensor, *u: Any) -> tuple[Tensor, Tensor]:
-        mean, log_variance = self.model.encode(x, *u)
-        return mean, log_variance.exp()
-
-    def decode(self, z: Tensor) -> Tensor:
-        out: Tensor = self.model.decode(z)
-        return out
-
-
 def _with_variances(model: Any, x: Any, u: Any) -> tuple[Any, bool]:
     """The model, and whether what it calls variances had to be taken for log-variances."""
     if isinstance(model, Arrays):
@@ -244,7 +219,7 @@ def _with_variances(model: Any, x: Any, u: Any) -> tuple[Any, bool]:
     variance = found[1]
     if not bool(found[0].isfinite().all() and variance.isfinite().all()):
         raise InputError("the encoder gives NaN or infinity for these samples; check their scale and the weights.")
-    return (_Repaired(model), True) if not bool((variance > 0).all()) else (model, False)
+    return (Viewed(model, log_variance=True), True) if not bool((variance > 0).all()) else (model, False)
 
 
 def _with_decoder(model: Any, x: Any, u: Any) -> regime.Regime:
@@ -273,8 +248,8 @@ def _evaluated(model: Any, x: Any, u: Any, factors: Any) -> Any:
     return metrics.evaluate(parts.encode(model, x, u).mean, factors)
 
 
-def _gap(split: parts.Split) -> dict[str, Any]:
-    names = ["log_marginal", "elbo"] + (["family", "amortisation", "contrast"] if split.family is not None else [])
+def _gap(split: Split) -> dict[str, Any]:
+    names = ["log_marginal", "elbo", "family", "amortisation"] + ([] if split.contrast is None else ["contrast"])
     return {name: dict(zip(("mean", "stderr"), split.mean(name), strict=True)) for name in names} | {
         "pareto_k": split.pareto_k,
         "note": split.note,

@@ -71,6 +71,10 @@ class Prior(ABC):
         """The u of the prior's centre, where a search for a latent may begin."""
         return 0.0
 
+    @abstractmethod
+    def mean_and_variance(self) -> tuple[Number, Number]:
+        """Of every coordinate."""
+
 
 def _positive(name: str, value: Number, prior: str) -> None:
     if not bool((torch.as_tensor(value) > 0).all()):
@@ -111,6 +115,9 @@ class Normal(Prior):
     def start(self) -> float:
         return self.mean if isinstance(self.mean, float | int) else 0.0
 
+    def mean_and_variance(self) -> tuple[Number, Number]:
+        return self.mean, self.variance
+
 
 @dataclass(frozen=True, eq=False)
 class Laplace(Prior):
@@ -142,6 +149,9 @@ class Laplace(Prior):
         uniform = torch.rand(shape, generator=generator, dtype=dtype) - 0.5
         magnitude = -torch.log1p(-2 * uniform.abs())
         return self.mean + self.scale * uniform.sign() * magnitude
+
+    def mean_and_variance(self) -> tuple[Number, Number]:
+        return self.mean, 2 * self.scale**2
 
 
 class _Interval(Prior):
@@ -206,6 +216,10 @@ class _Interval(Prior):
     def start(self) -> float:
         a, b = self.shape
         return math.log(a / b)
+
+    def mean_and_variance(self) -> tuple[Number, Number]:
+        a, b = self.shape
+        return self.low + self.width * a / (a + b), self.width**2 * a * b / ((a + b) ** 2 * (a + b + 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,6 +43,9 @@ class ConditionalPrior(Prior):
     def sample(self, *shape: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
         raise _needs_u()
 
+    def mean_and_variance(self) -> tuple[float | Tensor, float | Tensor]:
+        raise _needs_u()
+
 
 def _needs_u() -> InputError:
     return InputError("the prior of an iVAE depends on u: ask prior_at(u).")

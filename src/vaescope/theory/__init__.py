@@ -7,11 +7,13 @@ from vaescope.theory.ima import conformal_contrast, contrast_of_matrix, global_c
 from vaescope.theory.marginal import LogMarginal, log_marginal
 from vaescope.theory.optimal import optimal_covariance, optimal_variance
 from vaescope.theory.projection import Projection, elbo, project
+from vaescope.theory.sampled import SampledGap, sampled_gap
 
 __all__ = [
     "Gap",
     "LogMarginal",
     "Projection",
+    "SampledGap",
     "bounds",
     "column_norms",
     "conformal_contrast",
@@ -26,4 +28,5 @@ __all__ = [
     "optimal_covariance",
     "optimal_variance",
     "project",
+    "sampled_gap",
 ]

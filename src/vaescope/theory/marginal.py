@@ -125,9 +125,9 @@ def _importance(
     log_volume = factor.diagonal(dim1=1, dim2=2).log().sum(-1)
     values, errors, shapes = [], [], []
     for rows in problem.chunks(samples):
-        noise = _draw(len(mean[rows]), samples, problem.dim, freedom, generator).to(mean)
+        noise = draw_student(len(mean[rows]), samples, problem.dim, freedom, generator).to(mean)
         u = mean[rows].unsqueeze(1) + torch.einsum("nij,nqj->nqi", factor[rows], noise)
-        log_q = _log_density(noise, freedom) - log_volume[rows, None]
+        log_q = log_student(noise, freedom) - log_volume[rows, None]
         weights, k = smooth(problem.take(rows).log_joint(u) - log_q)
         value = torch.logsumexp(weights, dim=1) - math.log(samples)
         relative = (weights - value[:, None]).exp()
@@ -137,7 +137,7 @@ def _importance(
     return LogMarginal(torch.cat(values), torch.cat(errors), torch.cat(shapes))
 
 
-def _draw(points: int, samples: int, dim: int, freedom: float, generator: torch.Generator) -> Tensor:
+def draw_student(points: int, samples: int, dim: int, freedom: float, generator: torch.Generator) -> Tensor:
     noise = torch.randn(points, samples, dim, generator=generator, dtype=torch.float64)
     if math.isinf(freedom):
         return noise
@@ -145,7 +145,7 @@ def _draw(points: int, samples: int, dim: int, freedom: float, generator: torch.
     return noise * (half / torch._standard_gamma(half, generator=generator)).sqrt()
 
 
-def _log_density(t: Tensor, freedom: float) -> Tensor:
+def log_student(t: Tensor, freedom: float) -> Tensor:
     """log-density of the standard Student (or normal) distribution in as many dimensions as t has."""
     d, squares = t.shape[-1], t.square().sum(-1)
     if math.isinf(freedom):

@@ -30,14 +30,14 @@ def rule(dim: int, order: int, like: Tensor) -> Rule:
 
 
 def _quasi_random(dim: int, like: Tensor) -> Rule:
-    nodes = _matched_nodes(dim).to(like)
+    nodes = matched_nodes(dim, QUASI_RANDOM_NODES).to(like)
     return nodes, torch.full_like(nodes[:, 0], 1 / len(nodes))
 
 
 @cache
-def _matched_nodes(dim: int) -> Tensor:
+def matched_nodes(dim: int, count: int) -> Tensor:
     """Sobol points made normal, mirrored and whitened: odd moments vanish, the second are exact."""
-    uniform = torch.quasirandom.SobolEngine(dim, scramble=True, seed=0).draw(QUASI_RANDOM_NODES // 2)
+    uniform = torch.quasirandom.SobolEngine(dim, scramble=True, seed=0).draw(count // 2)
     half = torch.special.ndtri(uniform.double().clamp(1e-9, 1 - 1e-9))
     nodes = torch.cat([half, -half])
     scale = torch.linalg.cholesky(nodes.T @ nodes / len(nodes))
