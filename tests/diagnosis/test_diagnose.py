@@ -234,7 +234,7 @@ def run(tmp_path_factory):
 
 def test_a_run_is_diagnosed(run, capsys):
     page = run / "page.html"
-    assert cli._dispatch(["diagnose", str(run / "run"), "--data", str(run / "x.npy"), "--html", str(page)]) == 0
+    assert cli.dispatch(["diagnose", str(run / "run"), "--data", str(run / "x.npy"), "--html", str(page)]) == 0
     printed = capsys.readouterr().out
     assert "What to do" in printed
     assert "passive" in printed
@@ -242,20 +242,86 @@ def test_a_run_is_diagnosed(run, capsys):
     assert page.exists()
     assert json.loads(page.with_suffix(".json").read_text())["worst"] == "warning"
     arguments = ["diagnose", str(run / "run"), "--data", str(run / "x.npy"), "--fail-on"]
-    assert cli._dispatch([*arguments, "warning"]) == 1
-    assert cli._dispatch([*arguments, "error"]) == 0
+    assert cli.dispatch([*arguments, "warning"]) == 1
+    assert cli.dispatch([*arguments, "error"]) == 0
 
 
 def test_posteriors_on_disk_are_diagnosed(run, capsys):
     np.savez(run / "posteriors.npz", mean=np.zeros((50, 3)), variance=np.ones((50, 3)))
-    assert cli._dispatch(["diagnose", str(run / "posteriors.npz"), "--fail-on", "error"]) == 1
+    assert cli.dispatch(["diagnose", str(run / "posteriors.npz"), "--fail-on", "error"]) == 1
     assert "collapsed" in capsys.readouterr().out
+
+
+MODEL = """
+import torch, vaescope as vs
+W = torch.linalg.qr(torch.randn(5, 2, generator=torch.Generator().manual_seed(0)))[0] * torch.tensor([2.0, 1.0])
+v = 1 / (1 + 100 * W.square().sum(0))
+def vae():
+    return vs.adapters.from_callables(encode=lambda x: (100 * (x @ W) * v, v.expand(len(x), 2)),
+                                      decode=lambda z: z @ W.T.to(z), latent_dim=2, precision=100.0)
+several = [vae(), vae()]
+def broken():
+    raise KeyError("weights")
+number = 3
+"""
+
+
+def test_a_model_from_somebodys_own_python(run, capsys, monkeypatch):
+    (run / "own_model.py").write_text(MODEL)
+    data = ["--data", str(run / "x.npy")]
+    assert cli.dispatch(["diagnose", f"{run}/own_model.py:vae", *data, "--fail-on", "note"]) == 0
+    assert "Nothing to complain of" in capsys.readouterr().out
+    monkeypatch.syspath_prepend(str(run))
+    assert cli.dispatch(["diagnose", "own_model:several", *data]) == 0
+    assert "left out: stability" not in capsys.readouterr().out
+    for name, message in (
+        ("nothing", "nothing called nothing"),
+        ("broken", "failed: KeyError: 'weights'"),
+        ("number", "must be a model from vs.adapters"),
+    ):
+        with pytest.raises(InputError, match=message):
+            cli.dispatch(["diagnose", f"{run}/own_model.py:{name}", *data])
+    (run / "bad.py").write_text("import nonsense_that_is_not_there")
+    with pytest.raises(InputError, match="cannot be imported: ModuleNotFoundError"):
+        cli.dispatch(["diagnose", f"{run}/bad.py:vae", *data])
+
+
+def test_an_ivae_is_diagnosed_with_its_u(tmp_path, capsys):
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.randint(0, 4, (300,), generator=generator)
+    z = torch.randn(300, 2, generator=generator) * (0.3 + 0.6 * torch.rand(4, 2, generator=generator))[labels]
+    np.save(tmp_path / "x.npy", (z @ W.T + 0.1 * torch.randn(300, 5, generator=generator)).numpy())
+    np.save(tmp_path / "u.npy", labels.numpy())
+    data = ["--data", str(tmp_path / "x.npy")]
+    settings = TrainSettings(epochs=10, learning_rate=5e-3, compile="never")
+    vs.fit(
+        np.load(tmp_path / "x.npy"),
+        model="ivae",
+        auxiliary=labels,
+        latent_dim=2,
+        precision=100.0,
+        settings=settings,
+        monitor=Silent(),
+        out=tmp_path / "run",
+    )
+    with pytest.raises(InputError, match="this is an iVAE: say its u by --auxiliary"):
+        cli.dispatch(["diagnose", str(tmp_path / "run"), *data])
+    html = tmp_path / "page.html"
+    u = ["--auxiliary", str(tmp_path / "u.npy")]
+    assert cli.dispatch(["diagnose", str(tmp_path / "run"), *data, *u, "--html", str(html)]) == 0
+    found = json.loads(html.with_suffix(".json").read_text())
+    assert found["gap"]["family"]["mean"] > -0.5
+    assert "KL" in capsys.readouterr().out
+    members = vs.adapters.run.members_of(tmp_path / "run")
+    session = vs.explorer.Session.of(members, np.load(tmp_path / "x.npy"), auxiliary=labels)
+    assert len(session.decode(0, [0.0, 0.0])["values"]) == 5
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere does not exist"),
+        (["{run}/run", "--data", "{run}/x.npy", "--auxiliary", "{run}/x.npy"], "takes no auxiliary u"),
         (["{run}/run"], "--data is needed"),
         (["{run}"], "is not a run folder"),
         (["{run}/run", "--fail-on", "all"], "--fail-on must be one of note, warning, error"),
@@ -263,4 +329,4 @@ def test_posteriors_on_disk_are_diagnosed(run, capsys):
 )
 def test_mistakes_on_the_command_line(run, arguments, message):
     with pytest.raises(InputError, match=message):
-        cli._dispatch(["diagnose", *(a.format(run=run) for a in arguments)])
+        cli.dispatch(["diagnose", *(a.format(run=run) for a in arguments)])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vaescope.cli import _dispatch
+from vaescope.cli import dispatch
 from vaescope.errors import InputError, RunError
 from vaescope.experiments.catalogue import find
 from vaescope.experiments.jobs import Relay, check_jobs
@@ -16,7 +16,7 @@ NAMES = ("principal-axes", "beta-precision")
 
 
 def test_two_at_a_time_give_what_one_at_a_time_gives(tmp_path, capsys):
-    assert _dispatch(["reproduce", *NAMES, "--jobs", "2", "--seeds", "1", "--out", str(tmp_path / "two")]) == 0
+    assert dispatch(["reproduce", *NAMES, "--jobs", "2", "--seeds", "1", "--out", str(tmp_path / "two")]) == 0
     printed = capsys.readouterr().out
     for name in NAMES:
         assert name in printed
@@ -33,7 +33,7 @@ def test_two_at_a_time_give_what_one_at_a_time_gives(tmp_path, capsys):
 def test_one_that_cannot_run_stops_nobody_else(tmp_path):
     write_json(tmp_path / "beta-precision" / "config.json", {"experiment": "something else", "settings": {}})
     with pytest.raises(RunError, match=r"1 of 2 did not finish: beta-precision \(.*holds a run of 'something else'"):
-        _dispatch(["reproduce", *NAMES, "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)])
+        dispatch(["reproduce", *NAMES, "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)])
     assert json.loads((tmp_path / "principal-axes" / "claims.json").read_text())
 
 

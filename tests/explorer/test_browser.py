@@ -3,6 +3,7 @@
 import shutil
 import statistics
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -61,13 +62,19 @@ def adapted(inner):
     )
 
 
-@pytest.fixture(scope="module")
-def server():
-    x = torch.rand(80, 3 * SIZE * SIZE, generator=G)
-    with Explorer(Session.of([adapted(member(0)), adapted(member(1))], x, name="sprites & <i>more</i>")) as running:
+@contextmanager
+def serving(models, x, name="model"):
+    with Explorer(Session.of(models, x, name=name)) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running
         running.shutdown()
+
+
+@pytest.fixture(scope="module")
+def server():
+    x = torch.rand(80, 3 * SIZE * SIZE, generator=G)
+    with serving([adapted(member(0)), adapted(member(1))], x, "sprites & <i>more</i>") as running:
+        yield running
 
 
 def drawn(page, place=0):
@@ -147,6 +154,29 @@ def test_from_slider_to_picture_in_a_blink(page, server):
         times.append(float(page.locator(".member").get_attribute("data-milliseconds")))
     print(f"slider to picture: median {statistics.median(times):.1f} ms")
     assert statistics.median(times) < 1000
+
+
+@pytest.mark.parametrize("outputs", [1, 12, 200])
+def test_what_is_no_image_is_drawn_as_bars_or_as_a_curve(page, outputs):
+    B = torch.randn(outputs, 2, generator=G)
+    model = vs.adapters.from_callables(
+        encode=lambda x: (torch.stack([x[:, 0], x.sum(1)], 1), torch.full((len(x), 2), 0.01)),
+        decode=lambda z: z @ B.T.to(z),
+        latent_dim=2,
+    )
+    with serving([model], torch.randn(50, outputs, generator=G)) as running:
+        page.goto(running.address)
+        wait_for_drawing(page, 0)
+        ink = "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].filter((v) => v > 0).length"
+        assert page.locator(".output").evaluate(ink) > 500
+        before, count = picture(page), drawn(page)
+        page.locator(".used input[type=range]").first.focus()
+        for _ in range(20):
+            page.keyboard.press("ArrowLeft")
+        wait_for_drawing(page, count)
+        page.wait_for_timeout(200)
+        assert picture(page) != before
+    assert page.trouble == []
 
 
 def test_the_page_of_a_diagnosis_opens_and_sorts(page, tmp_path):

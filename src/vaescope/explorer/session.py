@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vaescope import regime
+from vaescope.adapters.viewed import with_normal_prior
 from vaescope.errors import InputError
 from vaescope.regime.model import Encoded, spread_samples
 
@@ -30,13 +31,15 @@ class Session:
     name: str = "model"
 
     @classmethod
-    def of(cls, models: Sequence[Any], x: Any, *, name: str = "model") -> Session:
+    def of(cls, models: Sequence[Any], x: Any, *, auxiliary: Any = None, name: str = "model") -> Session:
         if not models:
             raise InputError("the explorer needs at least one model.")
         if not all(getattr(model, "decodes", True) for model in models):
             raise InputError("the explorer needs a decoder.")
-        seen = [spread_samples(model, x, None, SHOWN) for model in models]
-        return cls(list(models), seen, [regime.of_model(m, x, decoder=False) for m in models], name)
+        viewed = [with_normal_prior(model) for model in models]
+        seen = [spread_samples(model, x, auxiliary, SHOWN) for model in viewed]
+        judged = [regime.of_model(model, x, auxiliary=auxiliary, decoder=False) for model in viewed]
+        return cls(viewed, seen, judged, name)
 
     @property
     def image(self) -> tuple[int, int, int] | None:
@@ -50,8 +53,15 @@ class Session:
         return {
             "name": self.name,
             "image": self.image,
+            "range": self._range(),
             "members": [self._member(k) for k in range(len(self.models))],
         }
+
+    def _range(self) -> list[float]:
+        """Least and largest number of the samples that are shown, 0 among them: what bars and curves are drawn in."""
+        values = self.seen[0].x
+        finite = values[values.isfinite()]
+        return [min(0.0, float(finite.min())), max(0.0, float(finite.max()))] if finite.numel() else [0.0, 1.0]
 
     def _member(self, k: int) -> dict[str, Any]:
         judged, seen = self.judged[k], self.seen[k]
