@@ -83,15 +83,20 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         if seen.noise.beta is not None:
             found.append(("effective β", f"{seen.noise.beta:.2g}"))
     if seen.geometry is not None:
-        found.append(("contrast c_IMA", f"{seen.geometry.contrast:.3g} ± {2 * seen.geometry.stderr:.1g} nats"))
-        found.append(("with the best axes", f"{seen.geometry.rotation.after:.3g} nats"))
+        found.append(("contrast c_IMA", f"{_nats(seen.geometry.contrast)} ± {_nats(2 * seen.geometry.stderr, 1)} nats"))
+        found.append(("with the best axes", f"{_nats(seen.geometry.rotation.after)} nats"))
         found.append(("directions of data that codes move", str(seen.geometry.rank)))
     if seen.split is not None:
         gap = seen.split.log_marginal - seen.split.elbo
-        found.append(("log p(x) - ELBO", f"{float(gap.mean()):.3g} nats"))
+        found.append(("log p(x) - ELBO", f"{_nats(float(gap.mean()))} nats"))
     near = near_deterministic(seen)
     if near is not None:
         found.append(("near-deterministic theory", "applies" if near[0] else "does not apply"))
     if seen.stability is not None:
         found.append(("agreement between seeds", f"{float(seen.stability.score):.2f}"))
     return found
+
+
+def _nats(value: float, digits: int = 3) -> str:
+    """Rounding errors are nothing."""
+    return "0" if abs(value) < 1e-9 else f"{value:.{digits}g}"

@@ -59,6 +59,8 @@ def serve(session: Session, *, port: int = 0, ready: Callable[[str], None] | Non
 class _Handler(BaseHTTPRequestHandler):
     server: Explorer
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body leave together: apart, the second waits 40 ms for an acknowledgement of the first
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         if not self._allowed():
@@ -133,6 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
+        self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing on the terminal."""
