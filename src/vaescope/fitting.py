@@ -24,8 +24,9 @@ from vaescope.models.conditional import auxiliary_width
 from vaescope.models.describe import describe
 from vaescope.objectives import Objective, beta_elbo, named
 from vaescope.objectives import describe as describe_objective
-from vaescope.runs import Cell, RunFolder
-from vaescope.runs.members import keep_members, trained_together
+from vaescope.runs import Cell, RunFolder, cell_key
+from vaescope.runs.members import keep_members, stacks
+from vaescope.runs.store import CHECKPOINT_SECONDS
 from vaescope.training import Live, MemberSpec, Monitor, TrainSettings, train
 
 MODELS = ("vae", "ivae")
@@ -49,6 +50,46 @@ class Fit:
         return len(self.members)
 
 
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything that decides what `fit` trains, checked and ready."""
+
+    vae: VAE
+    data: Dataset
+    specs: Sequence[MemberSpec]
+    settings: TrainSettings
+    objective: str | Objective = "beta"
+
+    def carried_out(
+        self,
+        monitor: Monitor,
+        out: str | Path | None = None,
+        *,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        most: int | None = None,
+    ) -> Fit:
+        """Train, in stacks of so many members at most, what is not in the folder yet."""
+        vae, specs, settings = self.vae, self.specs, self.settings
+        order = torch.randperm(len(self.data), generator=randomness.generator(0, "split"))
+        parts = split(self.data.x[order], fractions=(0.8, 0.2))
+        stacked = parts.train.unsqueeze(0), parts.validation.unsqueeze(0)
+        goal = _objective(self.objective, vae, settings, len(parts.train))
+        if out is None:
+            return Fit(train(vae, *stacked, specs, settings, objective=goal, monitor=monitor))
+        spec_of = {cell_key(_cell(spec)): spec for spec in specs}
+        cells = [_cell(spec) for spec in spec_of.values()]
+        config = _config(vae, self.data, settings, goal)
+        with RunFolder.held(Path(out), config, checkpoint_seconds=checkpoint_seconds) as run:
+            for group in stacks(run, vae, cells, most):
+                mine = [spec_of[cell_key(cell)] for cell in group]
+                state = run.unfinished_state
+                members = train(vae, *stacked, mine, settings, objective=goal, monitor=monitor, keeper=state)
+                keep_members(run, group, members)
+            if left := run.unfinished(cells):
+                run.add([cell | run.load_weights(cell)[1] for cell in left], left)
+            return Fit([_kept(run, vae, spec) for spec in specs], run.path)
+
+
 def fit(
     x: object,
     *,
@@ -70,6 +111,7 @@ def fit(
     settings: TrainSettings | None = None,
     monitor: Monitor | None = None,
     out: str | Path | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> Fit:
     """Train a VAE per precision and seed on 80 % of the rows; the rest stops them.
 
@@ -82,7 +124,8 @@ def fit(
     `objective` is the β-ELBO, or by name `"beta-tc"`, `"factor"`, `"dip-1"`, `"dip-2"` or `"capacity"`, or one of
     `vs.objectives` with settings of your own; each weighs its penalty by `beta`, which β = 1 leaves out of the
     β-TCVAE and the FactorVAE.
-    With `out` members are kept in a run folder as they finish, and the same call again trains only the rest.
+    With `out` members are kept in a run folder as they finish, and the same call again trains only the rest: from the
+    state of the unfinished stack, which is written every `checkpoint_seconds` (less often where that takes long).
 
     >>> x = torch.randn(200, 3)
     >>> vae = fit(x, latent_dim=2, settings=TrainSettings(epochs=2)).best
@@ -108,10 +151,11 @@ def fit(
     specs = [MemberSpec(seed=seed, precision=p, beta=beta) for p in precisions for seed in chosen]
     rows = torch.cat([data.x.float(), u], dim=1) if model == "ivae" else data.x.float()
     data = replace(data, x=rows)
+    plan = Plan(vae, data, specs, settings, objective)
     if monitor is not None:
-        return _fitted(vae, data, specs, settings, objective, monitor, out)
+        return plan.carried_out(monitor, out, checkpoint_seconds=checkpoint_seconds)
     with Live("fit") as live:
-        return _fitted(vae, data, specs, settings, objective, live, out)
+        return plan.carried_out(live, out, checkpoint_seconds=checkpoint_seconds)
 
 
 def _auxiliary(model: str, u: object | None, samples: int) -> Tensor:
@@ -160,32 +204,6 @@ def _model(
         assert data.image is not None
         return ConvVAE.of(data.image, latent_dim=latent_dim, architecture=architecture, **shared)
     return VAE(observed_dim=data.x.shape[1], latent_dim=latent_dim, hidden=hidden, activation=activation, **shared)
-
-
-def _fitted(
-    vae: VAE,
-    data: Dataset,
-    specs: Sequence[MemberSpec],
-    settings: TrainSettings,
-    objective: str | Objective,
-    monitor: Monitor,
-    out: str | Path | None,
-) -> Fit:
-    order = torch.randperm(len(data), generator=randomness.generator(0, "split"))
-    parts = split(data.x[order], fractions=(0.8, 0.2))
-    stacked = parts.train.unsqueeze(0), parts.validation.unsqueeze(0)
-    goal = _objective(objective, vae, settings, len(parts.train))
-    if out is None:
-        return Fit(train(vae, *stacked, specs, settings, objective=goal, monitor=monitor))
-    run = RunFolder(Path(out), _config(vae, data, settings, goal))
-    cells = [_cell(spec) for spec in specs]
-    missing = [spec for spec, cell in zip(specs, cells, strict=True) if not run.has_weights(cell)]
-    for group in trained_together(vae, missing):
-        members = train(vae, *stacked, group, settings, objective=goal, monitor=monitor, keeper=run.unfinished_state)
-        mine = [_cell(spec) for spec in group]
-        keep_members(run, mine, members)
-        run.add([cell | member.summary() for cell, member in zip(mine, members, strict=True)], mine)
-    return Fit([_kept(run, vae, spec) for spec in specs], run.path)
 
 
 def _objective(objective: str | Objective, vae: VAE, settings: TrainSettings, samples: int) -> Objective:

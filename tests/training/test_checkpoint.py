@@ -1,5 +1,7 @@
 """Interrupted training goes on where it was, and ends as if it had never been interrupted."""
 
+import math
+
 import pytest
 import torch
 
@@ -14,7 +16,11 @@ SPECS = [MemberSpec(seed, precision=p, data=seed % 2) for seed in range(3) for p
 
 @pytest.fixture(autouse=True)
 def after_every_epoch(monkeypatch):
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SHARE", math.inf)
+
+
+def state_in(folder):
+    return StateFile(folder / "state", seconds=0.0)
 
 
 class Interrupt(Silent):
@@ -51,7 +57,7 @@ def test_resumed_members_are_bit_identical(at, noise, tmp_path):
     model = VAE(4, 2, hidden=(8,), noise=noise)
     settings = TrainSettings(epochs=10, batch_size=16, patience=1, learning_rate=0.02, compile="never")
     whole = train(model, data(0), data(1), SPECS, settings)
-    keeper = StateFile(tmp_path / "state")
+    keeper = state_in(tmp_path)
     longest = max(len(member.history["elbo"]) for member in whole)
     if at <= longest:
         with pytest.raises(KeyboardInterrupt):
@@ -68,7 +74,7 @@ def test_convolutional_members_go_on_too(tmp_path):
     x = torch.rand(1, 32, 256, generator=torch.Generator().manual_seed(0))
     settings, specs = TrainSettings(epochs=4, batch_size=8, compile="never"), [MemberSpec(0), MemberSpec(1)]
     whole = train(model, x, x, specs, settings)
-    keeper = StateFile(tmp_path / "state")
+    keeper = state_in(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         train(model, x, x, specs, settings, monitor=Interrupt(3), keeper=keeper)
     same(whole, train(model, x, x, specs, settings, keeper=keeper))
@@ -77,7 +83,7 @@ def test_convolutional_members_go_on_too(tmp_path):
 @pytest.mark.parametrize("change", ["data", "validation", "model", "settings", "members", "garbage"])
 def test_a_state_of_something_else_is_not_used(change, tmp_path):
     model, settings = VAE(4, 2, hidden=(8,)), TrainSettings(epochs=4, batch_size=16, compile="never")
-    keeper = StateFile(tmp_path / "state")
+    keeper = state_in(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         train(model, data(0), data(1), SPECS, settings, monitor=Interrupt(3), keeper=keeper)
     x, held_out, specs = data(0), data(1), SPECS
@@ -103,7 +109,12 @@ def test_a_state_of_something_else_is_not_used(change, tmp_path):
 
 def test_fit_goes_on_in_its_folder(tmp_path):
     x = data(3)[0].numpy()
-    options = {"latent_dim": 2, "precision": 10.0, "settings": TrainSettings(epochs=6, compile="never")}
+    options = {
+        "latent_dim": 2,
+        "precision": 10.0,
+        "checkpoint_seconds": 0.0,
+        "settings": TrainSettings(epochs=6, compile="never"),
+    }
     whole = vs.fit(x, monitor=Silent(), **options)
     with pytest.raises(KeyboardInterrupt):
         vs.fit(x, monitor=Interrupt(4), out=tmp_path / "run", **options)
@@ -117,7 +128,12 @@ def test_fit_goes_on_in_its_folder(tmp_path):
 def test_a_finished_convolutional_member_is_not_trained_again(tmp_path):
     """Interrupted in the second member: the first is kept already."""
     x = torch.rand(40, 16, 16, generator=torch.Generator().manual_seed(0)).numpy()
-    options = {"latent_dim": 2, "seeds": (0, 1), "settings": TrainSettings(epochs=3, compile="never")}
+    options = {
+        "latent_dim": 2,
+        "seeds": (0, 1),
+        "checkpoint_seconds": 0.0,
+        "settings": TrainSettings(epochs=3, compile="never"),
+    }
 
     class InTheSecond(Interrupt):
         begun = 0

@@ -47,13 +47,13 @@ def reproduce(
     settings = experiment.profiles[profile]
     settings = settings if seeds is None else replace(settings, seeds=seeds)
     config = {"experiment": experiment.name, "profile": profile, "settings": _plain(asdict(settings))}
-    run = RunFolder(out / experiment.name, config)
-    _solve_the_rest(experiment, settings, Context(run, monitor, device))
-    rows = run.rows(experiment.cells(settings))
-    if all(row.get("status") == "diverged" for row in rows):
-        raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
-    claims = experiment.claims(rows, settings)
-    _write_report(experiment, settings, profile, run.path, rows, claims)
+    with RunFolder.held(out / experiment.name, config) as run:
+        _solve_the_rest(experiment, settings, Context(run, monitor, device))
+        rows = run.rows(experiment.cells(settings))
+        if all(row.get("status") == "diverged" for row in rows):
+            raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
+        claims = experiment.claims(rows, settings)
+        _write_report(experiment, settings, profile, run.path, rows, claims)
     return claims
 
 

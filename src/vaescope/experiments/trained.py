@@ -17,7 +17,7 @@ from vaescope.models import VAE, Member
 from vaescope.objectives import Objective, beta_elbo
 from vaescope.runs import Cell
 from vaescope.runs.files import Row
-from vaescope.runs.members import keep_members, trained_together
+from vaescope.runs.members import keep_members, stacks
 from vaescope.training import MemberSpec, TrainSettings, train
 
 
@@ -127,9 +127,8 @@ class TrainedExperiment(Experiment):
     ) -> None:
         for name in self.kin:
             context.run.take_over(cells, context.run.path.parent / name)
-        missing = [cell for cell in cells if not context.run.has_weights(cell)]
         model = self.model(cells[0], settings)
-        for group in trained_together(model, missing):
+        for group in stacks(context.run, model, cells):
             keys = list(dict.fromkeys(self.data_key(cell) for cell in group))
             specs = [self.spec(cell, keys.index(self.data_key(cell)), settings) for cell in group]
             splits = [data[key].observations for key in keys]

@@ -16,15 +16,16 @@ import pyarrow.parquet as pq
 from vaescope.errors import RunError
 
 Row = dict[str, Any]
+UNFINISHED = ".unfinished"
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write beside, flush to disk, rename."""
+    """Write beside, flush to disk, rename, and flush the folder, so that the new name outlives a power cut too."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {_reason(error)}; choose another --out.") from None
+        raise cannot_write(path, error) from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -32,10 +33,31 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
+        _flush_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise RunError(f"cannot write {path}: {_reason(error)}.") from None
+        raise RunError(f"cannot write {path}: {_reason(error)}; what was finished is kept.") from None
+
+
+def _flush_folder(folder: Path) -> None:
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Files that a killed process was writing; for who holds the folder's lock."""
+    for file in folder.rglob(f".*{UNFINISHED}"):
+        file.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: OSError) -> RunError:
+    return RunError(f"cannot write {path}: {_reason(error)}; choose another --out.")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,7 +7,8 @@ A member's history is written before its weights, and its weights before its row
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vaescope.errors import RunError
-from vaescope.runs.files import Row, read_json, read_rows, write_bytes, write_json, write_rows
+from vaescope.runs.files import Row, read_json, read_rows, remove_leftovers, write_bytes, write_json, write_rows
+from vaescope.runs.lock import locked
 
 Cell = dict[str, Any]
 Identity = tuple[Any, ...]
+CHECKPOINT_SECONDS = 60.0  # at least, between two states of an unfinished stack
 
 
 def cell_key(cell: Mapping[str, Any]) -> str:
@@ -28,23 +31,61 @@ def cell_key(cell: Mapping[str, Any]) -> str:
     >>> cell_key({"precision": 1000.0, "seed": 3})
     'precision=1000_seed=3'
     """
-    return "_".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in cell.items()
-    )
+    return "_".join(f"{name}={_short(value) if isinstance(value, float) else value}" for name, value in cell.items())
+
+
+def _short(value: float) -> str:
+    """Six digits where they are all there is."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 class RunFolder:
     """One experiment's folder, tied to the settings it was made with."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, config: Mapping[str, Any], *, checkpoint_seconds: float = CHECKPOINT_SECONDS
+    ) -> None:
         """Open or begin a run; refuse a folder that was made with other settings (more seeds are fine)."""
-        self.path, self.config = path, config
+        self.path, self.config, self.checkpoint_seconds = path, config, checkpoint_seconds
         file = path / "config.json"
         known = read_json(file) if file.exists() else None
         if known is not None:
             _refuse_other_settings(path, known, config)
         if known != config:
             write_json(file, config)
+
+    @classmethod
+    @contextmanager
+    def held(
+        cls, path: Path, config: Mapping[str, Any], *, checkpoint_seconds: float = CHECKPOINT_SECONDS
+    ) -> Iterator[RunFolder]:
+        """The folder for one process alone, without what a killed one was just writing."""
+        with locked(path):
+            remove_leftovers(path)
+            yield cls(path, config, checkpoint_seconds=checkpoint_seconds)
+
+    # the stack that is being trained ----------------------------------------------------------
+
+    def begin(self, cells: Sequence[Cell]) -> None:
+        """Write down who is trained side by side."""
+        write_json(self._begun, list(cells))
+
+    def begun(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The stack that was begun and not ended, if it is one of these cells alone and lacks a member."""
+        if not self._begun.exists():
+            return []
+        found = read_json(self._begun)
+        sound = isinstance(found, list) and all(cell in cells for cell in found)
+        return found if sound and not all(self.has_weights(cell) for cell in found) else []
+
+    def end(self) -> None:
+        """All of its members are kept."""
+        self.unfinished_state.clear()
+        self._begun.unlink(missing_ok=True)
+
+    @property
+    def _begun(self) -> Path:
+        return self.path / "unfinished.json"
 
     # tables -----------------------------------------------------------------------------------
 
@@ -80,7 +121,7 @@ class RunFolder:
     @property
     def unfinished_state(self) -> StateFile:
         """Where training keeps its state while it runs."""
-        return StateFile(self.path / "unfinished.safetensors")
+        return StateFile(self.path / "unfinished.safetensors", self.checkpoint_seconds)
 
     def has_weights(self, cell: Cell) -> bool:
         return self._weights(cell).exists()
@@ -114,8 +155,8 @@ class RunFolder:
 class StateFile:
     """The state of training that was not finished: one file, replaced as a whole (a `Keeper`)."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, seconds: float = CHECKPOINT_SECONDS) -> None:
+        self.path, self.seconds = path, seconds
 
     def save(self, tensors: Mapping[str, Tensor], text: str) -> None:
         write_bytes(self.path, save(dict(tensors), metadata={"state": text}))

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,13 +19,18 @@ from vaescope.models import VAE
 from vaescope.objectives import Objective, describe
 from vaescope.training.settings import MemberSpec, TrainSettings
 
-SECONDS = 60.0  # at least, between two writes
+SHARE = 0.02  # of the time, at most, that is spent on writing: large states are written less often
 SAMPLED_ROWS = 64  # of the data, by which they are recognised
 
 
 @runtime_checkable
 class Keeper(Protocol):
     """Where a state is kept: tensors and one text, replaced as a whole."""
+
+    @property
+    def seconds(self) -> float:
+        """At least so long between two writes."""
+        ...
 
     def save(self, tensors: Mapping[str, Tensor], text: str) -> None: ...
 
@@ -56,6 +61,15 @@ def fingerprint(
         digest.update(json.dumps(list(data.shape)).encode())
         digest.update(data[:, :: max(1, data.shape[1] // SAMPLED_ROWS)].contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def described(text: str) -> dict[str, Any]:
+    """What was written beside the tensors; nothing where that cannot be read."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def flat(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -65,8 +65,8 @@ def train(
 
     `params` continues from given weights (first axis: members) instead of fresh ones. `watch` is shown every
     member after every epoch, as it is then, and what it says of it goes into the member's history. `keeper`
-    holds the state of an unfinished run: training goes on from it, and writes it again about once a minute; who
-    keeps the members clears it then.
+    holds the state of an unfinished run: training goes on from it, writes it again now and then, and once more at the
+    end; who keeps the members clears it then.
     """
     settings = settings or TrainSettings()
     _check(model, train_data, validation_data, members)
@@ -138,7 +138,7 @@ class _Run:
         self.validation_noise = self._draw_validation_noise(device)
         self.best_precision = self.precision.clone()
         self.epochs_done = 0
-        self.keeper, self.kept_at = keeper, time.monotonic()
+        self.keeper, self.kept_at, self.pause = keeper, time.monotonic(), 0.0
         self.belongs_to = (
             fingerprint(model, objective, self.batches.data, self.validation_data, members, settings) if keeper else ""
         )
@@ -155,7 +155,7 @@ class _Run:
 
     def to_the_end(self) -> list[Member]:
         self.monitor.begin(len(self.records), self.settings.epochs)
-        for epoch in range(self.epochs_done + 1, self.settings.epochs + 1):
+        for epoch in range(self.epochs_done + 1, self.settings.epochs + 1 if self.rows else 0):
             losses, errors = self._epoch()
             if self.model.noise == "optimal":
                 self.precision = optimal_precision(errors.mean(0), self.model.observed_dim)
@@ -167,6 +167,7 @@ class _Run:
             if not self.rows:
                 break
             self._checkpoint()
+        self._checkpoint(last=True)
         return [self._member(index) for index in range(len(self.records))]
 
     def _epoch(self) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
@@ -292,9 +293,10 @@ class _Run:
 
     # going on where it was --------------------------------------------------------------------
 
-    def _checkpoint(self) -> None:
-        """Between two epochs, when the last time is long enough ago."""
-        if self.keeper is None or time.monotonic() - self.kept_at < checkpoint.SECONDS:
+    def _checkpoint(self, *, last: bool = False) -> None:
+        """Between two epochs, when the last time is long enough ago; and at the end, whatever happens to who keeps."""
+        begin = time.monotonic()
+        if self.keeper is None or not (last or begin - self.kept_at >= max(self.keeper.seconds, self.pause)):
             return
         tensors = checkpoint.flat(
             {
@@ -316,12 +318,13 @@ class _Run:
         }
         self.keeper.save(tensors, json.dumps(state))
         self.kept_at = time.monotonic()
+        self.pause = (self.kept_at - begin) / checkpoint.SHARE
 
     def _go_on(self) -> None:
         """From the state of an earlier call with the same members, data and settings, if there is one."""
         found = self.keeper.load() if self.keeper else None
-        state = json.loads(found[1]) if found else {}
-        if found is None or state["belongs_to"] != self.belongs_to:
+        state = checkpoint.described(found[1]) if found else {}
+        if found is None or state.get("belongs_to") != self.belongs_to:
             return
         tensors = found[0]
         self.records = [Record(**(record | {"spec": MemberSpec(**record["spec"])})) for record in state["records"]]
@@ -355,7 +358,27 @@ class _Run:
         if not has_compiler():
             self.monitor.say("No C++ compiler found: training runs uncompiled, up to three times slower.")
             return step, validation
-        return compiled(step), compiled(validation)
+        fast = compiled(step), compiled(validation)
+        if len(self.rows) < len(self.records):
+            self._compile_as_at_first(*fast)
+        return fast
+
+    def _compile_as_at_first(self, step: Callable[..., Any], validation: Callable[..., Any]) -> None:
+        """With as many members as the run began with: code for fewer could differ in the last bits of its sums."""
+        members, device = len(self.records), self.device
+
+        def many(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: torch.zeros(members, *t.shape[1:], device=device) for name, t in tensors.items()}
+
+        width, latents = self.batches.data.shape[2], self.model.latent_dim
+        own = torch.ones(members, device=device), torch.ones(members, device=device)
+        x, noise = (torch.zeros(members, self.batches.batch_size, n, device=device) for n in (width, latents))
+        scales = adam_scales(1, self.settings.learning_rate, device)
+        step(many(self.best), (many(self.best), many(self.best)), scales, x, noise, *own)
+        if self.validation_data.shape[1] >= VALIDATION_ROWS:
+            x, noise = (torch.zeros(members, VALIDATION_ROWS, n, device=device) for n in (width, latents))
+            with torch.no_grad():
+                validation(many(self.best), x, noise, *own)
 
     def _compile_pays(self) -> bool:
         if self.settings.compile != "auto":
