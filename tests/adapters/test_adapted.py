@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import vaescope as vs
+from vaescope.adapters.adapted import check_count, check_image, check_number
 from vaescope.errors import InputError, RunError
 from vaescope.protocol import LatentModel
 from vaescope.training import Silent, TrainSettings
@@ -98,7 +99,20 @@ def good(x):
         (lambda: vs.adapters.from_modules(Encoder(), latent_dim=2, scale="sd"), "scale must be one of variance"),
         (lambda: vs.adapters.from_modules(Encoder(joined=True), latent_dim=3).encode(X), "needs 6 columns"),
         (lambda: vs.adapters.from_arrays(np.ones((3, 2)), np.ones((3, 1))), r"must be \(N, d\)"),
-        (lambda: vs.adapters.from_arrays(np.ones((3, 2)), np.ones((3, 2))).encode(X), "of 3 samples, got 50"),
+        (lambda: vs.adapters.from_arrays(np.ones((3, 3)), np.ones((3, 3))).encode(X), "rows of their own `samples`"),
+        (lambda: vs.adapters.from_arrays("a", "b"), "mean must be an array of numbers, got str"),
+        (lambda: check_count("3"), "latent_dim must be a whole number, got '3'"),
+        (lambda: check_number("precision", torch.ones(4)), "precision must be one number"),
+        (lambda: check_number("beta", "4"), "beta must be one number, got '4'"),
+        (lambda: check_image((4, 2)), r"\(channels, height, width\)"),
+        (
+            lambda: vs.adapters.from_callables(encode=good, latent_dim=2, likelihood="bernoulli", precision=7.0),
+            "a Bernoulli likelihood has no precision",
+        ),
+        (
+            lambda: vs.adapters.from_callables(encode=lambda x: {}["w"], latent_dim=2).encode(X),
+            r"encode failed on \(50, 4\): KeyError: 'w'",
+        ),
         (lambda: vs.adapters.from_pythae(nn.Linear(1, 1)), "a pythae model has encoder, decoder and latent_dim"),
         (lambda: vs.adapters.from_scvi(nn.Linear(1, 1)), "needs an scvi-tools model"),
         (lambda: vs.adapters.from_diffusers(nn.Linear(1, 1), image=(3, 8, 8)), "needs an AutoencoderKL"),
@@ -115,3 +129,69 @@ def test_folders_that_are_no_runs_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"experiment": "sprites", "settings": {}}')
     with pytest.raises(RunError, match="keeps no model that can be opened"):
         vs.adapters.from_run(tmp_path)
+
+
+class Noisy(nn.Module):
+    """Dropout and running averages: what a look must neither feel nor change."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.dropout, self.layer, self.back = (
+            nn.BatchNorm1d(4),
+            nn.Dropout(0.5),
+            nn.Linear(4, 4),
+            nn.Linear(2, 4),
+        )
+
+    def encode(self, x):
+        mean, scale = self.layer(self.dropout(self.norm(x))).split(2, dim=1)
+        return mean, scale.exp()
+
+    def decode(self, z):
+        return self.back(z)
+
+
+@pytest.mark.parametrize("kind", ["methods", "closures", "globals"])
+def test_networks_are_asked_in_evaluation_mode_and_left_as_they_were(kind):
+    network = Noisy()
+    network.dropout.eval()  # a part that was not training stays so
+    network.train(True)
+    network.back.eval()
+    averages = network.norm.running_mean.clone()
+    if kind == "methods":
+        functions = {"encode": network.encode, "decode": network.decode}
+    elif kind == "closures":
+        functions = {"encode": lambda x: network.encode(x), "decode": lambda z: network.decode(z)}
+    else:
+        names = {"network": network}
+        exec("def encode(x): return network.encode(x)\ndef decode(z): return network.decode(z)", names)
+        functions = {"encode": names["encode"], "decode": names["decode"]}
+    model = vs.adapters.from_callables(**functions, latent_dim=2)
+    first, second = (model.encode(X)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(network.norm.running_mean, averages)
+    assert network.training
+    assert network.norm.training
+    assert not network.back.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.float32])
+def test_samples_are_brought_to_the_precision_of_the_networks(dtype):
+    network = Noisy()
+    for model in (
+        vs.adapters.from_callables(encode=network.encode, latent_dim=2),
+        vs.adapters.from_callables(encode=network.encode, latent_dim=2, networks=[]),  # nothing known of it
+    ):
+        assert model.encode(X.to(dtype))[0].dtype == torch.float32
+
+
+def test_a_copy_in_another_precision_follows_the_weights():
+    decoder = nn.Linear(2, 4)
+    model = vs.adapters.from_modules(Encoder(), decoder, latent_dim=2)
+    z = torch.ones(1, 2, dtype=torch.float64)
+    before = model.decode(z)
+    with torch.no_grad():
+        decoder.weight.add_(1.0)
+    torch.testing.assert_close(model.decode(z), before + 2)
+    decoder.weight = nn.Parameter(torch.zeros(4, 2))
+    torch.testing.assert_close(model.decode(z), decoder.bias.double()[None].detach(), check_dtype=False)

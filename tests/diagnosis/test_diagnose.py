@@ -1,6 +1,7 @@
 """What a diagnosis says, leaves out and writes; the command line; names that are HTML."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import torch
 
 import vaescope as vs
 from vaescope import cli
+from vaescope.diagnosis import page
 from vaescope.diagnosis.rotation import best_rotation
-from vaescope.errors import InputError
+from vaescope.errors import InputError, RunError
 from vaescope.training import Silent, TrainSettings
 
 G = torch.Generator().manual_seed(0)
@@ -61,7 +63,9 @@ def test_what_a_model_cannot_do_is_left_out_and_said():
     assert "gap" in unknown.skipped
     assert unknown.seen.noise.beta is None
     numpy = linear(decode=lambda z: torch.from_numpy(z.detach().numpy() @ W.numpy().T.astype(z.detach().numpy().dtype)))
-    assert "could not be differentiated" in vs.diagnose(numpy, X).skipped["geometry"]
+    by_differences = vs.diagnose(numpy, X)
+    assert by_differences.seen.geometry.rank == 2
+    assert "decode failed" in by_differences.skipped["gap"]
 
 
 def wide(shift=0.0):
@@ -194,8 +198,8 @@ def test_images_are_shown_as_images(tmp_path):
     ("call", "message"),
     [
         (lambda: vs.diagnose(linear()), "diagnose needs samples x"),
-        (lambda: vs.diagnose(torch.nn.Linear(2, 2), X), "diagnose needs a model"),
-        (lambda: vs.diagnose([], X), "diagnose needs a model"),
+        (lambda: vs.diagnose(torch.nn.Linear(2, 2), X), "this needs a model"),
+        (lambda: vs.diagnose([], X), "this needs a model"),
         (lambda: vs.diagnose(linear(encode=lambda x: (x[:, :2] * torch.nan, x[:, :2])), X), "NaN or infinity"),
         (lambda: vs.diagnose(linear(), X[0]), "x must be an array with a row per sample"),
     ],
@@ -218,6 +222,186 @@ def test_the_best_rotation_is_found():
     straight = best_rotation(frames * lengths)
     assert straight.gained == pytest.approx(0, abs=1e-9)
     assert straight.turned == pytest.approx(0, abs=1e-3)
+
+
+# what people give it, and what it must not be fooled by -----------------------------------------
+
+
+def test_posteriors_alone_of_any_number():
+    generator = torch.Generator().manual_seed(0)
+    arrays = [torch.rand(9000, 3, generator=generator, dtype=torch.float64) for _ in range(2)]
+    alone = vs.adapters.from_arrays(*arrays)
+    assert vs.diagnose(alone).samples == 9000
+    two = vs.diagnose([alone, vs.adapters.from_arrays(*arrays)])
+    assert two.seen.stability.score == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float16", "list", "uint8"])
+def test_samples_of_any_kind_of_number(kind):
+    network = torch.nn.Linear(5, 4)
+    model = vs.adapters.from_modules(network, torch.nn.Linear(2, 5), latent_dim=2, precision=1.0)
+    x = X[:40].tolist() if kind == "list" else X[:40].abs().numpy().astype(kind)
+    assert len(vs.diagnose(model, x).summary()) == 2
+
+
+@pytest.mark.parametrize("hidden", [lambda t: t.detach(), lambda t: t.data])
+def test_a_decoder_that_detaches_is_differentiated_by_differences(hidden):
+    found = vs.diagnose(linear(decode=lambda z: hidden(z @ W.T.to(z))), X)
+    assert found.seen.geometry.contrast == pytest.approx(0, abs=1e-4)
+    assert found.seen.geometry.rank == 2
+    assert "detaches its output" in found.skipped["gap"]
+    assert found.findings == []
+
+
+@pytest.mark.parametrize(
+    ("change", "x", "message"),
+    [
+        ({}, X[:, :3], r"encode failed on \(400, 3\)|encode failed on \(256, 3\)"),
+        ({"encode": lambda x: {}["w"]}, X, "encode failed"),
+        ({}, [["a", "b"]], "expected an array of numbers, got list"),
+        ({}, [[1.0], [1.0, 2.0]], "expected an array of numbers, got list"),
+        ({}, iter([X]), "collect its batches into one array first"),
+        ({}, X[:, :0], "one number of each"),
+        ({}, torch.where(torch.arange(400)[:, None] == 399, torch.inf, X), "NaN or infinity at sample 399"),
+        (
+            {"prior": vs.Normal(torch.zeros(3), torch.ones(3))},
+            X,
+            r"prior is for latents of shape \(3,\), the model has 2",
+        ),
+    ],
+)
+def test_what_a_user_gets_wrong_is_one_line(change, x, message):
+    with pytest.raises(InputError, match=message):
+        vs.diagnose(linear(**change), x)
+
+
+def test_an_auxiliary_for_a_plain_model_is_one_line():
+    with pytest.raises(InputError, match="takes no auxiliary u"):
+        vs.diagnose(linear(), X, auxiliary=np.zeros(400, dtype=int))
+
+
+@pytest.mark.parametrize("decode", [lambda z: {}["w"], lambda z: z @ W, lambda z: torch.nan * (z @ W.T.to(z))])
+def test_a_decoder_that_fails_is_left_out(decode):
+    found = vs.diagnose(linear(decode=decode), X)
+    assert set(found.skipped) >= {"geometry", "noise", "gap"}
+    assert found.findings == []
+
+
+def test_another_model_that_cannot_encode_costs_the_comparison_alone():
+    found = vs.diagnose([linear(), linear(encode=lambda x: {}["w"])], X)
+    assert "encode failed" in found.skipped["stability"]
+    assert found.findings == []
+
+
+@pytest.mark.parametrize("shift", [0.2, 0.5, 1.0])
+def test_an_encoder_that_is_far_off_is_not_taken_for_noise(shift):
+    variance = 1 / (1 + 100 * W.square().sum(0))
+    off = linear(encode=lambda x: (100 * (x @ W) * variance + shift, variance.expand(len(x), 2)))
+    assert [f.code for f in vs.diagnose(off, X).findings if f.severity != "note"] == ["amortisation"]
+
+
+def test_the_climb_finds_the_best_posterior_from_afar():
+    found = vs.diagnose(*wide(shift=40.0)).seen.split
+    assert found.mean("family")[0] == pytest.approx(0, abs=0.1)
+    assert found.mean("amortisation")[0] == pytest.approx(0.5 * 6 * 40**2, rel=0.01)
+    assert found.pareto_k < 0.7
+
+
+def test_effective_beta_under_a_wide_prior():
+    """Units of the latents are nobody's fault: N(0, 1e4) and codes a hundred times as long."""
+    variance = 1e4 / (1 + 5 * W.square().sum(0))  # β = 20 at γ² = 100
+    model = linear(
+        encode=lambda x: (5 * (x @ W) * variance / 100, variance.expand(len(x), 2)),
+        decode=lambda z: z @ W.T.to(z) / 100,
+        prior=vs.Normal(0.0, 1e4),
+    )
+    found = vs.diagnose(model, X)
+    assert [f.code for f in found.findings] == ["beta-high"]
+    assert found.seen.noise.beta == pytest.approx(20, rel=1e-3)
+
+
+def test_variances_of_zero_are_no_log_variances():
+    variance = 1 / (1 + 100 * W.square().sum(0))
+
+    def encode(x):
+        spread = variance.expand(len(x), 2).clone()
+        spread[-1, 0] = 0.0
+        return 100 * (x @ W) * variance, spread
+
+    found = vs.diagnose(linear(encode=encode), X)
+    assert "zero-variance" in [f.code for f in found.findings]
+    assert "log-variance" not in [f.code for f in found.findings]
+    assert found.summary()[0]["variance ratio"] < 0.02
+
+
+def test_logits_are_no_probabilities():
+    model, x = pixels()
+    inner = model.decode
+    logits = vs.adapters.from_callables(
+        encode=model.encode, decode=lambda z: torch.logit(inner(z)), latent_dim=2, likelihood="bernoulli"
+    )
+    found = vs.diagnose(logits, x)
+    assert [(f.code, f.severity) for f in found.findings] == [("logits", "error")]
+    assert found.seen.noise.beta == pytest.approx(1, abs=0.3)
+
+
+def test_of_a_fit_the_best_finished_member_is_diagnosed():
+    settings = TrainSettings(epochs=4, compile="never")
+    fitted = vs.fit(X, latent_dim=2, precision=100.0, seeds=range(4), settings=settings, monitor=Silent())
+    found = vs.diagnose(fitted, X)
+    best = vs.diagnose(fitted.best, X)
+    assert found.summary() == best.summary()
+    diverged = vs.fitting.Fit([replace(member, status="diverged") for member in fitted.members])
+    with pytest.raises(RunError, match="no member of this fit has finished"):
+        vs.diagnose(diverged, X)
+
+
+def test_images_that_a_model_was_trained_on():
+    x = torch.rand(60, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    settings = TrainSettings(epochs=2, compile="never")
+    fitted = vs.fit(x, latent_dim=2, settings=settings, monitor=Silent())
+    assert len(vs.diagnose(fitted, x).summary()) == 2
+    assert len(vs.diagnose(fitted, (255 * x).byte().numpy()).summary()) == 2
+
+
+def test_columns_that_depend_on_each_other_are_reported():
+    half = linear(decode=lambda z: torch.where(z[:, :1] > 0, z[:, :1] @ W[:, :1].T.to(z), z @ W.T.to(z)))
+    geometry = vs.diagnose(half, X).seen.geometry
+    assert 0.2 < geometry.singular < 0.8
+    everywhere = linear(decode=lambda z: (z @ torch.ones(2, 1).to(z)) @ W[:, :1].T.to(z))
+    found = vs.diagnose(everywhere, X)
+    assert found.seen.geometry.singular == 1
+    assert "infinite at all codes" in page.html(found)
+
+
+def test_many_latents_are_rotated_in_a_moment():
+    """The time is that of the pairs: 32 latents took 15 s by whole matrices."""
+    J = torch.randn(64, 200, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    turn = torch.linalg.qr(torch.randn(32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
+    straight = torch.linalg.qr(J)[0][:, :, :32] * torch.linspace(1, 9, 32, dtype=torch.float64)
+    assert best_rotation(straight @ turn).after < 0.1 * best_rotation(straight @ turn).before
+
+
+def test_one_sample_is_enough_for_a_page(tmp_path):
+    found = vs.diagnose(linear(), X[:1])
+    text = found.to_html(tmp_path / "page.html").read_text()
+    assert ">nan" not in text
+    assert "NaN" not in found.to_json(tmp_path / "page.json").read_text()
+    assert found.as_data()["near_deterministic"] is None
+
+
+def test_the_better_axes_are_in_the_json():
+    half = torch.tensor([[1.0, -1.0], [1.0, 1.0]]) / 2**0.5
+    variance = 1 / (1 + 100 * W.square().sum(0) @ half.T**2)
+    turned = linear(
+        encode=lambda x: (100 * (x @ W) @ half.T * variance, variance.expand(len(x), 2)),
+        decode=lambda z: z @ half.to(z) @ W.T.to(z),
+    )
+    found = vs.diagnose(turned, X).as_data()["geometry"]
+    axes = torch.tensor(found["axes"], dtype=torch.float64)
+    assert sorted(found["latents"]) == [0, 1]
+    gram = axes.T @ (W @ half.T)[:, found["latents"]].T.double() @ (W @ half.T)[:, found["latents"]].double() @ axes
+    assert float(gram[0, 1].abs()) < 1e-3
 
 
 # the command line -----------------------------------------------------------------------------
@@ -324,6 +508,7 @@ def test_an_ivae_is_diagnosed_with_its_u(tmp_path, capsys):
         (["{run}/run", "--data", "{run}/x.npy", "--auxiliary", "{run}/x.npy"], "takes no auxiliary u"),
         (["{run}/run"], "--data is needed"),
         (["{run}"], "is not a run folder"),
+        (["{run}/run", "--data", "{run}/x.npy", "--html", "{run}/out.json"], "would hide the numbers beside it"),
         (["{run}/run", "--fail-on", "all"], "--fail-on must be one of note, warning, error"),
     ],
 )

@@ -165,8 +165,43 @@ def test_it_listens_here_alone(server):
 
 
 @pytest.mark.parametrize(
-    ("models", "message"), [([], "at least one model"), ([model(decode=None)], "the explorer needs a decoder")]
+    ("models", "message"), [([], "this needs a model"), ([model(decode=None)], "the explorer needs a decoder")]
 )
 def test_what_cannot_be_explored_is_said(models, message):
     with pytest.raises(InputError, match=message):
         Session.of(models, X)
+
+
+def test_a_model_that_fails_answers_in_one_line():
+    broken = model(decode=lambda z: {}["w"])
+    with Explorer(Session.of([broken], X)) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        status, answer, _ = ask(running, "POST", "/decode", {"member": 0, "z": [0.0, 0.0]})
+        running.shutdown()
+    assert status == 400
+    assert "decode failed" in json.loads(answer)["error"]
+
+
+def test_numbers_beyond_all_bounds_are_refused(server):
+    for z in ("[1e999, 0]", "[1" + 400 * "0" + ", 0]", "[NaN, 0]"):
+        status, answer, _ = ask(server, "POST", "/decode", f'{{"member": 0, "z": {z}}}'.encode())
+        assert status == 400
+        assert "finite numbers" in json.loads(answer)["error"]
+    status, _, _ = ask(server, "POST", "/decode", b"{}", Content_Length="9" * 5000)
+    assert status == 400
+
+
+def test_one_model_or_a_fit_will_do_and_ports_are_checked():
+    assert len(Session.of(model(), X).models) == 1
+    with pytest.raises(InputError, match="a port is a number from 0 to 65535, got 99999"):
+        Explorer(Session.of(model(), X), 99999)
+
+
+def test_pictures_span_what_samples_span():
+    between = model(decode=lambda z: torch.tanh(z @ W.T.to(z)))
+    session = Session.of(between, 2 * X - 1)
+    dark, middle = (
+        np.frombuffer(base64.b64decode(session.drawn(torch.full((16,), v).double())["pixels"]), np.uint8)
+        for v in (-0.9, -0.2)
+    )
+    assert dark.max() < middle.min()

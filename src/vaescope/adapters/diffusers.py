@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vaescope.adapters.adapted import Adapted
+from vaescope.adapters.adapted import Adapted, check_image
 from vaescope.errors import InputError
 
 
@@ -14,7 +14,7 @@ def from_diffusers(model: Any, *, image: tuple[int, int, int], name: str = "Auto
     """An `AutoencoderKL` for images of this (channels, height, width); latents are the pixels of its small image."""
     if not all(hasattr(model, part) for part in ("encode", "decode", "config")):
         raise InputError(f"from_diffusers needs an AutoencoderKL, got {type(model).__name__}.")
-    model.eval()
+    check_image(image)
     halvings = len(model.config.block_out_channels) - 1
     small = tuple(side // 2**halvings for side in image[1:])
     if any(side % 2**halvings for side in image[1:]):
@@ -22,6 +22,8 @@ def from_diffusers(model: Any, *, image: tuple[int, int, int], name: str = "Auto
     shape = (int(model.config.latent_channels), *small)
 
     def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        if x[0].numel() != image[0] * image[1] * image[2]:
+            raise InputError(f"this model was adapted for images {image}, got samples of {tuple(x.shape[1:])}.")
         posterior = model.encode(x.reshape(len(x), *image)).latent_dist
         return posterior.mean.flatten(1), posterior.var.flatten(1)
 
@@ -31,4 +33,5 @@ def from_diffusers(model: Any, *, image: tuple[int, int, int], name: str = "Auto
         lambda z: model.decode(z.reshape(len(z), *shape)).sample,
         name=name,
         image=image,
+        networks=(model,),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -9,6 +10,8 @@ from torch import Tensor
 from vaescope.adapters.adapted import Adapted
 from vaescope.errors import InputError
 
+GAUSSIAN = {"VAE", "BetaVAE", "DisentangledBetaVAE", "FactorVAE", "BetaTCVAE", "INFOVAE_MMD", "IWAE", "MIWAE"}
+"""Of its models those with a diagonal Gaussian posterior and the prior N(0, I)."""
 PRECISION = {"mse": 1.0}  # pythae's loss is half the squared error, summed: decoder variance 1
 
 
@@ -16,12 +19,19 @@ def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
     """A pythae VAE (or one of its kin with a Gaussian posterior and the prior N(0, I))."""
     if not all(hasattr(model, part) for part in ("encoder", "decoder", "latent_dim")):
         raise InputError(f"a pythae model has encoder, decoder and latent_dim, got {type(model).__name__}.")
-    model.eval()
+    kind = _kind(model)
+    if kind is not None and kind not in GAUSSIAN:
+        raise InputError(
+            f"pythae's {kind} has another prior or posterior than a plain VAE; say by from_callables what it has "
+            f"(known: {', '.join(sorted(GAUSSIAN))})."
+        )
     config = getattr(model, "model_config", None)
     loss = getattr(config, "reconstruction_loss", None)
     shape = tuple(getattr(model, "input_dim", None) or ())
 
     def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        if shape and x[0].numel() != math.prod(shape):
+            raise InputError(f"this model takes samples of shape {shape}, got {tuple(x.shape[1:])}.")
         found = model.encoder(x.reshape(len(x), *shape) if shape else x)
         if "log_covariance" not in found:
             raise InputError(f"{type(model).__name__} has no Gaussian posterior (no log_covariance in its encoder).")
@@ -35,5 +45,11 @@ def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
         {"mse": "gaussian", "bce": "bernoulli"}.get(str(loss)),
         name=name,
         image=(shape[0], shape[1], shape[2]) if len(shape) == 3 else None,
-        beta=float(getattr(config, "beta", 1.0)),
+        beta=float(getattr(config, "beta", 1.0)) if kind == "BetaVAE" else 1.0,
+        networks=(model,),
     )
+
+
+def _kind(model: Any) -> str | None:
+    """The class of pythae's own that a model is of, or derived from; None where it is of none."""
+    return next((c.__name__ for c in type(model).__mro__ if c.__module__.startswith("pythae.models.")), None)

@@ -20,8 +20,11 @@ def from_scvi(model: Any, *, batch: int = 0, name: str = "scvi model") -> Adapte
     module = getattr(model, "module", None)
     if module is None or not hasattr(module, "inference") or not hasattr(module, "generative"):
         raise InputError(f"from_scvi needs an scvi-tools model with a module, got {type(model).__name__}.")
-    module.eval()
+    _refuse_covariates(model)
+    if not 0 <= batch < max(1, int(getattr(module, "n_batch", 1))):
+        raise InputError(f"this scvi model has batches 0 to {max(1, int(module.n_batch)) - 1}, got {batch}.")
     depth = _median_library(model)
+    transform = getattr(getattr(module, "z_encoder", None), "z_transformation", None) or (lambda z: z)
 
     def batches(count: int) -> Tensor:
         return torch.full((count, 1), batch, dtype=torch.long)
@@ -33,16 +36,25 @@ def from_scvi(model: Any, *, batch: int = 0, name: str = "scvi model") -> Adapte
 
     def decode(z: Tensor) -> Tensor:
         library = torch.full((len(z), 1), depth).log()
-        found = module.generative(z=z.float(), library=library, batch_index=batches(len(z)))
+        found = module.generative(z=transform(z.float()), library=library, batch_index=batches(len(z)))
         return (depth * found["px"].scale).to(z)
 
     def log_likelihood(x: Tensor, z: Tensor) -> Tensor:
         library = x.float().sum(1, keepdim=True).clamp(min=1).log()
-        found = module.generative(z=z.float(), library=library, batch_index=batches(len(z)))
+        found = module.generative(z=transform(z.float()), library=library, batch_index=batches(len(z)))
         counts: Tensor = found["px"].log_prob(x.float()).sum(1)
         return counts.to(z)
 
-    return Adapted(int(module.n_latent), encode, decode, None, None, name=name, log_likelihood=log_likelihood)
+    return Adapted(int(module.n_latent), encode, decode, name=name, log_likelihood=log_likelihood, networks=(module,))
+
+
+def _refuse_covariates(model: Any) -> None:
+    """They are part of what encoder and decoder are given, and rows of counts do not hold them."""
+    registered = getattr(getattr(model, "adata_manager", None), "data_registry", {})
+    if any("covs" in str(key) for key in registered):
+        raise InputError(
+            "this scvi model has covariates beside the counts; give its functions to vs.adapters.from_callables."
+        )
 
 
 def _median_library(model: Any) -> float:

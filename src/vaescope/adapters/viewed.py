@@ -1,10 +1,12 @@
-"""A model as the analyses want it: variances where it gave log-variances, a normal prior where it has another."""
+"""A model as the analyses want it: variances where it gave log-variances, probabilities where it gave logits, a normal
+prior where it has another."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vaescope.distributions import Normal, Prior
@@ -16,7 +18,10 @@ class Viewed:
 
     model: Any
     log_variance: bool = False
+    logits: bool = False
     normal: Normal | None = None
+    floor: bool = True
+    """Variances of zero are the least number above it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
@@ -40,11 +45,12 @@ class Viewed:
 
     def encode(self, x: Tensor, *u: Any) -> tuple[Tensor, Tensor]:
         mean, variance = self.model.encode(x, *u)
-        return mean, variance.exp() if self.log_variance else variance
+        variance = variance.exp() if self.log_variance else variance
+        return mean, variance.where(variance != 0, torch.finfo(variance.dtype).tiny) if self.floor else variance
 
     def decode(self, z: Tensor) -> Tensor:
         out: Tensor = self.model.decode(z)
-        return out
+        return out.sigmoid() if self.logits else out
 
 
 def with_normal_prior(model: Any) -> Any:
@@ -53,3 +59,13 @@ def with_normal_prior(model: Any) -> Any:
     if isinstance(prior, Normal) or getattr(model, "conditional", False) or not isinstance(prior, Prior):
         return model
     return Viewed(model, normal=Normal(*prior.mean_and_variance()))
+
+
+def image_of(model: Any, outputs: int) -> tuple[int, int, int] | None:
+    """(channels, height, width) of what a model decodes into so many numbers, where that can be drawn as a picture."""
+    whole = getattr(model, "whole", model)
+    shape = getattr(whole, "image", None) or getattr(getattr(whole, "model", None), "image", None)
+    if shape is None:
+        return None
+    channels, height, width = (int(side) for side in shape)
+    return (channels, height, width) if channels != 2 and channels * height * width == outputs else None

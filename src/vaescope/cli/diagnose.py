@@ -45,6 +45,8 @@ class Diagnose:
 
         if self.fail_on is not None and self.fail_on not in SEVERITIES:
             raise InputError(f"--fail-on must be one of {', '.join(SEVERITIES)}, got {self.fail_on!r}.")
+        if self.html is not None and self.html.suffix == ".json":
+            raise InputError(f"--html {self.html} would hide the numbers beside it; give it another ending.")
         models, given = self._given()
         found = diagnose(models, name=target_name(self.target), **given)
         console = new_console()

@@ -25,5 +25,5 @@ def rows_table(rows: Sequence[dict[str, Any]]) -> Table:
     """A row per dictionary, numbers in three digits."""
     made = table(*(rows[0] if rows else ()))
     for row in rows:
-        made.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
+        made.add_row(*(f"{v:.3g}" if isinstance(v, float) else "–" if v is None else str(v) for v in row.values()))
     return made

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from vaescope.adapters.viewed import image_of
 from vaescope.diagnosis.evidence import Sample
 from vaescope.diagnosis.gap import Split
 from vaescope.diagnosis.rules import Evidence
@@ -33,8 +34,7 @@ def drawings(seen: Evidence, sample: Sample | None) -> Iterator[tuple[str, Figur
 
 
 def _image_shape(sample: Sample) -> tuple[int, int, int] | None:
-    image = getattr(sample.model, "image", None) or getattr(getattr(sample.model, "model", None), "image", None)
-    return None if image is None else (int(image[0]), int(image[1]), int(image[2]))
+    return image_of(sample.model, sample.decode(sample.seen.mean[:1]).shape[1])
 
 
 @torch.no_grad()
@@ -84,11 +84,11 @@ def _curves(sample: Sample, places: list[int]) -> Figure:
     """Outputs that move most, as functions of one latent; scaled by their deviation over the data."""
     columns = min(4, len(places))
     figure, axes = figures.grid_of_panels(math.ceil(len(places) / columns), columns, width=3.1, height=2.6)
-    scale = sample.x.std(0).clamp(min=1e-12)
+    scale = sample.x.std(0, correction=0).clamp(min=1e-12)
     for axis, latent in zip(axes, places, strict=False):
         values = _values(sample, latent, 25)
         found = (moved(sample, latent, values).double() - sample.x.mean(0)) / scale
-        most = found.std(0).argsort(descending=True)[:CURVES]
+        most = found.std(0, correction=0).argsort(descending=True)[:CURVES]
         for output in most.tolist():
             axis.plot(values, found[:, output].numpy(), lw=1.3, label=f"x{output}")
         axis.set_title(f"z{latent}", fontsize=10)

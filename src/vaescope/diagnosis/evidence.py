@@ -21,6 +21,9 @@ from vaescope.regime.model import Encoded, encode, spread_samples
 
 POINTS = 64  # at which the decoder is differentiated, at most
 ENTRIES = 2**26  # of their Jacobians
+ROTATED_TOGETHER = 32  # latents for which better axes are looked for, at most
+LARGEST_BY_DIFFERENCES = 64  # latents in use up to which derivatives are by differences, where there are no others
+STEP = 0.01  # of a difference, in deviations of the prior
 DRAWS = 16  # of z, for the error of reconstructions
 WEIGHT_FLOOR = 1e-4  # variance of a Bernoulli pixel, at least
 
@@ -39,7 +42,12 @@ class Geometry:
     """(u, u) mean angles between columns, in degrees."""
     rank: int
     """Directions of data that latents in use move, at a typical code."""
-    rotation: Rotation
+    rotation: Rotation | None
+    """Of those latents in use that tell most, at codes where columns are independent; None where they nowhere are."""
+    singular: float = 0.0
+    """Share of codes at which columns depend on each other: the contrast is infinite there."""
+    rotated: tuple[int, ...] = ()
+    """Which latents the rotation is about, in the order of its rows."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +115,23 @@ class Sample:
             with torch.no_grad():
                 outputs = decode(mean[:1][:, self.used]).shape[1]
             some = mean[: min(POINTS, max(4, ENTRIES // (outputs * len(self.used))))][:, self.used]
-            J = theory.jacobian(decode, some).double() * self.weights(decode, some)
+            J = self._derivatives(decode, some).double()
+            J = J * self.weights(decode, some[: len(J)])
         except (RuntimeError, NotImplementedError, InputError) as error:
-            raise Skipped(f"the decoder could not be differentiated ({str(error).splitlines()[0][:120]})") from None
+            raise Skipped(f"the decoder could not be differentiated ({str(error).splitlines()[0][:160]})") from None
         if not bool(J.isfinite().all()):
             raise Skipped("the decoder's derivatives are not finite")
         return J
+
+    def _derivatives(self, decode: Any, z: Float[Tensor, "P u"]) -> Float[Tensor, "some n u"]:
+        """In forward mode; at fewer codes, by differences where the networks have none, or detach what they give."""
+        try:
+            return theory.jacobian(decode, z)
+        except InputError:
+            if z.shape[1] > LARGEST_BY_DIFFERENCES:
+                raise
+            width = self.seen.prior_variance[:, self.used].to(z).mean(0).sqrt()
+            return theory.differences(decode, z[: max(4, POINTS // 4)], STEP * width)
 
     @torch.no_grad()
     def weights(self, decode: Any, z: Float[Tensor, "P u"]) -> Float[Tensor, "P n 1"] | float:
@@ -126,7 +145,7 @@ class Sample:
 
 def sample_of(model: Any, x: Any, u: Any, used: list[int], count: int) -> Sample:
     """Samples from all over x; float64 where the model's networks follow."""
-    if isinstance(model, Arrays):
+    if isinstance(getattr(model, "whole", model), Arrays):
         raise Skipped("posteriors alone have no decoder")
     if not getattr(model, "decodes", True):
         raise Skipped("the model was given without a decoder")
@@ -142,7 +161,8 @@ def geometry(sample: Sample) -> Geometry:
     if J.shape[1] < J.shape[2]:
         raise Skipped("the decoder has fewer outputs than latents in use")
     contrasts = column_contrast(J)
-    finite = contrasts[contrasts.isfinite()]
+    sound = contrasts.isfinite()
+    finite = contrasts[sound]
     singular = torch.linalg.svdvals(J)
     rank = int((singular > 1e-3 * singular[:, :1]).sum(1).float().median())
     return Geometry(
@@ -150,7 +170,9 @@ def geometry(sample: Sample) -> Geometry:
         stderr=float(finite.std() / len(finite) ** 0.5) if len(finite) > 1 else math.nan,
         angles=column_angles(J).nanmean(0).numpy(),
         rank=rank,
-        rotation=best_rotation(J),
+        rotation=best_rotation(J[sound][:, :, :ROTATED_TOGETHER]) if len(finite) else None,
+        singular=1 - float(sound.double().mean()),
+        rotated=tuple(sample.used[:ROTATED_TOGETHER]),
     )
 
 
@@ -165,6 +187,8 @@ def noise(sample: Sample) -> Noise:
         for _ in range(DRAWS):
             drawn = torch.randn(seen.mean.shape, generator=generator, dtype=seen.mean.dtype)
             output = sample.decode(seen.mean + seen.variance.sqrt() * drawn).double()
+            if not bool(output.isfinite().all()):
+                raise Skipped("the decoder gives NaN or infinity")
             if output.shape != x.shape:
                 raise Skipped(f"the decoder gives {output.shape[1]} numbers where x has {x.shape[1]}")
             errors += (x - output).square().sum(1) / DRAWS
@@ -192,7 +216,9 @@ def _implied(sample: Sample) -> float | None:
     told = 1 / sample.seen.variance[:points, sample.used].double()
     told = told - 1 / sample.seen.prior_variance[:points, sample.used].double()
     ratios = told / lengths
-    clear = (told > 1) & ratios.isfinite()  # narrower than half of the prior: otherwise the prior decides
+    clear = (
+        told * sample.seen.prior_variance[:points, sample.used] > 1
+    ) & ratios.isfinite()  # narrower than half of the prior: otherwise the prior decides
     return float(ratios[clear].median()) if bool(clear.any()) else None
 
 
@@ -223,7 +249,7 @@ def stated_beta(model: Any) -> float:
     return float(getattr(model, "beta", 1.0) or 1.0)
 
 
-def stability(models: list[Any], x: Any, u: Any) -> metrics.Stability:
+def stability(models: list[Any], samples: list[Any], u: Any) -> metrics.Stability:
     """Of mean codes, between every two models."""
-    codes = [encode(model, x, u).mean for model in models]
+    codes = [encode(model, x, u).mean for model, x in zip(models, samples, strict=True)]
     return metrics.stability(codes)

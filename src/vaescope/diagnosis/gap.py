@@ -10,11 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import theory
+from vaescope import randomness, theory
+from vaescope.adapters.networks import asked
 from vaescope.adapters.viewed import Viewed
-from vaescope.diagnosis.evidence import Sample, Skipped, stated_beta
+from vaescope.diagnosis.evidence import DRAWS, Sample, Skipped, stated_beta
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.distributions.likelihoods import gaussian
+from vaescope.errors import InputError
 
 POINTS = 32  # at which the gap is split; half as many for every latent beyond two
 LARGEST_EXACT = 4  # latents in use up to which the best posterior is solved for,
@@ -37,6 +39,8 @@ class Split:
     """c_IMA at the best posteriors, where they were solved for."""
     pareto_k: float | None
     note: str
+    precision: float | None = None
+    """γ² by maximum likelihood at the best posteriors: what the encoder loses is not counted as noise."""
 
     def mean(self, name: str) -> tuple[float, float]:
         """Mean and its standard error."""
@@ -52,8 +56,9 @@ def split(sample: Sample) -> Split:
     if not sample.used:
         raise Skipped("no latent is in use")
     likelihood = getattr(model, "likelihood", None)
-    known = likelihood == "gaussian" and model.precision is not None
-    if not known and likelihood != "bernoulli" and getattr(model, "log_likelihood", None) is None:
+    own = getattr(model, "log_likelihood", None) is not None
+    known = likelihood == "gaussian" and model.precision is not None and not own
+    if not known and likelihood != "bernoulli" and not own:
         raise Skipped("the likelihood is not known; give precision=, likelihood= or log_likelihood= to the adapter")
     n, u = sample.x.shape[1], len(sample.used)
     if known and u <= LARGEST_EXACT and n <= LARGEST_OUTPUT and not getattr(model, "conditional", False):
@@ -81,16 +86,17 @@ def _exact(sample: Sample) -> Split:
         split.contrast,
         None if split.pareto_k is None else float(split.pareto_k.max()),
         _note(sample, found),
+        _precision(sample, found, DiagonalGaussian(split.projection.mean, split.projection.variance)),
     )
 
 
 def _sampled(sample: Sample) -> Split:
-    x = sample.x
-    points = max(FEWEST, min(POINTS, OUTPUTS // x.shape[1]))
+    points = max(FEWEST, min(POINTS, OUTPUTS // sample.x.shape[1]))
+    x = sample.x[:points]
     found = _Parts.of(sample, points)
     log_likelihood = _log_likelihood(sample)
     base, used = found.prior_mean, torch.tensor(sample.used)
-    weighed = getattr(sample.model, "likelihood", None) in ("gaussian", "bernoulli")
+    weighed = getattr(sample.model, "log_likelihood", None) is None
 
     def whole(rows: Tensor, v: Float[Tensor, "N u"]) -> Float[Tensor, "N d"]:
         return base[rows].to(v).index_copy(1, used, v)
@@ -107,11 +113,13 @@ def _sampled(sample: Sample) -> Split:
             Normal(found.prior_mean[:, sample.used], found.prior_variance[:, sample.used]),
             curvature=curvature if weighed else None,
         )
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError, InputError) as error:
         raise Skipped(f"the decoder could not be differentiated ({str(error).splitlines()[0][:120]})") from None
     if not bool(split.log_marginal.isfinite().all()):
         raise Skipped("the likelihood of these samples is not finite")
-    climbed = f"By sampling at {points} samples: the encoder may lose more than is told, and the family less."
+    climbed = f"By sampling at {len(x)} samples: the encoder may lose more than is told, and the family less."
+    if not bool(split.converged.all()):
+        climbed += f" The climb had not ended at {int((~split.converged).sum())} of them."
     return Split(
         split.log_marginal.double(),
         split.elbo.double() - found.lost,
@@ -120,6 +128,7 @@ def _sampled(sample: Sample) -> Split:
         None,
         float(split.pareto_k.max()),
         f"{climbed} {_note(sample, found)}".strip(),
+        _precision(sample, found, split.best),
     )
 
 
@@ -144,6 +153,20 @@ class _Parts:
         return cls(DiagonalGaussian(mean[:, used], variance[:, used]), prior_mean, prior_variance, lost)
 
 
+@torch.no_grad()
+def _precision(sample: Sample, found: _Parts, best: DiagonalGaussian) -> float | None:
+    """n / E‖x - f(z)‖² under the best posteriors; None where x is not what is decoded."""
+    places, generator, errors = torch.tensor(sample.used), randomness.generator(0, "best posteriors"), []
+    for _ in range(DRAWS):
+        noise = torch.randn(best.mean.shape, generator=generator, dtype=best.mean.dtype)
+        z = found.prior_mean.index_copy(1, places, best.mean + best.variance.sqrt() * noise)
+        output, x = sample.decode(z), sample.x[: len(z)]
+        if output.shape != x.shape or not bool(output.isfinite().all()):
+            return None
+        errors.append((x - output).square().sum(1))
+    return sample.x.shape[1] / max(float(torch.stack(errors).mean()), 1e-300)
+
+
 def _note(sample: Sample, found: _Parts) -> str:
     words = []
     if len(sample.used) < found.prior_mean.shape[1]:
@@ -156,7 +179,18 @@ def _note(sample: Sample, found: _Parts) -> str:
 def _log_likelihood(sample: Sample) -> Any:
     """(x, z) -> log p(x|z) of every row."""
     model = sample.model
-    if model.precision is not None:
+    if getattr(model, "log_likelihood", None) is not None:
+        own, like = model.log_likelihood, sample.seen.mean.dtype
+
+        def given(x: Tensor, z: Tensor) -> Tensor:
+            """In the precision of its networks; where that fails, in that of the samples."""
+            found: Tensor = asked("log_likelihood", own, x.to(like), z.to(like))
+            if found.shape != (len(z),):
+                raise Skipped(f"log_likelihood must give a number per row, got {tuple(found.shape)} for {len(z)} rows")
+            return found.to(z)
+
+        return given
+    if getattr(model, "likelihood", None) == "gaussian":
         precision = torch.tensor(float(model.precision), dtype=torch.float64)
         return lambda x, z: gaussian((x - sample.decode(z)).square().sum(1), x.shape[1], precision)
     if getattr(model, "likelihood", None) == "bernoulli":
@@ -166,4 +200,4 @@ def _log_likelihood(sample: Sample) -> Any:
             return (torch.xlogy(x, p) + torch.special.xlog1py(1 - x, -p)).sum(1)
 
         return bernoulli
-    return model.log_likelihood
+    raise Skipped("the likelihood is not known")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from vaescope.diagnosis.drawings import drawings
+from vaescope.diagnosis.evidence import Geometry
 from vaescope.diagnosis.rules import near_deterministic
 from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
@@ -77,14 +79,16 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("KL", f"{number(float(sum(regime.kl)))} nats"),
     ]
     if seen.noise is not None:
-        found.append(("variance explained", f"{seen.noise.explained:.1%}"))
+        if math.isfinite(seen.noise.explained):
+            found.append(("variance explained", f"{seen.noise.explained:.1%}"))
         if seen.noise.likelihood != "bernoulli":
             found.append(("decoder variance, by its errors", number(1 / seen.noise.precision)))
         if seen.noise.beta is not None:
             found.append(("effective β", f"{seen.noise.beta:.2g}"))
     if seen.geometry is not None:
-        found.append(("contrast c_IMA", f"{_nats(seen.geometry.contrast)} ± {_nats(2 * seen.geometry.stderr, 1)} nats"))
-        found.append(("with the best axes", f"{_nats(seen.geometry.rotation.after)} nats"))
+        found.append(("contrast c_IMA", _contrast(seen.geometry)))
+        if seen.geometry.rotation is not None:
+            found.append(("with the best axes", f"{_nats(seen.geometry.rotation.after)} nats"))
         found.append(("directions of data that codes move", str(seen.geometry.rank)))
     if seen.split is not None:
         gap = seen.split.log_marginal - seen.split.elbo
@@ -95,6 +99,15 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if seen.stability is not None:
         found.append(("agreement between seeds", f"{float(seen.stability.score):.2f}"))
     return found
+
+
+def _contrast(geometry: Geometry) -> str:
+    """With its error, and where it is infinite."""
+    if geometry.singular == 1:
+        return "infinite at all codes"
+    error = "" if math.isnan(geometry.stderr) else f" ± {_nats(2 * geometry.stderr, 1)}"
+    share = f", infinite at {geometry.singular:.0%} of codes" if geometry.singular else ""
+    return f"{_nats(geometry.contrast)}{error} nats{share}"
 
 
 def _nats(value: float, digits: int = 3) -> str:

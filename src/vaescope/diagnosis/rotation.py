@@ -12,6 +12,7 @@ from torch import Tensor
 SWEEPS = 30
 ANGLES = torch.linspace(-torch.pi / 4, torch.pi / 4, 61, dtype=torch.float64)
 RIDGE = 1e-9
+ENOUGH = 1e-7  # nats per sweep below which nothing is gained any more
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,23 +48,30 @@ def best_rotation(J: Float[Tensor, "P n d"]) -> Rotation:
     whole = torch.linalg.slogdet(gram).logabsdet
     axes = torch.eye(d, dtype=torch.float64)
     start = _contrast(gram, whole)
+    gram = gram.clone()
+    now = start
     for _ in range(SWEEPS):
-        moved = False
         for i in range(d):
             for j in range(i + 1, d):
                 angle = _best_angle(gram[:, i, i], gram[:, j, j], gram[:, i, j])
                 if abs(angle) < 1e-6:
                     continue
-                moved = True
-                turn = torch.eye(d, dtype=torch.float64)
-                turn[i, i] = turn[j, j] = float(np.cos(angle))
-                turn[i, j], turn[j, i] = -float(np.sin(angle)), float(np.sin(angle))
-                gram, axes = turn.mT @ gram @ turn, axes @ turn
-        if not moved:
+                for matrix in (axes, gram, gram.mT):  # columns of the axes; columns, then rows of the Gram matrices
+                    _turn(matrix, i, j, angle)
+        before, now = now, _contrast(gram, whole)
+        if before - now < ENOUGH:
             break
     reach = axes.abs().max(0).values.clamp(max=1)
     turned = float(torch.rad2deg(torch.arccos(reach)).max())
     return Rotation(start, _contrast(gram, whole), axes.numpy(), turned)
+
+
+def _turn(matrix: Float[Tensor, "*batch d d"], i: int, j: int, angle: float) -> None:
+    """Columns i and j in place, by an angle."""
+    first, second = matrix[..., i].clone(), matrix[..., j].clone()
+    cos, sin = float(np.cos(angle)), float(np.sin(angle))
+    matrix[..., i] = cos * first + sin * second
+    matrix[..., j] = cos * second - sin * first
 
 
 def _contrast(gram: Float[Tensor, "P d d"], whole: Float[Tensor, " P"]) -> float:

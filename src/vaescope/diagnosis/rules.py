@@ -33,6 +33,8 @@ class Evidence:
 
     regime: Regime
     log_variance: bool = False
+    logits: bool = False
+    zero_variance: bool = False
     rotatable: bool = True
     """Whether the prior has no axes of its own."""
     likelihood: str | None = None
@@ -48,7 +50,7 @@ class Evidence:
 def near_deterministic(seen: Evidence) -> tuple[bool, str] | None:
     """Whether the theory of the near-deterministic limit is about this model, and why; None where that is not known."""
     places = seen.regime.used
-    if seen.eq12 is None or not places:
+    if seen.eq12 is None or not places or seen.regime.samples < 2:
         return None
     ratio = float(np.median([seen.eq12[k] for k in places]))
     narrow = float(np.median([seen.regime.variance_ratio[k] for k in places]))
@@ -73,6 +75,22 @@ def _posteriors(seen: Evidence) -> Iterator[Finding]:
             "The encoder returns something else than variances.",
             "Some of the values given as variances are zero or negative; they were taken for log-variances here.",
             "Return exp(log-variance) from encode, or say scale='log_variance' to from_modules.",
+        )
+    if seen.zero_variance:
+        yield Finding(
+            "zero-variance",
+            "warning",
+            "Some posterior variances are exactly zero.",
+            "They were taken for the least number above it; KL and everything from it is large without bound there.",
+            "Compute log-variances, or clamp them in the encoder; a deterministic autoencoder has no posterior.",
+        )
+    if seen.logits:
+        yield Finding(
+            "logits",
+            "error",
+            "The decoder returns something else than probabilities.",
+            "Some outputs of a Bernoulli decoder are below 0 or above 1; they were taken for logits here.",
+            "Return sigmoid(logits) from decode.",
         )
     wide = [k for k in range(seen.regime.latent_dim) if seen.regime.wide_fraction[k] > WIDE]
     if wide and not seen.log_variance:
@@ -119,6 +137,8 @@ def _axes(seen: Evidence) -> Iterator[Finding]:
     if seen.geometry is None or len(seen.regime.used) < 2 or not seen.rotatable:
         return
     turn = seen.geometry.rotation
+    if turn is None:
+        return
     if turn.gained >= ROTATED and turn.gained >= ROTATED_SHARE * turn.before:
         known = seen.likelihood is not None
         yield Finding(
@@ -128,8 +148,8 @@ def _axes(seen: Evidence) -> Iterator[Finding]:
             ("" if known else "Measured as if the noise were alike in all outputs, which is not known. ")
             + f"Rotating the latents in use (by up to {turn.turned:.0f}°) would lower the mean contrast c_IMA from "
             f"{turn.before:.2f} to {turn.after:.2f} nats at the same likelihood.",
-            "Do not read single latents: train longer with diagonal posteriors, or rotate codes by the matrix in "
-            "geometry.rotation.",
+            "Do not read single latents: train longer with diagonal posteriors, or rotate codes by the matrix "
+            "(geometry.axes in the JSON, columns are the better axes).",
         )
 
 
@@ -137,7 +157,8 @@ def _noise(seen: Evidence) -> Iterator[Finding]:
     noise = seen.noise
     if noise is None or seen.regime.collapse.kind == "full" or seen.log_variance:
         return
-    wrong = None if noise.declared is None else noise.declared / noise.precision
+    measured = noise.precision if seen.split is None or seen.split.precision is None else seen.split.precision
+    wrong = None if noise.declared is None else noise.declared / measured
     if wrong is not None and noise.likelihood == "gaussian" and not 1 / VARIANCE_WRONG <= wrong <= VARIANCE_WRONG:
         too = "small" if wrong > 1 else "large"
         yield Finding(
@@ -145,7 +166,7 @@ def _noise(seen: Evidence) -> Iterator[Finding]:
             "warning",
             f"The decoder's variance is {max(wrong, 1 / wrong):.0f} times too {too}.",
             f"It is said to be {1 / (noise.declared or 1):.3g}; the errors of reconstructions are those of "
-            f"{1 / noise.precision:.3g}.",
+            f"{1 / measured:.3g}.",
             "Train with its maximum-likelihood value (precision='optimal'), or divide a summed squared error by twice "
             "that variance.",
         )

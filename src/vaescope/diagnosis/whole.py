@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -20,16 +21,18 @@ from vaescope.diagnosis.evidence import Sample, Skipped
 from vaescope.diagnosis.findings import Finding, by_severity, worst
 from vaescope.diagnosis.gap import Split, split
 from vaescope.diagnosis.page import html
+from vaescope.diagnosis.rotation import Rotation
 from vaescope.diagnosis.rules import Evidence, judge, near_deterministic
 from vaescope.distributions import Normal
-from vaescope.errors import InputError
+from vaescope.errors import InputError, RunError
 from vaescope.protocol import LatentModel
-from vaescope.regime.model import as_array, check_rows
+from vaescope.regime.model import as_array, check_rows, column_norm, effect, encoded_parts, spread_samples
 from vaescope.runs.files import write_json, write_text
 
 T = TypeVar("T")
 SAMPLES = 256  # that are decoded
-LOOKED_AT = 256  # whose variances are looked at before anything else
+LOOKED_AT = 256  # whose variances and reconstructions are looked at before anything else
+BEYOND = 1e-4  # 0 and 1 that a probability may be by rounding
 STABILITY_SAMPLES = 2000
 
 
@@ -70,7 +73,7 @@ class Diagnosis:
                 row["σ² / Eq. 12"] = float(eq12[k])
             if judged.effect is not None:
                 row["effect"] = float(judged.effect[k])
-            rows.append(row)
+            rows.append({name: None if v != v else v for name, v in row.items()})  # NaN is not equal to itself
         return rows
 
     def as_data(self) -> dict[str, Any]:
@@ -90,8 +93,10 @@ class Diagnosis:
                     "contrast": seen.geometry.contrast,
                     "stderr": seen.geometry.stderr,
                     "rank": seen.geometry.rank,
-                    "contrast_of_best_axes": seen.geometry.rotation.after,
+                    "infinite": seen.geometry.singular,
+                    "latents": list(seen.geometry.rotated),
                 }
+                | ({} if (turn := seen.geometry.rotation) is None else _axes(turn))
             ),
             "noise": None
             if seen.noise is None
@@ -146,15 +151,13 @@ def diagnose(
     >>> [finding.code for finding in found.findings]
     ['collapsed']
     """
-    models = list(model) if isinstance(model, Sequence) else list(getattr(model, "members", [model]))
-    if not models or not all(isinstance(m, LatentModel) for m in models):
-        raise InputError("diagnose needs a model: a member of a fit, or one from vs.adapters (from_callables, ...).")
+    models = models_of(model)
     first = models[0]
-    x = _samples(first, x)
-    repaired, guessed = _with_variances(with_normal_prior(first), x, auxiliary)
+    given, x = x, _samples(first, x)
+    repaired, zeros = _repaired(with_normal_prior(first), x, auxiliary)
     judged = regime.of_model(repaired, x, auxiliary=auxiliary, decoder=False)
     skipped: dict[str, str] = {}
-    if repaired.prior is not first.prior:
+    if repaired.normal is not None:
         told = f"the prior is {type(first.prior).__name__}: KL and kinds are against a normal of its mean and variance"
         skipped["exact KL"] = told
 
@@ -169,7 +172,10 @@ def diagnose(
 
     sample = attempt("decoder", lambda: parts.sample_of(repaired, x, auxiliary, judged.used, SAMPLES))
     if sample is not None:
-        judged = attempt("effect", lambda: _with_decoder(repaired, x, auxiliary)) or judged
+        norm = attempt("column norm", lambda: _decoded(column_norm, repaired, x, auxiliary))
+        judged = replace(
+            judged, column_norm=norm, effect=attempt("effect", lambda: _decoded(effect, repaired, x, auxiliary))
+        )
     needs_decoder = {
         "geometry": lambda: parts.geometry(sample),  # type: ignore[arg-type]
         "noise": lambda: parts.noise(sample),  # type: ignore[arg-type]
@@ -181,25 +187,41 @@ def diagnose(
         found[what] = attempt(what, make) if sample is not None else None
     seen = Evidence(
         regime=judged,
-        log_variance=guessed,
+        log_variance=repaired.log_variance,
+        logits=repaired.logits,
+        zero_variance=zeros,
         rotatable=_rotatable(first),
         likelihood=getattr(first, "likelihood", None),
         geometry=found["geometry"],
         noise=found["noise"],
         split=found["gap"],
         eq12=found["Eq. 12"],
-        stability=attempt(
-            "stability", lambda: _stability([repaired, *map(with_normal_prior, models[1:])], x, auxiliary)
-        ),
+        stability=attempt("stability", lambda: _stability(repaired, models, given, auxiliary)),
         evaluation=attempt("metrics", lambda: _evaluated(repaired, x, auxiliary, factors)),
         skipped=skipped,
     )
     return Diagnosis(name or str(getattr(first, "name", "model")), by_severity(judge(seen)), seen, len(x), sample)
 
 
+def models_of(model: Any) -> list[Any]:
+    """One model or several as a list; of a fit the members that finished, the best first."""
+    members = getattr(model, "members", None)
+    if members is not None:
+        finished = [m for m in members if getattr(m, "status", "finished") == "finished"]
+        if not finished:
+            raise RunError("no member of this fit has finished; look at their histories for where they diverged.")
+        return sorted(finished, key=lambda m: -m.best_elbo)
+    models = list(model) if isinstance(model, Sequence) else [model]
+    if not models or not all(isinstance(m, LatentModel) for m in models):
+        raise InputError("this needs a model: a member of a fit, or one from vs.adapters (from_callables, ...).")
+    return models
+
+
 def _samples(model: Any, x: Any) -> Any:
     if isinstance(model, Arrays):
-        return model.mean if x is None else as_array(x)
+        if x is not None and len(x) != len(model.mean):
+            raise InputError(f"these are the posteriors of {len(model.mean)} samples, got {len(x)}; give all of them.")
+        return model.samples
     if x is None:
         raise InputError("diagnose needs samples x, unless it is given posteriors alone.")
     samples = as_array(x)
@@ -207,24 +229,21 @@ def _samples(model: Any, x: Any) -> Any:
     return samples
 
 
-def _with_variances(model: Any, x: Any, u: Any) -> tuple[Any, bool]:
-    """The model, and whether what it calls variances had to be taken for log-variances."""
-    if isinstance(model, Arrays):
-        wrong = not bool((model.variance > 0).all())
-        return (replace(model, variance=model.variance.exp()), True) if wrong else (model, False)
-    rows = torch.as_tensor(x[:LOOKED_AT])
-    with torch.no_grad():
-        like = rows.float() if not rows.is_floating_point() else rows
-        found = model.encode(like) if u is None else model.encode(like, u[:LOOKED_AT])
-    variance = found[1]
-    if not bool(found[0].isfinite().all() and variance.isfinite().all()):
-        raise InputError("the encoder gives NaN or infinity for these samples; check their scale and the weights.")
-    return (Viewed(model, log_variance=True), True) if not bool((variance > 0).all()) else (model, False)
+def _repaired(model: Any, x: Any, u: Any) -> tuple[Viewed, bool]:
+    """The model with variances and probabilities where it gave log-variances and logits; whether some were zero."""
+    view = model if isinstance(model, Viewed) else Viewed(model)
+    seen = spread_samples(replace(view, floor=False), x, u, LOOKED_AT)
+    view = replace(view, log_variance=bool((seen.variance < 0).any()))
+    if getattr(view.model, "likelihood", None) == "bernoulli" and getattr(view.model, "decodes", True):
+        with contextlib.suppress(InputError, RuntimeError):
+            output = view.model.decode(seen.mean)
+            view = replace(view, logits=bool(((output < -BEYOND) | (output > 1 + BEYOND)).any()))
+    return view, not view.log_variance and bool((seen.variance == 0).any())
 
 
-def _with_decoder(model: Any, x: Any, u: Any) -> regime.Regime:
+def _decoded(measure: Callable[..., np.ndarray], model: Any, x: Any, u: Any) -> np.ndarray:
     try:
-        return regime.of_model(model, x, auxiliary=u)
+        return measure(model, x, u)
     except (RuntimeError, NotImplementedError) as error:
         raise Skipped(f"the decoder failed ({str(error).splitlines()[0][:120]})") from None
 
@@ -236,24 +255,30 @@ def _rotatable(model: Any) -> bool:
     return all(torch.as_tensor(v).unique().numel() == 1 for v in (prior.mean, prior.variance))
 
 
-def _stability(models: Sequence[Any], x: Any, u: Any) -> Any:
+def _stability(repaired: Any, models: Sequence[Any], given: Any, u: Any) -> Any:
     if len(models) < 2:
         raise Skipped("one model was given; give several seeds to compare them")
-    return parts.stability(list(models), x[:STABILITY_SAMPLES], None if u is None else u[:STABILITY_SAMPLES])
+    own = [x[:STABILITY_SAMPLES] for x in (_samples(model, given) for model in models)]
+    viewed = [repaired, *map(with_normal_prior, models[1:])]
+    return parts.stability(viewed, own, None if u is None else u[:STABILITY_SAMPLES])
 
 
 def _evaluated(model: Any, x: Any, u: Any, factors: Any) -> Any:
     if factors is None:
         raise Skipped("no factors were given")
-    return metrics.evaluate(parts.encode(model, x, u).mean, factors)
+    means = torch.cat([part.mean for part in encoded_parts(model, x, u)])
+    return metrics.evaluate(means, factors)
+
+
+def _axes(turn: Rotation) -> dict[str, Any]:
+    return {"contrast_of_best_axes": turn.after, "axes": turn.matrix.tolist()}
 
 
 def _gap(split: Split) -> dict[str, Any]:
     names = ["log_marginal", "elbo", "family", "amortisation"] + ([] if split.contrast is None else ["contrast"])
-    return {name: dict(zip(("mean", "stderr"), split.mean(name), strict=True)) for name in names} | {
-        "pareto_k": split.pareto_k,
-        "note": split.note,
-    }
+    return {name: _plain(dict(zip(("mean", "stderr"), split.mean(name), strict=True))) for name in names} | _plain(
+        {"pareto_k": split.pareto_k, "note": split.note}
+    )
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

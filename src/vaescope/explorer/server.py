@@ -27,6 +27,8 @@ class Explorer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, session: Session, port: int = 0) -> None:
+        if not 0 <= port <= 65535:
+            raise InputError(f"a port is a number from 0 to 65535, got {port}; leave --port out.")
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
@@ -91,6 +93,11 @@ class _Handler(BaseHTTPRequestHandler):
         except InputError as error:
             self._answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
             return
+        except Exception as error:  # of a model: the page says so and stays
+            reason = (str(error).splitlines() or [""])[0][:200]
+            told = f"the model failed: {type(error).__name__}: {reason}"
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": told})
+            return
         self._answer(HTTPStatus.OK, found)
 
     def _allowed(self) -> bool:
@@ -105,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit() or int(length) > LARGEST:
+        if not length.isascii() or not length.isdigit() or len(length) > 9 or int(length) > LARGEST:
             self.close_connection = True
             raise InputError("a request needs a length, and not too large a one.")
         if self.headers.get_content_type() != "application/json":

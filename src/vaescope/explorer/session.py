@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vaescope import regime
-from vaescope.adapters.viewed import with_normal_prior
+from vaescope.adapters.viewed import image_of, with_normal_prior
+from vaescope.diagnosis.whole import models_of
 from vaescope.errors import InputError
-from vaescope.regime.model import Encoded, spread_samples
+from vaescope.regime.model import Encoded, as_array, spread_samples
 
 SHOWN = 400  # samples that can be clicked
+LARGEST = 1e30  # of a code's numbers
 REACH = 3.0  # deviations of the prior that a slider spans, and all codes that are shown
 
 
@@ -31,11 +31,11 @@ class Session:
     name: str = "model"
 
     @classmethod
-    def of(cls, models: Sequence[Any], x: Any, *, auxiliary: Any = None, name: str = "model") -> Session:
-        if not models:
-            raise InputError("the explorer needs at least one model.")
+    def of(cls, models: Any, x: Any, *, auxiliary: Any = None, name: str = "model") -> Session:
+        models = models_of(models)
         if not all(getattr(model, "decodes", True) for model in models):
             raise InputError("the explorer needs a decoder.")
+        x = as_array(x)
         viewed = [with_normal_prior(model) for model in models]
         seen = [spread_samples(model, x, auxiliary, SHOWN) for model in viewed]
         judged = [regime.of_model(model, x, auxiliary=auxiliary, decoder=False) for model in viewed]
@@ -44,9 +44,7 @@ class Session:
     @property
     def image(self) -> tuple[int, int, int] | None:
         """(channels, height, width), where outputs are images."""
-        first = self.models[0]
-        shape = getattr(first, "image", None) or getattr(getattr(first, "model", None), "image", None)
-        return None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2]))
+        return image_of(self.models[0], self.seen[0].x[0].numel())
 
     def state(self) -> dict[str, Any]:
         """All that the page has to know at first."""
@@ -62,6 +60,11 @@ class Session:
         values = self.seen[0].x
         finite = values[values.isfinite()]
         return [min(0.0, float(finite.min())), max(0.0, float(finite.max()))] if finite.numel() else [0.0, 1.0]
+
+    def _shades(self) -> tuple[float, float]:
+        """What black and white stand for: 0 and 1, unless samples go beyond."""
+        low, high = self._range()
+        return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
 
     def _member(self, k: int) -> dict[str, Any]:
         judged, seen = self.judged[k], self.seen[k]
@@ -90,6 +93,8 @@ class Session:
         codes = self._code(z, self.models[k].latent_dim)
         with torch.no_grad():
             output = self.models[k].decode(codes.to(self.seen[k].mean.dtype)).flatten().double()
+        if self.image is not None and output.numel() != self.seen[k].x[0].numel():
+            raise InputError(f"member {k} decodes {output.numel()} numbers, samples have {self.seen[k].x[0].numel()}.")
         return self.drawn(output)
 
     def sample(self, member: object, sample: object) -> dict[str, Any]:
@@ -102,7 +107,9 @@ class Session:
         if self.image is None:
             return {"values": [float(v) if math.isfinite(v) else None for v in output.tolist()]}
         channels, height, width = self.image
-        pixels = output.reshape(channels, height, width).permute(1, 2, 0).clamp(0, 1)
+        low, high = self._shades()
+        scaled = ((output - low) / (high - low)).nan_to_num(0.5, 1.0, 0.0)
+        pixels = scaled.reshape(channels, height, width).permute(1, 2, 0).clamp(0, 1)
         shown = pixels.expand(-1, -1, 3) if channels == 1 else pixels[..., :3]
         data = (255 * shown).round().to(torch.uint8).numpy().tobytes()
         return {"width": width, "height": height, "pixels": base64.b64encode(data).decode()}
@@ -119,4 +126,4 @@ class Session:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope import randomness
@@ -61,19 +61,30 @@ def of_model(
     regime = judge(tally)
     if not decoder:
         return regime
-    return replace(regime, column_norm=_column_norm(model, x, auxiliary), effect=_effect(model, x, auxiliary))
+    return replace(regime, column_norm=column_norm(model, x, auxiliary), effect=effect(model, x, auxiliary))
 
 
-def encode(model: LatentModel, x: Any, u: Any = None) -> Encoded:
-    """Samples with their posteriors, and each with its prior."""
+def encode(model: LatentModel, x: Any, u: Any = None, *, places: Sequence[int] | np.ndarray | None = None) -> Encoded:
+    """Samples with their posteriors, and each with its prior; `places` are theirs in all of x, for what is told."""
     rows = _tensor(x, model)
+    finite = rows.flatten(1).isfinite().all(1)
+    if not bool(finite.all()):
+        raise InputError(f"x must be finite, got NaN or infinity at sample {_place(~finite, places)}.")
     if u is not None and not hasattr(model, "prior_at"):
         raise InputError("this model takes no auxiliary u; leave u out.")
     with torch.no_grad():
         mean, variance = model.encode(rows) if u is None else model.encode(rows, u)  # type: ignore[call-arg]
         prior = prior_of(model, u, like=mean)
-    prior_mean, prior_variance = (torch.as_tensor(v).to(mean).expand(mean.shape) for v in (prior.mean, prior.variance))
-    return Encoded(rows, u, mean, variance, prior_mean, prior_variance)
+    bad = ~(mean.isfinite() & variance.isfinite()).all(1)
+    if bool(bad.any()):
+        place = _place(bad, places)
+        raise InputError(f"the encoder gives NaN or infinity at sample {place}; check its scale and the weights.")
+    try:
+        values = [torch.as_tensor(v).to(mean).expand(mean.shape) for v in (prior.mean, prior.variance)]
+    except RuntimeError:
+        shape = tuple(torch.as_tensor(prior.variance).shape)
+        raise InputError(f"the prior is for latents of shape {shape}, the model has {mean.shape[1]}.") from None
+    return Encoded(rows, u, mean, variance, *values)
 
 
 def prior_of(model: LatentModel, u: Any, *, like: Tensor) -> Normal:
@@ -90,7 +101,8 @@ def encoded_parts(model: LatentModel, x: Any, u: Any = None) -> Iterator[Encoded
     numbers = max(int(np.prod(x.shape[1:])), model.latent_dim)
     step = min(ROWS_AT_ONCE, max(1, NUMBERS_AT_ONCE // numbers))
     for first in range(0, len(x), step):
-        yield encode(model, x[first : first + step], None if u is None else u[first : first + step])
+        own = None if u is None else u[first : first + step]
+        yield encode(model, x[first : first + step], own, places=range(first, first + step))
 
 
 def spread_samples(model: LatentModel, x: Any, u: Any, count: int) -> Encoded:
@@ -98,14 +110,19 @@ def spread_samples(model: LatentModel, x: Any, u: Any, count: int) -> Encoded:
     x, u = as_array(x), as_array(u)
     check_rows(x, u)
     places = spread_places(len(x), count)
-    return encode(model, x[places], None if u is None else u[places])
+    return encode(model, x[places], None if u is None else u[places], places=places)
+
+
+def _place(bad: Bool[Tensor, " N"], places: Sequence[int] | np.ndarray | None) -> int:
+    first = int(bad.int().argmax())
+    return first if places is None else int(places[first])
 
 
 def check_rows(x: Any, u: Any) -> None:
     if len(getattr(x, "shape", ())) < 2:
         raise InputError(f"x must be an array with a row per sample, got {type(x).__name__}.")
-    if len(x) == 0:
-        raise InputError("x must hold at least one sample, got none.")
+    if len(x) == 0 or 0 in x.shape:
+        raise InputError(f"x must hold at least one sample and one number of each, got shape {tuple(x.shape)}.")
     if u is not None and len(u) != len(x):
         raise InputError(f"u needs a row per sample, got {len(u)} rows for {len(x)} samples.")
 
@@ -117,7 +134,16 @@ def squared_error(x: Tensor, output: Tensor) -> Float[Tensor, " N"]:
 
 def as_array(value: Any) -> Any:
     """Arrays and tensors as they are, on disk or not; lists, and tables that know how, as arrays."""
-    return value if value is None or isinstance(value, Tensor | np.ndarray) else np.asarray(value)
+    if value is None or isinstance(value, Tensor):
+        return value
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    except (TypeError, ValueError):
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "fiub":
+        hint = "; collect its batches into one array first" if hasattr(value, "__iter__") else ""
+        raise InputError(f"expected an array of numbers, got {type(value).__name__}{hint}.")
+    return array
 
 
 def _tensor(x: Any, model: LatentModel) -> Tensor:
@@ -134,14 +160,15 @@ def _tensor(x: Any, model: LatentModel) -> Tensor:
     return x
 
 
-def _column_norm(model: LatentModel, x: Any, u: Any) -> np.ndarray:
+def column_norm(model: LatentModel, x: Any, u: Any = None) -> np.ndarray:
+    """(d,) Lengths of the columns of the decoder's Jacobian, root mean square over samples."""
     seen = spread_samples(model, x, u, JACOBIAN_POINTS)
     norms = column_norms(model.decode, seen.mean).detach()
     return norms.double().square().mean(0).sqrt().cpu().numpy()
 
 
 @torch.no_grad()
-def _effect(model: LatentModel, x: Any, u: Any) -> np.ndarray:
+def effect(model: LatentModel, x: Any, u: Any = None) -> np.ndarray:
     """The squared error added by drawing a latent from its prior, as a share of the variance of x; NaN without any.
 
     A draw, not the prior's mean: the mean of a passive latent is there already, whatever the decoder makes of it.

@@ -1,7 +1,7 @@
 """The papers' quantities, computed exactly: float64 in, float64 out, memory bounded by a chunk."""
 
 from vaescope.theory import bounds, linear
-from vaescope.theory.derivatives import column_norms, jacobian
+from vaescope.theory.derivatives import column_norms, differences, jacobian
 from vaescope.theory.gap import Gap, gap
 from vaescope.theory.ima import conformal_contrast, contrast_of_matrix, global_contrast, ima_contrast
 from vaescope.theory.marginal import LogMarginal, log_marginal
@@ -18,6 +18,7 @@ __all__ = [
     "column_norms",
     "conformal_contrast",
     "contrast_of_matrix",
+    "differences",
     "elbo",
     "gap",
     "global_contrast",

@@ -39,11 +39,29 @@ def check_decoder(decoder: Decoder, z: Float[Tensor, "N d"]) -> int:
     if not bool(output.isfinite().all()):
         raise InputError("decoder returned NaN or infinity at the first point; check its inputs and weights.")
     try:
-        _columns(decoder, probe)
+        columns = _columns(decoder, probe)
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"decoder must be differentiable in forward mode, but torch says: {reason}") from None
+    if not bool(columns.any()) and bool((decode_flat(decoder, probe + 1) != output).any()):
+        raise InputError("decoder moves with z, but its derivative is zero: it detaches its output from z.")
     return output.shape[1]
+
+
+def differences(decoder: Decoder, z: Float[Tensor, "N d"], step: Float[Tensor, " d"]) -> Float[Tensor, "N n d"]:
+    """The Jacobian by central differences, for decoders that cannot be differentiated; `step` per latent.
+
+    >>> differences(lambda z: z**2, torch.tensor([[1.0, 3.0]]), torch.tensor([0.25, 0.25]))
+    tensor([[[2., 0.],
+             [0., 6.]]])
+    """
+    columns = []
+    for k in range(z.shape[1]):
+        moved = torch.zeros_like(z)
+        moved[:, k] = step[k]
+        with torch.no_grad():
+            columns.append((decode_flat(decoder, z + moved) - decode_flat(decoder, z - moved)) / (2 * step[k]))
+    return torch.stack(columns, dim=-1)
 
 
 def _columns(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n d"]:

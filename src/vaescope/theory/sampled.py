@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope import randomness
@@ -24,10 +24,13 @@ from vaescope.theory.rules import matched_nodes
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 """(rows, z) -> log p(x|z): z (N, d) belongs to the points whose places are `rows` (N,)."""
 
-STEPS = 300
+NEWTON_STEPS = 30  # to the mode, where the likelihood's curvature is known
+STEPS = 240
 CLIMB = 8  # draws per point and step, mirrored
 FIRST_STEP = 0.3  # in deviations of the posterior that it starts from
+SECOND_STEP = 0.05  # of a second, shorter climb, which should gain nothing
 LAST_STEP = 0.005
+SETTLED = 0.1  # nats that it may gain
 FRESH = 256  # codes for the ELBOs that are told, the same for both posteriors
 PROPOSED = 1000  # draws per point of importance sampling
 DECODED = 512  # codes that are decoded at a time, at most
@@ -42,6 +45,8 @@ class SampledGap:
     best_elbo: Float[Tensor, " N"]
     best: DiagonalGaussian
     pareto_k: Float[Tensor, " N"]
+    converged: Bool[Tensor, " N"]
+    """Whether the best posterior was reached; elsewhere `family` is too large and `amortisation` too small."""
 
     @property
     def family(self) -> Float[Tensor, " N"]:
@@ -69,15 +74,47 @@ def sampled_gap(
     (True, 0.09)
     """
     problem = _Problem(log_likelihood, prior, posterior.mean.shape[1], randomness.generator(seed, "sampled gap"))
-    best = _climbed(problem, posterior)
     noise = matched_nodes(problem.dim, max(FRESH, 8 * problem.dim))
-    found, own = (problem.elbo(q, noise) for q in (best, posterior))
-    better = (found > own)[:, None]  # a climb that led down is none
-    best = DiagonalGaussian(
-        torch.where(better, best.mean, posterior.mean), torch.where(better, best.variance, posterior.variance)
-    )
-    value, k = _importance(problem, best, curvature)
-    return SampledGap(value, own, torch.maximum(found, own), best, k)
+    own = problem.elbo(posterior, noise)
+    start, height = posterior, own
+    if curvature is not None:
+        start, height = _better(
+            start, height, near := _at_mode(problem, posterior, curvature), problem.elbo(near, noise)
+        )
+    almost = _climbed(problem, start, FIRST_STEP, STEPS)
+    best = _climbed(problem, almost, SECOND_STEP, STEPS // 3)
+    heights = problem.elbo(almost, noise), problem.elbo(best, noise)
+    converged = heights[1] - heights[0] < SETTLED
+    found, top = _better(*_better(start, height, almost, heights[0]), best, heights[1])
+    value, k = _importance(problem, found, curvature)
+    return SampledGap(value, own, top, found, k, converged)
+
+
+def _better(
+    first: DiagonalGaussian, its: Tensor, second: DiagonalGaussian, other: Tensor
+) -> tuple[DiagonalGaussian, Tensor]:
+    """Of two posteriors the one with the higher ELBO, at every point: a climb that led down is none."""
+    rise = (other > its)[:, None]
+    pairs = ((second.mean, first.mean), (second.variance, first.variance))
+    return DiagonalGaussian(*(torch.where(rise, *pair) for pair in pairs)), torch.where(other > its, other, its)
+
+
+def _at_mode(problem: _Problem, start: DiagonalGaussian, curvature: Callable[[Tensor], Tensor]) -> DiagonalGaussian:
+    """Eq. 12 at the mode of log p(x, z): Gauss-Newton steps from the encoder's mean, halved where they lead down."""
+    rows = torch.arange(len(start.mean))
+    own = torch.diag_embed((1 / torch.as_tensor(problem.prior.variance).to(start.mean)).expand(start.mean.shape))
+    z, size = start.mean.clone(), torch.ones(len(start.mean), 1).to(start.mean)
+    for _ in range(NEWTON_STEPS):
+        with torch.enable_grad():
+            here = z.clone().requires_grad_()
+            height = problem.log_joint(rows, here)
+            (slope,) = torch.autograd.grad(height.sum(), here)
+        step = torch.linalg.lstsq(curvature(z) + own, slope.unsqueeze(2)).solution.squeeze(2)
+        with torch.no_grad():
+            there = z + size * step
+            up = (problem.log_joint(rows, there) >= height)[:, None]
+        z, size = torch.where(up, there, z), torch.where(up, (2 * size).clamp(max=1), size / 4)
+    return DiagonalGaussian(z, 1 / (curvature(z) + own).diagonal(dim1=1, dim2=2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +139,15 @@ class _Problem:
             return self.many(_placed(q.mean, q.variance, noise)).mean(1) + _entropy(q.variance)
 
 
-def _climbed(problem: _Problem, start: DiagonalGaussian) -> DiagonalGaussian:
+def _climbed(problem: _Problem, start: DiagonalGaussian, first_step: float, steps: int) -> DiagonalGaussian:
     """Adam on the reparametrised ELBO, in units of the posterior that it starts from, with steps that shrink."""
     scale = start.variance.sqrt()
     places = torch.zeros_like(start.mean).requires_grad_()
     logs = torch.zeros_like(start.mean).requires_grad_()
-    adam = torch.optim.Adam([places, logs], lr=FIRST_STEP, betas=(0.9, 0.99))
-    schedule = torch.optim.lr_scheduler.ExponentialLR(adam, (LAST_STEP / FIRST_STEP) ** (1 / STEPS))
+    adam = torch.optim.Adam([places, logs], lr=first_step, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.ExponentialLR(adam, (LAST_STEP / first_step) ** (1 / steps))
     with torch.enable_grad():
-        for _ in range(STEPS):
+        for _ in range(steps):
             mean, variance = start.mean + scale * places, start.variance * logs.exp()
             codes = _placed(mean, variance, _mirrored(CLIMB, problem).to(mean))
             rows = torch.arange(len(codes)).repeat_interleave(codes.shape[1])
