@@ -23,12 +23,15 @@ ORDER = [
     "orthogonality",
     "metrics",
     "runs",
+    "executors",
+    "tracking",
     "fitting",
     "report",
     "adapters",
     "diagnosis",
     "explorer",
     "experiments",
+    "sweeps",
     "cli",
 ]
 

@@ -132,6 +132,52 @@ def fit(
     >>> vae.encode(x)[0].shape
     torch.Size([200, 2])
     """
+    plan = planned(
+        x,
+        model=model,
+        latent_dim=latent_dim,
+        precision=precision,
+        beta=beta,
+        objective=objective,
+        prior=prior,
+        auxiliary=auxiliary,
+        prior_mean=prior_mean,
+        seeds=seeds,
+        network=network,
+        architecture=architecture,
+        hidden=hidden,
+        activation=activation,
+        posterior=posterior,
+        likelihood=likelihood,
+        settings=settings,
+    )
+    if monitor is not None:
+        return plan.carried_out(monitor, out, checkpoint_seconds=checkpoint_seconds)
+    with Live("fit") as live:
+        return plan.carried_out(live, out, checkpoint_seconds=checkpoint_seconds)
+
+
+def planned(
+    x: object,
+    *,
+    model: str = "vae",
+    latent_dim: int,
+    precision: float | str | Sequence[float] = "optimal",
+    beta: float = 1.0,
+    objective: str | Objective = "beta",
+    prior: Prior | None = None,
+    auxiliary: object | None = None,
+    prior_mean: str = "fixed",
+    seeds: Iterable[int] = (0,),
+    network: str = "auto",
+    architecture: str = "sprites",
+    hidden: tuple[int, ...] = (64, 64),
+    activation: str = "smooth_leaky_relu",
+    posterior: str = "diagonal",
+    likelihood: str = "gaussian",
+    settings: TrainSettings | None = None,
+) -> Plan:
+    """What `fit` would do, checked, before anything is trained."""
     data = as_dataset(x)
     u = _auxiliary(model, auxiliary, len(data))
     if model == "vae" and prior_mean != "fixed":
@@ -150,12 +196,7 @@ def fit(
     chosen = [int(seed) for seed in seeds]
     specs = [MemberSpec(seed=seed, precision=p, beta=beta) for p in precisions for seed in chosen]
     rows = torch.cat([data.x.float(), u], dim=1) if model == "ivae" else data.x.float()
-    data = replace(data, x=rows)
-    plan = Plan(vae, data, specs, settings, objective)
-    if monitor is not None:
-        return plan.carried_out(monitor, out, checkpoint_seconds=checkpoint_seconds)
-    with Live("fit") as live:
-        return plan.carried_out(live, out, checkpoint_seconds=checkpoint_seconds)
+    return Plan(vae, replace(data, x=rows), specs, settings, objective)
 
 
 def _auxiliary(model: str, u: object | None, samples: int) -> Tensor:

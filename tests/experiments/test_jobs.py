@@ -6,8 +6,9 @@ import pytest
 
 from vaescope.cli import dispatch
 from vaescope.errors import InputError, RunError
+from vaescope.executors.local import check_jobs
+from vaescope.executors.tasks import Relay
 from vaescope.experiments.catalogue import find
-from vaescope.experiments.jobs import Relay, check_jobs
 from vaescope.experiments.run import reproduce
 from vaescope.runs.files import read_rows, write_json
 from vaescope.training import Silent
@@ -40,10 +41,7 @@ def test_one_that_cannot_run_stops_nobody_else(tmp_path):
 def test_workers_pass_on_how_far_they_are():
     said = []
 
-    class Queue:
-        put = staticmethod(said.append)
-
-    relay = Relay("x", Queue())
+    relay = Relay("x", said.append)
     relay.begin(3, 10)
     relay.epoch(1, training=2, finished=1, diverged=0, elbo=-1.5)
     relay.say("Going on.")

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import rows_table
-from vaescope.cli.targets import auxiliary_of, check_auxiliary, models_of, target_name
+from vaescope.cli.targets import check_auxiliary, models_of, target_name
 from vaescope.errors import InputError
 
 
@@ -70,6 +70,7 @@ class Diagnose:
         import numpy as np
 
         from vaescope.adapters import from_arrays
+        from vaescope.data.auxiliary import auxiliary_of
         from vaescope.data.catalogue import open_data
         from vaescope.data.files.arrays import open_npz
 

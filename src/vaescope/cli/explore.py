@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import tyro
 
-from vaescope.cli.targets import auxiliary_of, check_auxiliary, models_of, target_name
+from vaescope.cli.targets import check_auxiliary, models_of, target_name
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Explore:
     """Open the page."""
 
     def run(self) -> int:
+        from vaescope.data.auxiliary import auxiliary_of
         from vaescope.data.catalogue import open_data
         from vaescope.explorer import Session, serve
 

@@ -12,6 +12,7 @@ from vaescope.cli.datasets import Datasets
 from vaescope.cli.diagnose import Diagnose
 from vaescope.cli.explore import Explore
 from vaescope.cli.reproduce import Reproduce
+from vaescope.cli.sweep import Status, SweepCommand, Track
 from vaescope.cli.train import Train
 from vaescope.errors import InputError, RunError
 
@@ -30,6 +31,9 @@ class Version:
 COMMANDS: dict[str, Any] = {
     "reproduce": Reproduce,
     "train": Train,
+    "sweep": SweepCommand,
+    "status": Status,
+    "track": Track,
     "diagnose": Diagnose,
     "explore": Explore,
     "datasets": Datasets,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 
+from vaescope.cli.executing import Executing
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import table
+from vaescope.cli.tracking import track
 from vaescope.errors import InputError, RunError
 from vaescope.experiments.catalogue import CATALOGUE, Entry, check_profile, find
 
@@ -34,10 +36,13 @@ class Reproduce:
     """Folder for the results [default: runs/PROFILE]."""
     seeds: int | None = None
     """How many seeds [default: the profile's]."""
-    jobs: int = 1
-    """Experiments that run at a time, each with its share of the cores."""
     device: str = "cpu"
     """Where to compute: cpu, cuda, ..."""
+    checkpoint: float = 60.0
+    """Seconds, at least, between two states of unfinished training."""
+    track: str | None = None
+    """Log what is finished: an MLflow server's address, or tensorboard:FOLDER."""
+    on: tyro.conf.OmitArgPrefixes[Executing] = field(default_factory=Executing)
 
     def run(self) -> int:
         check_profile(self.profile)
@@ -49,16 +54,17 @@ class Reproduce:
             raise InputError("nothing to reproduce: name experiments, or use --all; --list shows them.")
         if self.seeds is not None and self.seeds < 1:
             raise InputError(f"--seeds must be at least 1, got {self.seeds}.")
+        self.on.check()
         out = self.out or Path("runs") / self.profile
         console = new_console()
 
-        from vaescope.experiments.jobs import check_jobs
         from vaescope.experiments.run import reproduce, write_index
         from vaescope.training import Live
 
         index = write_index(out, self.profile)
-        if check_jobs(self.jobs) > 1 and len(entries) > 1:
+        if self.on.executor != "local" or (self.on.jobs > 1 and len(entries) > 1):
             _reproduce_side_by_side(self, entries, out, console)
+            track(self.track, [out / entry.name for entry in entries])
             entries = []
         for entry in entries:
             with Live(entry.name) as monitor:
@@ -69,7 +75,9 @@ class Reproduce:
                     monitor=monitor,
                     seeds=self.seeds,
                     device=self.device,
+                    checkpoint_seconds=self.checkpoint,
                 )
+            track(self.track, [out / entry.name])
             index = write_index(out, self.profile)
             _print_claims(console, entry.name, [claim.as_data() for claim in claims])
         console.print(str(index.resolve()), soft_wrap=True, markup=False)
@@ -77,20 +85,23 @@ class Reproduce:
 
 
 def _reproduce_side_by_side(command: Reproduce, entries: Sequence[Entry], out: Path, console: Console) -> None:
-    from vaescope.experiments.jobs import Job, side_by_side
+    from vaescope.experiments.jobs import tasks
     from vaescope.experiments.run import check_device, write_index
 
     check_device(command.device)
     failed = []
-    jobs = side_by_side(
-        entries, lambda e: Job(e.name, command.profile, out, command.seeds, command.device), command.jobs
-    )
-    for name, outcome in jobs:
+    told = {
+        "profile": command.profile,
+        "seeds": command.seeds,
+        "device": command.device,
+        "checkpoint_seconds": command.checkpoint,
+    }
+    for name, claims, error in command.on.run(tasks(entries, out, told)):
         write_index(out, command.profile)
-        if isinstance(outcome, Exception):
-            failed.append(f"{name} ({outcome})")
+        if error is not None:
+            failed.append(f"{name} ({error})")
         else:
-            _print_claims(console, name, outcome)
+            _print_claims(console, name, claims)
     if failed:
         raise RunError(f"{len(failed)} of {len(entries)} did not finish: {'; '.join(failed)}")
 

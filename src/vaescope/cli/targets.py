@@ -14,8 +14,6 @@ from vaescope.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vaescope.data.files import Dataset
-
 
 def models_of(target: str) -> list[Any]:
     """The members of a run, the best first; or the model (or models) that somebody's own Python names.
@@ -79,26 +77,6 @@ def _named(module: ModuleType, name: str, target: str) -> Any:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
-
-
-def auxiliary_of(auxiliary: str | None, data: Dataset, rows: int | None) -> Tensor | None:
-    """u of an iVAE: the data's factors, brought near one, or a file's rows."""
-    if auxiliary is None:
-        return None
-    if auxiliary == "factors":
-        if data.factors is None:
-            raise InputError(f"{data.name} has no factors to take as u; name an .npy file with a row per sample.")
-        spread = data.factors.std(0)
-        return (data.factors - data.factors.mean(0)) / spread.where(spread > 0, spread.new_ones(()))
-    if rows is not None:
-        raise InputError(
-            "--rows takes samples at random, and the rows of a file of u would not follow; use one of both."
-        )
-    import torch
-
-    from vaescope.data.files.arrays import mapped
-
-    return torch.from_numpy(mapped(Path(auxiliary)).copy())
 
 
 def check_auxiliary(models: list[Any], u: Tensor | None) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import table
-from vaescope.cli.targets import auxiliary_of
+from vaescope.cli.tracking import track
 from vaescope.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,10 +62,15 @@ class Train:
     factors: str | None = None
     """Name of the array of factors (for Parquet: columns, with commas between)."""
     device: str = "cpu"
+    checkpoint: float = 60.0
+    """Seconds, at least, between two states of unfinished training."""
+    track: str | None = None
+    """Log what is finished: an MLflow server's address, or tensorboard:FOLDER."""
 
     def run(self) -> int:
         if self.seeds < 1:
             raise InputError(f"--seeds must be at least 1, got {self.seeds}.")
+        from vaescope.data.auxiliary import auxiliary_of
         from vaescope.data.catalogue import open_data
         from vaescope.fitting import fit
         from vaescope.training import TrainSettings
@@ -92,7 +97,9 @@ class Train:
                 device=self.device,
             ),
             out=self.out,
+            checkpoint_seconds=self.checkpoint,
         )
+        track(self.track, [self.out])
         console = new_console()
         console.print(_member_table(fitted, data, u))
         console.print(str(self.out.resolve()), soft_wrap=True, markup=False)

@@ -93,7 +93,7 @@ class Sample:
         try:
             with torch.no_grad():
                 return bool(self.model.decode(self.seen.mean[:1].double()).dtype == torch.float64)
-        except (RuntimeError, TypeError):
+        except (RuntimeError, TypeError, InputError):
             return False
 
     def of_used(self, base: Float[Tensor, " d"]) -> Any:

@@ -157,7 +157,8 @@ def _noise(seen: Evidence) -> Iterator[Finding]:
     noise = seen.noise
     if noise is None or seen.regime.collapse.kind == "full" or seen.log_variance:
         return
-    measured = noise.precision if seen.split is None or seen.split.precision is None else seen.split.precision
+    best = 0.0 if seen.split is None else seen.split.precision or 0.0
+    measured = max(noise.precision, best)  # an encoder that is off is not noise; nor are posteriors of a wrong variance
     wrong = None if noise.declared is None else noise.declared / measured
     if wrong is not None and noise.likelihood == "gaussian" and not 1 / VARIANCE_WRONG <= wrong <= VARIANCE_WRONG:
         too = "small" if wrong > 1 else "large"

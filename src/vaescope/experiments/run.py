@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from vaescope.report.page import (
 )
 from vaescope.runs import RunFolder
 from vaescope.runs.files import Row, read_json, write_bytes, write_json, write_text
+from vaescope.runs.store import CHECKPOINT_SECONDS
 from vaescope.training import Monitor
 
 COMPARISON = "comparison.json"
@@ -41,13 +42,19 @@ def reproduce(
     monitor: Monitor,
     seeds: int | None = None,
     device: str = "cpu",
+    changed: Mapping[str, Any] | None = None,
+    checkpoint_seconds: float | None = None,
 ) -> list[Claim]:
-    """Run one experiment into `out/NAME/`; cells that are finished there are not computed again."""
+    """Run one experiment into `out/NAME/`; cells that are finished there are not computed again.
+
+    `changed` are settings other than the profile's; see `changed_settings`.
+    """
     check_device(device)
-    settings = experiment.profiles[profile]
+    settings = changed_settings(experiment, profile, changed or {})
     settings = settings if seeds is None else replace(settings, seeds=seeds)
     config = {"experiment": experiment.name, "profile": profile, "settings": _plain(asdict(settings))}
-    with RunFolder.held(out / experiment.name, config) as run:
+    every = CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds
+    with RunFolder.held(out / experiment.name, config, checkpoint_seconds=every) as run:
         _solve_the_rest(experiment, settings, Context(run, monitor, device))
         rows = run.rows(experiment.cells(settings))
         if all(row.get("status") == "diverged" for row in rows):
@@ -55,6 +62,29 @@ def reproduce(
         claims = experiment.claims(rows, settings)
         _write_report(experiment, settings, profile, run.path, rows, claims)
     return claims
+
+
+def changed_settings(experiment: Experiment, profile: str, changed: Mapping[str, Any]) -> Any:
+    """The settings of a profile with some of them changed, each to a value of its own kind."""
+    settings = experiment.profiles[profile]
+    known = {f.name: getattr(settings, f.name) for f in fields(settings)}
+    values = {}
+    for name, value in changed.items():
+        if name not in known:
+            raise InputError(f"{experiment.name} has no setting {name!r}; it has {', '.join(known)}.")
+        values[name] = _of_kind(f"{name} of {experiment.name}", value, known[name])
+    return replace(settings, **values)
+
+
+def _of_kind(name: str, value: Any, like: Any) -> Any:
+    """A value that is of the kind of another: a number, a text, a list of such."""
+    if isinstance(like, tuple) and isinstance(value, list | tuple):
+        return tuple(_of_kind(name, v, like[0]) for v in value) if like else tuple(value)
+    if isinstance(like, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if like is not None and type(value) is not type(like):
+        raise InputError(f"{name} must be like {like!r}, got {value!r}.")
+    return value
 
 
 def check_device(device: str) -> None:

@@ -1,0 +1,16 @@
+"""`--track`: what is finished, to where experiments are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def track(to: str | None, folders: Sequence[Path]) -> None:
+    """Log run folders; what is there already is not logged twice."""
+    if to is None:
+        return
+    from vaescope.tracking import log
+
+    for folder in folders:
+        log(folder, to)
