@@ -22,7 +22,7 @@ from vaescope.runs.files import read_rows
 from vaescope.sweeps import Sweep, sweep
 from vaescope.training import Silent
 
-LONGEST = 1.2  # seconds before a kill
+LONGEST = 0.7  # seconds before a kill
 
 
 def here(tasks):
@@ -75,7 +75,11 @@ def main(folder, kills, seed):
                 wrong.append(f"round {rounds}: a child failed")
             break
         found = described(out)
-        wrong += [f"round {rounds}: {name}" for name in reference.keys() | found.keys() if reference.get(name) != found.get(name)]
+        wrong += [
+            f"round {rounds}: {name}"
+            for name in reference.keys() | found.keys()
+            if reference.get(name) != found.get(name)
+        ]
     print(json.dumps({"kills": landed, "sweeps": rounds, "members": what.members, "wrong": wrong, "seed": seed}))
 
 

@@ -64,7 +64,7 @@ class Sweep:
     """Settings of `fit` or of an experiment, some of them lists: every combination is a cell."""
 
     common: Mapping[str, Any]
-    grid: Mapping[str, list[Any]]
+    grid: Mapping[str, Any]
     experiment: str | None = None
     profile: str = "quick"
     out: Path | None = None

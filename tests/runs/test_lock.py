@@ -1,0 +1,99 @@
+"""One process at a time in a folder, and a full disk that costs nothing that was finished."""
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import vaescope as vs
+from vaescope.errors import RunError
+from vaescope.runs import RunFolder
+from vaescope.runs.files import read_rows
+from vaescope.runs.lock import is_locked, locked
+from vaescope.training import Silent, TrainSettings
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from vaescope.runs.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_process_is_told_who_is_there(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    assert is_locked(tmp_path)
+    with pytest.raises(RunError, match=f"is in use by process {holder.pid} on .* since .*; wait for it, stop it"):
+        vs.fit(np.zeros((20, 3)), latent_dim=1, out=tmp_path)
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    time.sleep(0.1)
+    assert not is_locked(tmp_path)  # however it went
+    with locked(tmp_path):
+        assert is_locked(tmp_path)
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    (tmp_path / "weights").mkdir()
+    for place in (tmp_path / ".config.json.abc.unfinished", tmp_path / "weights" / ".w.safetensors.x.unfinished"):
+        place.write_bytes(b"half of")
+    with RunFolder.held(tmp_path, {"experiment": "toy", "settings": {}}):
+        pass
+    assert list(tmp_path.rglob("*.unfinished")) == []
+
+
+FILL = """
+import os, resource, sys
+import numpy as np, torch
+import vaescope as vs
+from vaescope.training import Silent, TrainSettings
+torch.set_num_threads(1)
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit fails, as on a full disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+settings = TrainSettings(epochs=3, compile="never")
+for hidden, name in (((4,), "small"), ((64, 64), "large")):
+    try:
+        x = np.random.default_rng(0).normal(size=(60, 4))
+        vs.fit(x, latent_dim=2, hidden=hidden, settings=settings, monitor=Silent(), out=os.path.join(sys.argv[1], name))
+    except vs.RunError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_stops_cleanly_and_keeps_what_was_finished(tmp_path):
+    done = subprocess.run([sys.executable, "-c", FILL, str(tmp_path), "12000"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    assert "cannot write" in done.stdout
+    assert "file too large; what was finished is kept" in done.stdout
+    assert len(read_rows(tmp_path / "small" / "results.parquet")) == 1
+    assert list(tmp_path.rglob("*.unfinished")) == []
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    settings = TrainSettings(epochs=3, compile="never")
+    again = vs.fit(x, latent_dim=2, hidden=(64, 64), settings=settings, monitor=Silent(), out=tmp_path / "large")
+    assert again.best.status == "finished"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_disk_that_is_really_full(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        x = np.random.default_rng(0).normal(size=(60, 4))
+        settings = TrainSettings(epochs=3, compile="never")
+        kept = vs.fit(x, latent_dim=2, hidden=(4,), settings=settings, monitor=Silent(), out=disk / "small")
+        with pytest.raises(RunError, match="no space left on device; what was finished is kept"):
+            vs.fit(x, latent_dim=2, hidden=(128, 128), settings=settings, monitor=Silent(), out=disk / "large")
+        assert len(kept) == len(read_rows(disk / "small" / "results.parquet"))
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

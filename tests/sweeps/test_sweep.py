@@ -1,0 +1,184 @@
+"""Sweeps: cells become stacks, stacks become one table; files that are wrong are explained."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import vaescope as vs
+from vaescope.cli import dispatch
+from vaescope.errors import InputError, RunError
+from vaescope.executors import Outcome
+from vaescope.runs.files import read_rows
+from vaescope.runs.lock import locked
+from vaescope.sweeps import Sweep, read_sweep, status, sweep
+from vaescope.sweeps.carry_out import plan_of, prior_of
+from vaescope.sweeps.memory import free_bytes, largest_stack, member_bytes
+from vaescope.training import Silent, TrainSettings
+
+
+@pytest.fixture
+def data(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(120, 4)).astype("float32"))
+    return tmp_path / "x.npy"
+
+
+def here(tasks):
+    return [Outcome(task.name, task.work(task.argument, task.out, Silent())) for task in tasks]
+
+
+def small(data, **grid):
+    return Sweep({"data": str(data), "epochs": 2, "compile": "never"}, grid or {"latent_dim": [2, 3]})
+
+
+def test_what_can_share_a_stack_does(data):
+    what = small(data, latent_dim=[2, 3], precision=[1.0, 10.0], beta=[1.0, 2.0], seed=[0, 1, 2])
+    assert len(what.stacks) == 2
+    assert [len(stack.members) for stack in what.stacks] == [12, 12]
+    assert what.members == 24
+    other = small(data, latent_dim=[2], learning_rate=[1e-3, 1e-2], precision=["optimal", 3.0])
+    assert len(other.stacks) == 4  # precision by maximum likelihood is another model
+
+
+def test_one_table_with_a_row_per_member_as_fit_gives_them(data, tmp_path):
+    what = small(data, latent_dim=[2, 3], precision=[1.0, 10.0], seed=[0, 1])
+    rows = sweep(what, tmp_path / "out", run=here)
+    assert [(r["latent_dim"], r["precision"], r["seed"]) for r in rows] == [
+        (d, p, s) for d in (2, 3) for p in (1.0, 10.0) for s in (0, 1)
+    ]
+    assert read_rows(tmp_path / "out" / "results.parquet") == rows
+    settings = TrainSettings(epochs=2, compile="never")
+    alone = vs.fit(
+        np.load(data), latent_dim=3, precision=[1.0, 10.0], seeds=(0, 1), settings=settings, monitor=Silent()
+    )
+    assert [row["elbo"] for row in rows[4:]] == [member.best_elbo for member in alone.members]
+    assert [line["state"] for line in status(tmp_path / "out")] == ["finished", "finished"]
+    again = sweep(what, tmp_path / "out", run=here)
+    assert again == rows
+
+
+def test_settings_of_every_kind(data):
+    np.save(data.parent / "u.npy", np.arange(120) % 3)
+    settings = {
+        "data": str(data),
+        "latent_dim": 2,
+        "hidden": [8],
+        "prior": {"kind": "uniform", "low": -1, "high": 1},
+        "objective": "beta-tc",
+        "epochs": 3,
+        "batch_size": 10,
+    }
+    plan = plan_of(settings, [{"seed": 1, "beta": 2.0, "precision": 7.0}])
+    assert (plan.vae.hidden, plan.settings.epochs, plan.settings.batch_size) == ((8,), 3, 10)
+    assert plan.vae.prior.bounds == (-1.0, 1.0)
+    assert (plan.specs[0].precision, plan.specs[0].beta, plan.specs[0].seed) == (7.0, 2.0, 1)
+    conditional = {"data": str(data), "latent_dim": 2, "auxiliary": str(data.parent / "u.npy")}
+    assert plan_of(conditional, [{"seed": 0, "beta": 1.0}]).vae.conditional
+    assert isinstance(prior_of("laplace"), vs.Laplace)
+
+
+def test_stacks_are_sized_to_memory(data, tmp_path):
+    plan = plan_of({"data": str(data), "latent_dim": 2}, [{"seed": 0, "beta": 1.0}])
+    one = member_bytes(plan)
+    assert largest_stack(plan, 20 * one) == 10
+    assert largest_stack(plan, 0) == 1
+    assert free_bytes() > 2**20
+    what = small(data, latent_dim=[2], precision=[1.0, 10.0], seed=[0, 1, 2])
+    in_parts = sweep(what, tmp_path / "parts", run=here, memory=4 * one)
+    whole = sweep(what, tmp_path / "whole", run=here)
+    assert json.loads((tmp_path / "parts" / "sweep.json").read_text())["memory"] == 4 * one
+    for a, b in zip(in_parts, whole, strict=True):
+        assert a["elbo"] == pytest.approx(b["elbo"], rel=1e-5)
+
+
+def test_an_experiment_is_swept(tmp_path, capsys):
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        f"experiment: beta-precision\nsettings: {{seeds: 1}}\nsweep: {{epochs: [2, 3]}}\nout: {tmp_path / 'out'}\n"
+    )
+    assert dispatch(["sweep", str(file), "--dry-run"]) == 0
+    assert "2 members in 2 stacks" in capsys.readouterr().out
+    rows = sweep(read_sweep(file), tmp_path / "out", run=here)
+    assert {row["epochs"] for row in rows} >= {2, 3}
+    assert dispatch(["status", str(tmp_path / "out")]) == 0
+    assert "2 stacks: 2 finished" in capsys.readouterr().out
+
+
+def test_the_command(data, tmp_path, capsys):
+    file = tmp_path / "s.yaml"
+    file.write_text(f"fit: {{data: {data}, epochs: 2, compile: never}}\nsweep: {{latent_dim: [2, 3]}}\n")
+    with pytest.raises(InputError, match="say where results go: --out"):
+        dispatch(["sweep", str(file)])
+    assert dispatch(["sweep", str(file), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "latent_dim" in printed
+    assert "results.parquet" in printed
+
+
+def test_a_stack_that_fails_stops_nobody_else(data, tmp_path):
+    what = small(data, latent_dim=[2], network=["mlp", "conv"])
+
+    def each(tasks):
+        for task in tasks:
+            try:
+                yield Outcome(task.name, task.work(task.argument, task.out, Silent()))
+            except InputError as error:
+                yield Outcome(task.name, error=error)
+
+    with pytest.raises(RunError, match=r"1 of 2 stacks did not finish.*needs images"):
+        sweep(what, tmp_path / "out", run=each)
+    assert len(read_rows(tmp_path / "out" / "results.parquet")) == 1
+    assert sorted(line["state"] for line in status(tmp_path / "out")) == ["finished", "waiting"]
+
+
+def test_a_folder_belongs_to_one_sweep_and_one_process(data, tmp_path):
+    sweep(small(data), tmp_path / "out", run=here)
+    with pytest.raises(RunError, match="holds another sweep"):
+        sweep(small(data, latent_dim=[4]), tmp_path / "out", run=here)
+    with locked(tmp_path / "out"), pytest.raises(RunError, match="is in use by process"):
+        sweep(small(data), tmp_path / "out", run=here)
+    with pytest.raises(InputError, match="is not a sweep's folder"):
+        status(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must have fit: or experiment:"),
+        ("fit: [1", "is not YAML that can be read"),
+        ("fit: {}\nexperiment: rotation\n", "either fit: or experiment:"),
+        ("fit: {data: x.npy, latent_dim: 2}\nswep: {}\n", "has no setting 'swep'"),
+        ("fit: {data: x.npy, latent_dim: 2, layers: 3}\n", "fit has no setting 'layers'"),
+        ("fit: {data: x.npy}\n", "needs data and latent_dim"),
+        ("fit: {data: x.npy}\nsweep: {latent_dim: 3}\n", "must be a list of values, got 3"),
+        ("fit: {data: x.npy, latent_dim: 2}\nsweep: {latent_dim: [3]}\n", "given once and swept as well"),
+        ("fit: {data: x.npy, latent_dim: 2, seeds: 0}\n", "seeds must be at least 1, got 0"),
+        ("fit: {data: x.npy, latent_dim: 2, seeds: x}\n", "seeds must be a whole number, got 'x'"),
+        ("fit: {data: x.npy, latent_dim: 2, beta: x}\n", "beta must be a number, got 'x'"),
+        ("experiment: nonsense\n", "no experiment is called 'nonsense'"),
+        ("experiment: rotation\nprofile: fast\n", "profile must be quick or paper"),
+        ("experiment: rotation\nsettings: {colour: 3}\n", "rotation has no setting 'colour'"),
+        ("experiment: rotation\nsweep: {seeds: [a]}\n", "seeds of rotation must be like"),
+        ("experiment: rotation\nfit: {}\nsettings: {}\n", "either fit: or experiment:"),
+        ("fit: {data: x, latent_dim: 2}\nsettings: {}\n", "belongs to experiment:"),
+        ("a: &a [1, 1]\nfit: {data: *a}\n", "aliases"),
+        ("fit: !!python/object/apply:os.system ['true']\n", "is not YAML that can be read"),
+        ("fit: {data: x, latent_dim: 2}\nsweep: {seed: [1, 2], beta: [" + "1, " * 60000 + "1]}\n", "combinations"),
+    ],
+)
+def test_files_that_are_wrong_are_explained(tmp_path, text, message):
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_sweep(tmp_path / "s.yaml")
+    with pytest.raises(InputError, match="cannot read"):
+        read_sweep(tmp_path / "absent.yaml")
+
+
+def test_numbers_of_torch_do_not_depend_on_the_executor(data, tmp_path):
+    """In a process of its own, with as many threads, a stack gives the same bits."""
+    torch.set_num_threads(1)
+    what = small(data, latent_dim=[2], seed=[0, 1])
+    first = sweep(what, tmp_path / "here", run=here)
+    second = sweep(what, tmp_path / "there")
+    assert first == second
