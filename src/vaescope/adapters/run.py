@@ -8,7 +8,7 @@ from vaescope.errors import InputError, RunError
 from vaescope.models import Member
 from vaescope.models.describe import rebuild
 from vaescope.runs import RunFolder
-from vaescope.runs.files import read_json, read_rows
+from vaescope.runs.files import as_run, read_json, read_rows
 
 
 def members_of(folder: str | Path) -> list[Member]:
@@ -16,6 +16,11 @@ def members_of(folder: str | Path) -> list[Member]:
     path = Path(folder)
     if not (path / "config.json").exists():
         raise InputError(f"{path} is not a run folder: it has no config.json.")
+    with as_run(path):
+        return _members(path)
+
+
+def _members(path: Path) -> list[Member]:
     config = read_json(path / "config.json")
     described = config.get("settings", {}).get("model")
     if not isinstance(described, dict):

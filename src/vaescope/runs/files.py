@@ -6,14 +6,14 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vaescope.errors import RunError
+from vaescope.errors import InputError, RunError
 
 Row = dict[str, Any]
 UNFINISHED = ".unfinished"
@@ -71,8 +71,20 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"cannot read {path}: {error}; remove the folder to start anew.") from None
+
+
+@contextlib.contextmanager
+def as_run(path: Path) -> Iterator[None]:
+    """What is read here is taken for what a run keeps; where it is something else, that is one line."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
+        if isinstance(error, InputError | RunError):
+            raise
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+        raise RunError(f"{path} is not as a run keeps it ({reason}); remove it to start anew.") from None
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -90,7 +102,7 @@ def read_rows(path: Path) -> list[Row]:
         return []
     try:
         return pq.read_table(path, memory_map=False).to_pylist()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, ValueError, TypeError, MemoryError, OverflowError) as error:
         raise RunError(f"cannot read {path}: {error}; remove it to measure anew.") from None
 
 

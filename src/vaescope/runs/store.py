@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vaescope.errors import RunError
-from vaescope.runs.files import Row, read_json, read_rows, remove_leftovers, write_bytes, write_json, write_rows
+from vaescope.runs.files import Row, as_run, read_json, read_rows, remove_leftovers, write_bytes, write_json, write_rows
 from vaescope.runs.lock import locked
 
 Cell = dict[str, Any]
@@ -50,7 +50,8 @@ class RunFolder:
         file = path / "config.json"
         known = read_json(file) if file.exists() else None
         if known is not None:
-            _refuse_other_settings(path, known, config)
+            with as_run(file):
+                _refuse_other_settings(path, known, config)
         if known != config:
             write_json(file, config)
 
@@ -75,7 +76,7 @@ class RunFolder:
         if not self._begun.exists():
             return []
         found = read_json(self._begun)
-        sound = isinstance(found, list) and all(cell in cells for cell in found)
+        sound = isinstance(found, list) and all(isinstance(cell, dict) and cell in cells for cell in found)
         return found if sound and not all(self.has_weights(cell) for cell in found) else []
 
     def end(self) -> None:
@@ -148,7 +149,7 @@ class RunFolder:
             with safe_open(path, framework="pt") as file:
                 params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file, not a dict)
                 return params, json.loads(file.metadata()["summary"])
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
             raise RunError(f"cannot read {path}: {error}; remove it to train this member anew.") from None
 
 
@@ -166,7 +167,7 @@ class StateFile:
         try:
             with safe_open(self.path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()["state"]  # noqa: SIM118
-        except (OSError, SafetensorError, KeyError, TypeError):
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError):
             return None
 
     def clear(self) -> None:

@@ -154,9 +154,21 @@ def _check_grid(common: Mapping[str, Any], grid: Mapping[str, Any]) -> None:
             raise InputError(f"{name} under sweep must be a list of values, got {_shown(values)}.")
         if name in common:
             raise InputError(f"{name} is given once and swept as well; leave one of both out.")
+    _check_plain([*common.values(), *grid.values()])
     cells = math.prod(len(values) for values in grid.values())
     if cells > MOST_CELLS:
         raise InputError(f"this sweep has {cells} combinations; at most {MOST_CELLS} are taken.")
+
+
+def _check_plain(value: Any) -> None:
+    """Numbers, texts, and lists and settings of such: what JSON knows too."""
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            _check_plain(one)
+    elif value is not None and not isinstance(value, str | int | float | bool):
+        raise InputError(f"values must be numbers, texts or lists of such, got {_shown(value)}.")
 
 
 def _check_experiment(name: str, profile: str, common: Mapping[str, Any], grid: Mapping[str, list[Any]]) -> None:
@@ -195,8 +207,8 @@ def _parted(settings: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, An
 
 
 def _count(value: Any) -> int:
-    if _whole("seeds", value) < 1:
-        raise InputError(f"seeds must be at least 1, got {value}.")
+    if not 1 <= _whole("seeds", value) <= MOST_CELLS:
+        raise InputError(f"seeds must be at least 1 and at most {MOST_CELLS}, got {value}.")
     return int(value)
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vaescope.errors import InputError
+from vaescope.errors import InputError, RunError
 from vaescope.runs import Cell, cell_key
-from vaescope.runs.files import Row, read_json, read_rows
+from vaescope.runs.files import Row, as_run, read_json, read_rows
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class Finished:
 def finished_run(path: Path) -> Finished:
     if not (path / "config.json").exists():
         raise InputError(f"{path} is not a run folder: it has no config.json.")
+    with as_run(path):
+        return _finished(path)
+
+
+def _finished(path: Path) -> Finished:
     config = read_json(path / "config.json")
     if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
         raise InputError(f"{path / 'config.json'} is not a run's.")
@@ -55,6 +60,8 @@ def finished_run(path: Path) -> Finished:
     for row in epochs:
         by_cell.setdefault(cell_key({name: row.get(name) for name in columns}), []).append(row)
     claims = read_json(path / "claims.json") if (path / "claims.json").exists() else []
+    if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
+        raise RunError(f"{path / 'claims.json'} is not a list of claims; remove it to check them anew.")
     return Finished(
         path,
         str(config.get("experiment")),
@@ -65,12 +72,13 @@ def finished_run(path: Path) -> Finished:
 
 
 def _cell_columns(rows: Sequence[Row], epochs: Sequence[Row]) -> list[str]:
-    """What tells members apart: columns of the results that histories have too, or, without histories, all settings."""
+    """What tells members apart: what stands before the epoch in histories; without them, the usual settings."""
     if not rows:
         return []
     if not epochs:
         return [name for name in ("precision", "beta", "seed") if name in rows[0]] or list(rows[0])[:1]
-    return [name for name in rows[0] if name in epochs[0]]
+    names = list(epochs[0])
+    return [name for name in names[: names.index("epoch")] if name in rows[0]] if "epoch" in names else names[:1]
 
 
 def _member(row: Row, columns: Sequence[str], by_cell: Mapping[str, list[Row]]) -> TrackedMember:

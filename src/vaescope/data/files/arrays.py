@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from vaescope.data.files.source import Source, from_array, numbers, said
+from vaescope.data.files.source import Source, from_array, numbers, reader, said
 from vaescope.errors import InputError
 
 
+@reader
 def mapped(path: Path) -> np.ndarray:
     """An .npy array that stays on disk."""
     if not path.exists():
@@ -31,6 +32,7 @@ def open_npy(path: Path) -> Source:
     return from_array(path, "array", mapped(path))
 
 
+@reader
 def npz_names(path: Path) -> list[str]:
     """Arrays in the archive."""
     try:
@@ -40,6 +42,7 @@ def npz_names(path: Path) -> list[str]:
         raise InputError(f"{path.name} is no archive that can be read: {said(error)}.") from None
 
 
+@reader
 def open_npz(path: Path, name: str) -> Source:
     """One array of an archive, read in order: whatever its size, a part at a time is in memory."""
     if name not in npz_names(path):

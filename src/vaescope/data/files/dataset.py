@@ -21,7 +21,7 @@ from vaescope.data.files.others import (
     open_torch,
     torch_arrays,
 )
-from vaescope.data.files.source import Source
+from vaescope.data.files.source import Source, reader
 from vaescope.errors import InputError
 
 OBSERVATIONS = ("x", "images", "imgs", "data", "observations", "tensor", "array", "X")
@@ -43,6 +43,7 @@ class Dataset:
         return len(self.x)
 
 
+@reader
 def load(
     path: str | Path,
     *,
@@ -66,6 +67,7 @@ def load(
     return Dataset(path.stem, x, image, chosen, _names(path, factors, chosen))
 
 
+@reader
 def open_source(path: Path, *, array: str | None = None, besides: str | None = None) -> Source:
     """The array of observations in a file, without loading it."""
     if not path.exists():

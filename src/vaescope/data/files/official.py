@@ -15,7 +15,7 @@ from torch import Tensor
 from vaescope.data.files.arrays import open_npz
 from vaescope.data.files.dataset import Dataset, as_rows
 from vaescope.data.files.others import open_h5, torch_arrays
-from vaescope.data.files.source import Source, from_array
+from vaescope.data.files.source import Source, from_array, reader
 from vaescope.errors import InputError
 
 
@@ -100,6 +100,7 @@ FACES3D = Official(
 OFFICIAL = {spec.name: spec for spec in (DSPRITES, SHAPES3D, MPI3D, MPI3D_SIMPLE, FACES3D)}
 
 
+@reader
 def open_official(spec: Official, path: Path, *, checksum: bool = True) -> Source:
     """The images of an official file, a row each; refused unless its layout and checksum are the official ones."""
     if not path.is_file():
@@ -115,6 +116,7 @@ def open_official(spec: Official, path: Path, *, checksum: bool = True) -> Sourc
     return source
 
 
+@reader
 def load_official(
     spec: Official, path: Path, *, rows: int | None = None, seed: int = 0, checksum: bool = True
 ) -> Dataset:

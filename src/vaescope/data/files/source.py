@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from vaescope.errors import InputError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 PART = 64 * 2**20  # bytes read at once
 NUMBERS = "fiub"  # kinds of numpy types that are numbers
 
@@ -36,17 +40,36 @@ class Source:
 
     def stream(self, batch: int | None = None) -> Iterator[np.ndarray]:
         """All rows in order, a batch at a time."""
-        return self.parts(batch or max(1, PART // max(1, self.row_bytes)))
+        rest = self.parts(batch or max(1, PART // max(1, self.row_bytes)))
+        while True:
+            try:
+                part = next(rest)
+            except StopIteration:
+                return
+            except InputError:
+                raise
+            except (Exception, MemoryError) as error:
+                raise InputError(f"{self.path.name} is damaged: {said(error)}.") from None
+            yield part
 
     def rows(self, places: np.ndarray) -> np.ndarray:
         """Rows at these places, in their order; a file that has to be read in order is read once."""
         if len(places) and not 0 <= places.min() <= places.max() < len(self):
             raise InputError(f"{self.path.name} has rows 0 to {len(self) - 1}, asked for {places.max()}.")
         order = np.argsort(places, kind="stable")
-        found = self.pick(places[order]) if self.pick else self._passing(places[order])
+        found = self._picked(places[order]) if self.pick else self._passing(places[order])
         out = np.empty_like(found)
         out[order] = found
         return out
+
+    def _picked(self, ordered: np.ndarray) -> np.ndarray:
+        assert self.pick is not None
+        try:
+            return self.pick(ordered)
+        except InputError:
+            raise
+        except (Exception, MemoryError) as error:
+            raise InputError(f"{self.path.name} is damaged: {said(error)}.") from None
 
     def _passing(self, ordered: np.ndarray) -> np.ndarray:
         out = np.empty((len(ordered), *self.shape[1:]), self.dtype)
@@ -58,6 +81,26 @@ class Source:
             if taken == len(ordered):
                 break
         return out
+
+
+def reader(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that reads a file: whatever a library makes of a damaged one, users are told in one line.
+
+    Libraries raise anything for a file that is not what it says: errors of their own, of zlib, of Python's tokenizer.
+    """
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except InputError:
+            raise
+        except (Exception, MemoryError) as error:
+            path = next((Path(a) for a in args if isinstance(a, str | Path)), None)
+            name = "the file" if path is None else path.name
+            raise InputError(f"{name} is damaged, or not what its name says: {said(error)}.") from None
+
+    return guarded
 
 
 def numbers(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:

@@ -1,0 +1,139 @@
+"""Hostile input: damaged files of every kind, and pickles that would run code, under every name that is read."""
+
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import vaescope as vs
+from vaescope.adapters.run import members_of
+from vaescope.data.files import load
+from vaescope.errors import InputError, RunError
+from vaescope.runs.store import RunFolder, StateFile
+from vaescope.sweeps import read_sweep, status
+
+INPUTS = int(os.environ.get("VAESCOPE_FUZZ", "6000"))
+SEED = int(os.environ.get("VAESCOPE_SEED", "0"))
+
+
+def test_damaged_files_are_loaded_or_refused(tmp_path):
+    script = Path(__file__).parent / "fuzzed.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "work"), str(INPUTS), str(SEED)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    print(f"{found['inputs']} inputs, seed {found['seed']}: {found['readers']}")
+    assert found["wrong"] == []
+    assert sum(sum(counts.values()) for counts in found["readers"].values()) == INPUTS
+    assert all(counts["loaded"] for counts in found["readers"].values())  # the undamaged file itself could be read
+
+
+class Payload:
+    """Would write a file if it were unpickled."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return (Path.touch, (self.file,))
+
+
+def malicious(file, marker):
+    """A pickle, wrapped as its extension wants it where that is possible."""
+    suffix = file.suffix
+    if suffix == ".npy":
+        np.save(file, np.array([Payload(marker)], dtype=object), allow_pickle=True)
+    elif suffix == ".npz":
+        np.savez(file, x=np.array([Payload(marker)], dtype=object), mean=np.array([Payload(marker)], dtype=object))
+    elif suffix in (".pt", ".pth"):
+        torch.save({"x": Payload(marker)}, file)
+    else:
+        file.write_bytes(pickle.dumps(Payload(marker)))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".pth", ".h5", ".hdf5", ".h5ad", ".parquet", ".png"])
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_pickle_in_a_data_file_is_refused_and_never_run(tmp_path, suffix, bare):
+    marker, file = tmp_path / "it ran", tmp_path / f"x{suffix}"
+    malicious(file, marker)
+    if bare:
+        file.write_bytes(pickle.dumps(Payload(marker)))
+    target = tmp_path if suffix == ".png" else file
+    with pytest.raises(InputError):
+        load(target)
+    if suffix == ".npz":
+        with pytest.raises(InputError):
+            vs.cli.dispatch(["diagnose", str(file)])
+    assert not marker.exists()
+    pickle.loads(pickle.dumps(Payload(marker)))
+    assert marker.exists()  # it would have
+
+
+def test_a_pickle_in_a_run_folder_is_refused_and_never_run(tmp_path):
+    marker, bad = tmp_path / "it ran", pickle.dumps(Payload(tmp_path / "it ran"))
+    cell = {"precision": 1.0, "beta": 1.0, "seed": 0}
+    run = RunFolder(tmp_path / "run", {"experiment": "fit", "settings": {}})
+    (tmp_path / "run" / "weights").mkdir()
+    (tmp_path / "run" / "weights" / "precision=1_beta=1_seed=0.safetensors").write_bytes(bad)
+    for name in ("results.parquet", "unfinished.json"):
+        (tmp_path / "run" / name).write_bytes(bad)
+    for read in (lambda: run.load_weights(cell), lambda: run.rows([cell]), lambda: run.begun([cell])):
+        with pytest.raises(RunError):
+            read()
+    (tmp_path / "run" / "config.json").write_bytes(bad)
+    with pytest.raises(RunError):
+        members_of(tmp_path / "run")
+    (tmp_path / "state").write_bytes(bad)
+    assert StateFile(tmp_path / "state").load() is None
+    (tmp_path / "s.yaml").write_bytes(bad)
+    (tmp_path / "sweep.json").write_bytes(bad)
+    with pytest.raises(InputError):
+        read_sweep(tmp_path / "s.yaml")
+    with pytest.raises(RunError):
+        status(tmp_path)
+    assert not marker.exists()
+
+
+KINDS = st.one_of(
+    arrays.scalar_dtypes(), arrays.unicode_string_dtypes(), arrays.datetime64_dtypes(), arrays.array_dtypes()
+)
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
+
+
+@pytest.mark.filterwarnings("ignore:Stored array")
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(array=KINDS.flatmap(lambda kind: arrays.arrays(kind, SHAPES)))
+def test_arrays_of_any_kind_and_shape(array, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("any")
+    np.save(folder / "x.npy", array)
+    np.savez(folder / "x.npz", x=array)
+    for name in ("x.npy", "x.npz"):
+        with contextlib.suppress(InputError):
+            found = load(folder / name)
+            assert found.x.shape[0] == len(array)
+            assert bool(found.x.isfinite().all())
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
+    """A few kilobytes that say that they are a terabyte."""
+    import zipfile
+
+    header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 262144), }"
+    header += b" " * (127 - len(header)) + b"\n"
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", header + bytes(10_000_000))
+    with pytest.raises(InputError, match="GB of memory"):
+        load(tmp_path / "x.npz")
+    with pytest.raises(InputError, match="ends too early"):
+        load(tmp_path / "x.npz", rows=5)
