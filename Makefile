@@ -4,8 +4,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
 FOREIGN_STAMP := .venv/.installed-foreign
+LONG_STAMP := .venv/.installed-long
 
-.PHONY: install reproduce paper results/paper test test-foreign chromium bench lint clean
+.PHONY: install reproduce paper results/paper test test-long test-foreign chromium bench bench-machines lint clean
 
 install: $(STAMP)
 
@@ -43,6 +44,15 @@ chromium:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
 		|| echo "No Chromium here: pages are not tested in a browser."
 
+# What takes longer: 30 kills, 100,000 damaged files, a Ray cluster that loses a node, an MLflow server.
+test-long: install $(LONG_STAMP)
+	OMP_NUM_THREADS=1 VAESCOPE_KILLS=30 VAESCOPE_FUZZ=100000 $(BIN)/python -m pytest -s \
+		tests/sweeps tests/fuzz tests/executors tests/tracking
+
+$(LONG_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,track]'
+	touch $@
+
 # Models that other libraries trained: pythae, scvi-tools, diffusers.
 test-foreign: install $(FOREIGN_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/foreign
@@ -57,6 +67,11 @@ bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.metrics
 	$(BIN)/python -m benchmarks.images
 	$(BIN)/python -m benchmarks.orthogonality
+	$(BIN)/python -m benchmarks.checkpoints
+
+# Members per hour on 1, 2 and 4 node processes of a Ray cluster.
+bench-machines: install $(LONG_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.machines
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

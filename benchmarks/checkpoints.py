@@ -5,6 +5,7 @@ One run, at the default interval; the state is also written after every epoch, t
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from pathlib import Path
@@ -53,15 +54,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         keeper = Timed(Path(folder) / "state", CHECKPOINT_SECONDS)
         begin = time.perf_counter()
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             train(model, x, x[:, :500], specs, settings, monitor=Until(SECONDS), keeper=keeper)
-        except KeyboardInterrupt:
-            pass
         whole = time.perf_counter() - begin
     share = sum(keeper.spent) / whole
-    print(
-        f"{len(specs)} members, state of {keeper.bytes / 2**20:.0f} MB, {whole:.0f} s of training at the default interval"
-    )
+    print(f"{len(specs)} members, state of {keeper.bytes / 2**20:.0f} MB, {whole:.0f} s at the default interval")
     print(f"{len(keeper.spent)} writes of {max(keeper.spent):.2f} s at most: {share:.2%} of the time (bar 3 %)")
 
 

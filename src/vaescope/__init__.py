@@ -33,6 +33,7 @@ _ROOMS = (
     "adapters",
     "data",
     "distributions",
+    "executors",
     "experiments",
     "explorer",
     "metrics",
@@ -40,7 +41,9 @@ _ROOMS = (
     "objectives",
     "orthogonality",
     "regime",
+    "sweeps",
     "theory",
+    "tracking",
     "training",
 )
 _NAMES = {
@@ -63,6 +66,7 @@ __all__ = [
     "data",
     "diagnose",
     "distributions",
+    "executors",
     "explorer",
     "fit",
     "metrics",
@@ -70,7 +74,9 @@ __all__ = [
     "objectives",
     "orthogonality",
     "regime",
+    "sweeps",
     "theory",
+    "tracking",
     "training",
 ]
 

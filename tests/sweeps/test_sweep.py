@@ -9,7 +9,7 @@ import torch
 import vaescope as vs
 from vaescope.cli import dispatch
 from vaescope.errors import InputError, RunError
-from vaescope.executors import Outcome
+from vaescope.executors import Outcome, run_here
 from vaescope.runs.files import read_rows
 from vaescope.runs.lock import locked
 from vaescope.sweeps import Sweep, read_sweep, status, sweep
@@ -119,15 +119,8 @@ def test_the_command(data, tmp_path, capsys):
 def test_a_stack_that_fails_stops_nobody_else(data, tmp_path):
     what = small(data, latent_dim=[2], network=["mlp", "conv"])
 
-    def each(tasks):
-        for task in tasks:
-            try:
-                yield Outcome(task.name, task.work(task.argument, task.out, Silent()))
-            except InputError as error:
-                yield Outcome(task.name, error=error)
-
     with pytest.raises(RunError, match=r"1 of 2 stacks did not finish.*needs images"):
-        sweep(what, tmp_path / "out", run=each)
+        sweep(what, tmp_path / "out")
     assert len(read_rows(tmp_path / "out" / "results.parquet")) == 1
     assert sorted(line["state"] for line in status(tmp_path / "out")) == ["finished", "waiting"]
 
@@ -183,5 +176,6 @@ def test_numbers_of_torch_do_not_depend_on_the_executor(data, tmp_path):
     torch.set_num_threads(1)
     what = small(data, latent_dim=[2], seed=[0, 1])
     first = sweep(what, tmp_path / "here", run=here)
-    second = sweep(what, tmp_path / "there")
+    second = sweep(what, tmp_path / "there", run=lambda tasks: run_here(tasks, jobs=2))
+    assert sweep(what, tmp_path / "inside") == first
     assert first == second

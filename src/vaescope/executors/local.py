@@ -18,6 +18,7 @@ from typing import Any
 
 from vaescope.errors import InputError, RunError
 from vaescope.executors.tasks import Lines, Outcome, Relay, Said, Task, explained
+from vaescope.training import Live
 
 ATTEMPTS = 3  # at a task whose process was killed
 
@@ -58,6 +59,16 @@ def run_here(tasks: Sequence[Task], *, jobs: int) -> Iterator[Outcome]:
 
 
 AGAIN = Outcome("")
+
+
+def run_inside(tasks: Sequence[Task]) -> Iterator[Outcome]:
+    """One after another in this very process, with all of its cores: for scripts, and where nothing else is wanted."""
+    for task in tasks:
+        try:
+            with Live(task.name) as monitor:
+                yield Outcome(task.name, task.work(task.argument, task.out, monitor))
+        except Exception as error:
+            yield Outcome(task.name, error=explained(error))
 
 
 @dataclass

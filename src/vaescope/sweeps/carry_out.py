@@ -11,7 +11,7 @@ import torch
 
 from vaescope.distributions import PRIORS, Prior
 from vaescope.errors import InputError, RunError
-from vaescope.executors import Outcome, Task, run_here
+from vaescope.executors import Outcome, Task, run_inside
 from vaescope.experiments import jobs
 from vaescope.fitting import Plan, planned
 from vaescope.runs.files import Row, read_json, write_json
@@ -38,15 +38,15 @@ def sweep(
 ) -> list[Row]:
     """Train every cell that is not in the folder yet; a row per member, with the settings that it differs in.
 
-    `run` carries tasks out: by default one after another in a process of their own (`vs.executors.run_here`), or as an
-    executor does. `memory` (bytes) is what one stack may take; it is written down, so that a resumed sweep has the
-    same stacks.
+    `run` carries tasks out: by default one after another in this process; `vs.executors.run_here` in processes of their
+    own, a few at a time (for scripts with an `if __name__ == "__main__":`). `memory` (bytes) is what one stack may
+    take; it is written down, so that a resumed sweep has the same stacks.
     """
     folder = Path(out)
     with locked(folder):
         limit = _tied(folder, what, memory)
         tasks = [_task(stack, folder, device, checkpoint_seconds, limit) for stack in what.stacks]
-        execute = run or (lambda tasks: run_here(tasks, jobs=1))
+        execute = run or run_inside
         failed = [f"{found.name} ({found.error})" for found in execute(tasks) if found.error is not None]
         rows = write_results(what, folder)
     if failed:
