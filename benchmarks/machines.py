@@ -10,22 +10,23 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # every node on 127.0.0.1
 
 import numpy as np
 import ray
-import torch
 from ray.cluster_utils import Cluster
 
-from vaescope.executors import Outcome
+from vaescope.executors import Task
 from vaescope.executors.ray import run_on_ray
 from vaescope.sweeps import Sweep, sweep
-from vaescope.training import Silent
+from vaescope.training import Monitor
 
 NODES = (1, 2, 4)
 STACKS = 8
 MANY = 100
+EMPTY = 40
 
 
 def the_sweep(folder: Path) -> Sweep:
@@ -34,16 +35,8 @@ def the_sweep(folder: Path) -> Sweep:
     return Sweep(common, {"latent_dim": list(range(2, 2 + STACKS))})
 
 
-def alone(what: Sweep, folder: Path) -> float:
-    """Seconds of a stack, one after another in this process, one thread."""
-    torch.set_num_threads(1)
-    begin = time.perf_counter()
-    sweep(what, folder, run=lambda ts: [Outcome(t.name, t.work(t.argument, t.out, Silent())) for t in ts])
-    return (time.perf_counter() - begin) / len(what.stacks)
-
-
-def on_nodes(what: Sweep, folder: Path, nodes: int) -> float:
-    """Seconds of the whole sweep; workers are warm."""
+def on_nodes(what: Sweep, folder: Path, nodes: int) -> tuple[float, float]:
+    """Seconds of the whole sweep, and of a task that does nothing; workers are warm."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(nodes):
         cluster.add_node(num_cpus=1)
@@ -52,10 +45,18 @@ def on_nodes(what: Sweep, folder: Path, nodes: int) -> float:
         ray.get([ray.remote(_warm).remote(k) for k in range(2 * nodes)])
         begin = time.perf_counter()
         sweep(what, folder, run=run_on_ray)
-        return time.perf_counter() - begin
+        spent = time.perf_counter() - begin
+        begin = time.perf_counter()
+        empty = [Task(str(k), _nothing, k, folder) for k in range(EMPTY)]
+        assert len(list(run_on_ray(empty))) == EMPTY
+        return spent, nodes * (time.perf_counter() - begin) / EMPTY
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def _nothing(argument: Any, out: Path, monitor: Monitor) -> None:
+    """A task without work."""
 
 
 def _warm(k: int) -> int:
@@ -68,16 +69,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         what = the_sweep(folder)
-        stack = alone(what, folder / "alone")
         members = what.members
-        print(f"{members} members in {len(what.stacks)} stacks; {stack:.2f} s per stack alone on one core")
-        overhead = 0.0
+        print(f"{members} members in {len(what.stacks)} stacks")
+        stack = overhead = 0.0
         for nodes in NODES:
-            spent = on_nodes(what, folder / f"nodes{nodes}", nodes)
+            spent, idle = on_nodes(what, folder / f"nodes{nodes}", nodes)
             print(f"{nodes} nodes: {spent:.1f} s, {3600 * members / spent:.0f} members per hour")
             if nodes == 1:
-                overhead = max(0.0, spent / len(what.stacks) - stack)
-        print(f"a task costs {overhead:.2f} s beside its stack")
+                overhead, stack = idle, spent / len(what.stacks) - idle
+        print(f"a stack takes {stack:.2f} s on one core, a task {overhead:.3f} s beside it")
         for stacks in (MANY, 10 * MANY):
             rounds = -(-stacks // MANY)
             model = rounds * (stack + overhead)

@@ -58,6 +58,15 @@ def test_one_table_with_a_row_per_member_as_fit_gives_them(data, tmp_path):
     assert again == rows
 
 
+def test_large_stacks_are_cut_for_more_processes(data, tmp_path):
+    common = {"data": str(data), "epochs": 2, "compile": "never", "latent_dim": 2}
+    what = Sweep(common, {"seed": [0, 1, 2, 3, 4]}, most=2)
+    assert [len(stack.members) for stack in what.stacks] == [2, 2, 1]
+    assert len({stack.name for stack in what.stacks}) == 3
+    rows = sweep(what, tmp_path / "out", run=here)
+    assert [row["seed"] for row in rows] == [0, 1, 2, 3, 4]
+
+
 def test_settings_of_every_kind(data):
     np.save(data.parent / "u.npy", np.arange(120) % 3)
     settings = {
@@ -158,6 +167,8 @@ def test_a_folder_belongs_to_one_sweep_and_one_process(data, tmp_path):
         ("experiment: rotation\nsweep: {seeds: [a]}\n", "seeds of rotation must be like"),
         ("experiment: rotation\nfit: {}\nsettings: {}\n", "either fit: or experiment:"),
         ("fit: {data: x, latent_dim: 2}\nsettings: {}\n", "belongs to experiment:"),
+        ("fit: {data: x, latent_dim: 2}\nmost: 0\n", "most is the number of members"),
+        ("fit: {data: x, latent_dim: 2}\nmost: many\n", "most must be a whole number"),
         ("a: &a [1, 1]\nfit: {data: *a}\n", "aliases"),
         ("fit: !!python/object/apply:os.system ['true']\n", "is not YAML that can be read"),
         ("fit: {data: x, latent_dim: 2}\nsweep: {seed: [1, 2], beta: [" + "1, " * 60000 + "1]}\n", "combinations"),

@@ -39,7 +39,7 @@ MODEL = (
     "likelihood",
 )
 KNOWN = (*DATA, *MODEL, *TRAINING)
-TOP = ("fit", "experiment", "profile", "settings", "sweep", "out")
+TOP = ("fit", "experiment", "profile", "settings", "sweep", "most", "out")
 LARGEST_FILE = 2**20
 MOST_CELLS = 100_000
 
@@ -51,12 +51,14 @@ class Stack:
     settings: Mapping[str, Any]
     members: tuple[Mapping[str, Any], ...] = ()
     """Of a fit: precision, beta and seed of every member."""
+    part: int = 0
+    """Which part of the members with these settings, where they are too many for one stack."""
 
     @property
     def name(self) -> str:
-        """A name for its folder that depends on its settings alone."""
+        """A name for its folder that depends on its settings alone, and on its part."""
         about = json.dumps(self.settings, sort_keys=True, default=list)
-        return "stack-" + hashlib.sha256(about.encode()).hexdigest()[:12]
+        return "stack-" + hashlib.sha256(about.encode()).hexdigest()[:12] + (f"-{self.part}" if self.part else "")
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,14 @@ class Sweep:
     experiment: str | None = None
     profile: str = "quick"
     out: Path | None = None
+    most: int | None = None
+    """Members of a stack, at most: more become several stacks, for several processes."""
     stacks: list[Stack] = field(init=False)
 
     def __post_init__(self) -> None:
         _check_grid(self.common, self.grid)
+        if self.most is not None and (_whole("most", self.most) < 1 or self.experiment is not None):
+            raise InputError(f"most is the number of members of a stack of fit, at least 1, got {self.most}.")
         if self.experiment is None:
             _check_names("fit", {**self.common, **self.grid}, KNOWN)
             if "data" not in {**self.common, **self.grid} or "latent_dim" not in {**self.common, **self.grid}:
@@ -93,7 +99,7 @@ class Sweep:
             "profile": self.profile,
             "common": dict(self.common),
             "grid": dict(self.grid),
-        }
+        } | ({} if self.most is None else {"most": self.most})
         plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
         return plain
 
@@ -130,6 +136,7 @@ def read_sweep(file: str | Path) -> Sweep:
         experiment=found.get("experiment"),
         profile=found.get("profile", "quick"),
         out=Path(found["out"]) if found.get("out") else None,
+        most=_whole("most", found["most"]) if "most" in found else None,
     )
 
 
@@ -192,7 +199,11 @@ def _stacks(sweep: Sweep) -> list[Stack]:
         key = json.dumps(shared, sort_keys=True, default=str)
         known = groups.setdefault(key, (shared, []))[1]
         known += [member for member in members if member not in known]
-    return [Stack(shared, tuple(members)) for shared, members in groups.values()]
+    found = []
+    for shared, members in groups.values():
+        size = sweep.most or len(members)
+        found += [Stack(shared, tuple(members[k : k + size]), k // size) for k in range(0, len(members), size)]
+    return found
 
 
 def _parted(settings: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
