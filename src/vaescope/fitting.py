@@ -67,8 +67,9 @@ class Plan:
         *,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         most: int | None = None,
+        load: bool = True,
     ) -> Fit:
-        """Train, in stacks of so many members at most, what is not in the folder yet."""
+        """Train, in stacks of so many members at most, what is not in the folder yet; then load all, where wanted."""
         vae, specs, settings = self.vae, self.specs, self.settings
         order = torch.randperm(len(self.data), generator=randomness.generator(0, "split"))
         parts = split(self.data.x[order], fractions=(0.8, 0.2))
@@ -87,7 +88,7 @@ class Plan:
                 keep_members(run, group, members)
             if left := run.unfinished(cells):
                 run.add([cell | run.load_weights(cell)[1] for cell in left], left)
-            return Fit([_kept(run, vae, spec) for spec in specs], run.path)
+            return Fit(_kept(run, vae, specs) if load else [], run.path)
 
 
 def fit(
@@ -268,13 +269,20 @@ def _cell(spec: MemberSpec) -> Cell:
     return {"precision": spec.precision, "beta": spec.beta, "seed": spec.seed}
 
 
-def _kept(run: RunFolder, vae: VAE, spec: MemberSpec) -> Member:
-    cell = _cell(spec)
-    params, summary = run.load_weights(cell)
-    rows = run.rows([cell], "history")
-    names = [name for name in (rows[0] if rows else {}) if name not in (*cell, "epoch")]
-    history = {name: [row[name] for row in rows] for name in names}
-    return replace(Member.from_summary(vae, params, summary, seed=spec.seed, beta=spec.beta), history=history)
+def _kept(run: RunFolder, vae: VAE, specs: Sequence[MemberSpec]) -> list[Member]:
+    cells = [_cell(spec) for spec in specs]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in run.rows(cells, "history"):
+        rows.setdefault(cell_key({name: row[name] for name in cells[0]}), []).append(row)
+    members = []
+    for spec, cell in zip(specs, cells, strict=True):
+        params, summary = run.load_weights(cell)
+        own = rows.get(cell_key(cell), [])
+        names = [name for name in (own[0] if own else {}) if name not in (*cell, "epoch")]
+        history = {name: [row[name] for row in own] for name in names}
+        member = Member.from_summary(vae, params, summary, seed=spec.seed, beta=spec.beta)
+        members.append(replace(member, history=history))
+    return members
 
 
 def _precisions(precision: float | str | Sequence[float]) -> tuple[str, list[float]]:

@@ -95,6 +95,26 @@ def test_a_node_that_is_killed_costs_its_unfinished_stack_alone(cluster, what, l
     assert (rows, bits(tmp_path / "ray")) == local
 
 
+def test_what_is_there_is_neither_trained_again_nor_lost(cluster, what, local, tmp_path):
+    """Files come back, and go along the next time."""
+    out = tmp_path / "ray"
+
+    def run(tasks):
+        return on_ray.run_on_ray(tasks, returned=True)
+
+    assert sweep(what, out, run=run) == local[0]
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
+    dropped = sorted(out.rglob("weights"))[0]
+    for file in dropped.glob("*"):
+        file.unlink()
+    (dropped.parent / "results.parquet").unlink()
+    begin = time.monotonic()
+    assert sweep(what, out, run=run) == local[0]
+    assert bits(out) == local[1]
+    assert time.monotonic() > begin
+    assert set(before) == set(out.rglob("*.safetensors"))
+
+
 def complain(argument, out, monitor):
     monitor.say("about to fail")
     raise InputError("three was expected, got two.")

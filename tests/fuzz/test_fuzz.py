@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +138,26 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
         load(tmp_path / "x.npz")
     with pytest.raises(InputError, match="ends too early"):
         load(tmp_path / "x.npz", rows=5)
+
+
+def test_sixteen_bits_of_grey_stay_sixteen_bits(tmp_path):
+    from PIL import Image
+
+    levels = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    Image.fromarray(levels).save(tmp_path / "a.png")
+    found = load(tmp_path).x
+    assert len(found.unique()) == 256
+    assert float(found.max()) == pytest.approx(1)
+
+
+def test_rows_that_a_file_only_claims_are_not_invented(tmp_path, monkeypatch):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from vaescope.data.files.others import open_parquet
+
+    pq.write_table(pa.table({"a": np.arange(10.0), "b": np.arange(10.0)}), tmp_path / "x.parquet")
+    source = open_parquet(tmp_path / "x.parquet")
+    claims = replace(source, shape=(15, 2))
+    with pytest.raises(InputError, match="ends too early: it has 10 rows, and says 15"):
+        claims.rows(np.arange(12))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import vaescope as vs
-from vaescope.errors import RunError
-from vaescope.runs import RunFolder
+from vaescope.errors import InputError, RunError
+from vaescope.runs import RunFolder, lock
 from vaescope.runs.files import read_rows
 from vaescope.runs.lock import is_locked, locked
 from vaescope.training import Silent, TrainSettings
@@ -47,6 +47,31 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
     with RunFolder.held(tmp_path, {"experiment": "toy", "settings": {}}):
         pass
     assert list(tmp_path.rglob("*.unfinished")) == []
+
+
+def test_the_files_of_a_run_inside_are_left_alone(tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / ".x.unfinished").write_bytes(b"being written")
+    with RunFolder.held(tmp_path, {"experiment": "toy", "settings": {}}):
+        pass
+    assert (inner / ".x.unfinished").exists()
+
+
+def test_storage_without_locks_says_so(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(lock.fcntl, "flock", none)
+    with pytest.raises(RunError, match="cannot be locked: function not implemented"), locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused(tmp_path, seconds):
+    held = RunFolder.held(tmp_path, {"experiment": "toy", "settings": {}}, checkpoint_seconds=seconds)
+    with pytest.raises(InputError, match="must be some seconds"), held:
+        pass
 
 
 FILL = """

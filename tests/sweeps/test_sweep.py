@@ -1,6 +1,8 @@
 """Sweeps: cells become stacks, stacks become one table; files that are wrong are explained."""
 
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -126,12 +128,74 @@ def test_the_command(data, tmp_path, capsys):
 
 
 def test_a_stack_that_fails_stops_nobody_else(data, tmp_path):
-    what = small(data, latent_dim=[2], network=["mlp", "conv"])
+    what = small(data)
 
-    with pytest.raises(RunError, match=r"1 of 2 stacks did not finish.*needs images"):
-        sweep(what, tmp_path / "out")
+    def one_fails(tasks):
+        for place, outcome in enumerate(here(tasks[:1])):
+            yield outcome._replace(name=tasks[place].name)
+        yield Outcome(tasks[1].name, error=RunError("no space left on device."))
+
+    with pytest.raises(RunError, match=r"1 of 2 stacks did not finish.*no space left"):
+        sweep(what, tmp_path / "out", run=one_fails)
     assert len(read_rows(tmp_path / "out" / "results.parquet")) == 1
     assert sorted(line["state"] for line in status(tmp_path / "out")) == ["finished", "waiting"]
+
+
+def test_kinds_of_values_may_differ(data, tmp_path):
+    rows = sweep(small(data, latent_dim=[2], precision=["optimal", "learned", 1.0]), tmp_path / "a", run=here)
+    assert [row["precision"] for row in rows] == ["optimal", "learned", "1.0"]
+    rows = sweep(small(data, latent_dim=[2], hidden=[16, [16, 16]]), tmp_path / "b", run=here)
+    assert [row["hidden"] for row in rows] == ["16", "[16, 16]"]
+
+
+def test_mistakes_are_told_before_anything_is_trained(data, tmp_path):
+    for change in ({"latent_dim": [2, -1]}, {"latent_dim": [2], "learning_rate": [1e-3, "fast"]}):
+        with pytest.raises((InputError, TypeError)):
+            sweep(small(data, **change), tmp_path / "out", run=here)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="no setting 'device'"):
+        small(data, latent_dim=[2], device=["cpu"])
+    with pytest.raises(InputError, match="seed and seeds are both given"):
+        Sweep({"data": str(data), "latent_dim": 2, "seeds": 2}, {"seed": [0]})
+
+
+def test_a_number_with_an_exponent_is_a_number(tmp_path):
+    (tmp_path / "s.yaml").write_text("fit: {data: x, latent_dim: 2, learning_rate: 1e-3}\n")
+    assert read_sweep(tmp_path / "s.yaml").common["learning_rate"] == 1e-3
+
+
+def test_the_same_cell_twice_is_one(data):
+    what = Sweep({"seeds": 1}, {"epochs": [2, 2]}, experiment="beta-precision")
+    assert len(what.stacks) == 1
+    assert small(data, latent_dim=[2], learning_rate=[1, 1.0]).members == 1
+
+
+def test_looking_does_not_disturb(data, tmp_path):
+    """`status` takes the lock for a moment; who begins just then waits for it."""
+    sweep(small(data), tmp_path / "out", run=here)
+    end = time.monotonic() + 1.0
+
+    def look():
+        while time.monotonic() < end:
+            status(tmp_path / "out")
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    while time.monotonic() < end:
+        for stack in small(data).stacks:
+            with locked(tmp_path / "out" / "stacks" / stack.name):
+                pass
+    looking.join()
+
+
+def test_runs_and_sweeps_do_not_share_a_folder(data, tmp_path):
+    settings = TrainSettings(epochs=1, compile="never")
+    vs.fit(np.load(data), latent_dim=2, settings=settings, monitor=Silent(), out=tmp_path / "run")
+    with pytest.raises(RunError, match="holds a run"):
+        sweep(small(data), tmp_path / "run", run=here)
+    sweep(small(data), tmp_path / "sweep", run=here)
+    with pytest.raises(RunError, match="holds a sweep"):
+        vs.fit(np.load(data), latent_dim=2, settings=settings, monitor=Silent(), out=tmp_path / "sweep")
 
 
 def test_a_folder_belongs_to_one_sweep_and_one_process(data, tmp_path):

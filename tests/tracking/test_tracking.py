@@ -117,7 +117,8 @@ def test_tensorboard_reads_what_was_written(run, tmp_path, capsys):
     assert "2 members logged" in capsys.readouterr().out
     rows, epochs = read_rows(run / "results.parquet"), read_rows(run / "history.parquet")
     for row in rows:
-        events = EventAccumulator(str(place / "fit" / f"precision=5_beta=1_seed={row['seed']}"))
+        (own,) = place.glob(f"fit/run-*/precision=5_beta=1_seed={row['seed']}")
+        events = EventAccumulator(str(own))
         events.Reload()
         wanted = [(e["epoch"], e["elbo"]) for e in epochs if e["seed"] == row["seed"]]
         np.testing.assert_allclose([(s.step, s.value) for s in events.Scalars("elbo")], wanted, rtol=1e-5)
@@ -126,7 +127,51 @@ def test_tensorboard_reads_what_was_written(run, tmp_path, capsys):
     assert log(run, f"tensorboard:{place}") == 0
 
 
+def test_every_stack_of_a_sweep_is_logged(tmp_path, capsys):
+    pytest.importorskip("tensorboard")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(80, 4)).astype("float32"))
+    file = tmp_path / "s.yaml"
+    file.write_text(f"fit: {{data: {tmp_path / 'x.npy'}, epochs: 2, compile: never}}\nsweep: {{latent_dim: [2, 3]}}\n")
+    to = f"tensorboard:{tmp_path / 'events'}"
+    assert dispatch(["sweep", str(file), "--out", str(tmp_path / "out"), "--track", to]) == 0
+    assert len(list((tmp_path / "events").rglob("finished.txt"))) == 2
+    assert dispatch(["track", str(tmp_path / "out"), "--to", to]) == 0
+    assert "0 members logged" in capsys.readouterr().out
+
+
+def test_an_interrupted_log_is_completed_and_not_doubled(run, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    from vaescope.tracking import mlflow as ours
+
+    to = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.chdir(tmp_path)
+    whole = ours._log
+    monkeypatch.setattr(ours, "_log", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        log(run, to)
+    monkeypatch.setattr(ours, "_log", whole)
+    assert log(run, to) == 2
+    client = mlflow.MlflowClient(to)
+    experiment = client.get_experiment_by_name("vaescope/fit")
+    found = client.search_runs([experiment.experiment_id])
+    assert sorted(one.info.status for one in found) == ["FINISHED"] * 3
+    (parent,) = {one.data.tags["mlflow.parentRunId"] for one in found if one.data.tags["vaescope.member"]}
+    assert parent in {one.info.run_id for one in found}
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [("tensorboard:", "needs a folder behind it"), ("nonsense://x", "--track takes tensorboard:FOLDER")],
+)
+def test_a_wrong_target_is_told_before_anything_is_trained(tmp_path, to, message):
+    np.save(tmp_path / "x.npy", np.zeros((30, 3)))
+    with pytest.raises(InputError, match=message):
+        dispatch(["train", str(tmp_path / "x.npy"), "--latent-dim", "1", "--out", str(tmp_path / "o"), "--track", to])
+    assert not (tmp_path / "o").exists()
+
+
 def test_what_is_no_run_is_refused(tmp_path):
+    pytest.importorskip("tensorboard")
     with pytest.raises(InputError, match="is not a run folder"):
         log(tmp_path, "tensorboard:x")
     (tmp_path / "config.json").write_text("[]")

@@ -12,7 +12,7 @@ from rich.console import Console
 from vaescope.cli.executing import Executing
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import table
-from vaescope.cli.tracking import track
+from vaescope.cli.tracking import check_track, track
 from vaescope.errors import InputError, RunError
 from vaescope.experiments.catalogue import CATALOGUE, Entry, check_profile, find
 
@@ -49,12 +49,13 @@ class Reproduce:
         if self.list:
             _print_list()
             return 0
-        entries = list(CATALOGUE) if self.all else [find(name) for name in self.names]
+        entries = list(CATALOGUE) if self.all else [find(name) for name in dict.fromkeys(self.names)]
         if not entries:
             raise InputError("nothing to reproduce: name experiments, or use --all; --list shows them.")
         if self.seeds is not None and self.seeds < 1:
             raise InputError(f"--seeds must be at least 1, got {self.seeds}.")
         self.on.check()
+        check_track(self.track)
         out = self.out or Path("runs") / self.profile
         console = new_console()
 
@@ -63,8 +64,10 @@ class Reproduce:
 
         index = write_index(out, self.profile)
         if self.on.executor != "local" or (self.on.jobs > 1 and len(entries) > 1):
-            _reproduce_side_by_side(self, entries, out, console)
-            track(self.track, [out / entry.name for entry in entries])
+            try:
+                _reproduce_side_by_side(self, entries, out, console)
+            finally:
+                track(self.track, [out / entry.name for entry in entries])
             entries = []
         for entry in entries:
             with Live(entry.name) as monitor:

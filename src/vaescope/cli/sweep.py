@@ -10,7 +10,7 @@ import tyro
 from vaescope.cli.executing import Executing
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import rows_table
-from vaescope.cli.tracking import track
+from vaescope.cli.tracking import check_track, track
 from vaescope.errors import InputError
 
 SHOWN = 40  # rows on the terminal
@@ -39,23 +39,31 @@ class SweepCommand:
 
     def run(self) -> int:
         from vaescope.sweeps import read_sweep, sweep
+        from vaescope.sweeps.carry_out import check_plans
+        from vaescope.sweeps.memory import free_bytes
 
         self.on.check()
+        check_track(self.track)
         what = read_sweep(self.file)
         out = self.out or what.out
         if out is None:
             raise InputError(f"say where results go: --out, or out: in {self.file}.")
         console = new_console()
         if self.dry_run:
+            check_plans(what)
             shown = [
                 {"stack": s.name, "members": len(s.members) or 1, "settings": _words(s.settings)} for s in what.stacks
             ]
             console.print(rows_table(shown[:SHOWN]))
             console.print(f"{what.members} members in {len(what.stacks)} stacks.")
             return 0
-        rows = sweep(what, out, run=self.on.run, device=self.device, checkpoint_seconds=self.checkpoint)
-        inner = what.experiment or "."
-        track(self.track, [out / "stacks" / stack.name / inner for stack in what.stacks])
+        memory = free_bytes() // (self.on.jobs if self.on.executor == "local" else 1)
+        try:
+            rows = sweep(
+                what, out, run=self.on.run, device=self.device, checkpoint_seconds=self.checkpoint, memory=memory
+            )
+        finally:
+            track(self.track, [out])
         names = list(dict.fromkeys(["stack", *what.grid, "seed", "status", "elbo"]))
         console.print(rows_table([{n: row.get(n) for n in names if any(n in r for r in rows)} for row in rows[:SHOWN]]))
         if len(rows) > SHOWN:

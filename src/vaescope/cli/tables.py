@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -25,5 +26,11 @@ def rows_table(rows: Sequence[dict[str, Any]]) -> Table:
     """A row per dictionary, numbers in three digits."""
     made = table(*(rows[0] if rows else ()))
     for row in rows:
-        made.add_row(*(f"{v:.3g}" if isinstance(v, float) else "–" if v is None else str(v) for v in row.values()))
+        made.add_row(*(_shown(value) for value in row.values()))
     return made
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return "–" if value is None else escape(str(value))

@@ -13,4 +13,13 @@ def track(to: str | None, folders: Sequence[Path]) -> None:
     from vaescope.tracking import log
 
     for folder in folders:
-        log(folder, to)
+        if (folder / "config.json").exists() or (folder / "sweep.json").exists():
+            log(folder, to)
+
+
+def check_track(to: str | None) -> None:
+    """Before anything is trained."""
+    if to is not None:
+        from vaescope.tracking.log import check_target
+
+        check_target(to)

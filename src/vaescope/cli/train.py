@@ -11,7 +11,7 @@ from rich.table import Table
 
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import table
-from vaescope.cli.tracking import track
+from vaescope.cli.tracking import check_track, track
 from vaescope.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Train:
     def run(self) -> int:
         if self.seeds < 1:
             raise InputError(f"--seeds must be at least 1, got {self.seeds}.")
+        check_track(self.track)
         from vaescope.data.auxiliary import auxiliary_of
         from vaescope.data.catalogue import open_data
         from vaescope.fitting import fit

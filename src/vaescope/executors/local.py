@@ -82,7 +82,7 @@ class _Worker:
     def start(cls, task: Task, attempt: int, threads: int) -> _Worker:
         context = multiprocessing.get_context("spawn")
         heard, tell = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(task, threads, tell), daemon=False)
+        process = context.Process(target=_work, args=(task, threads, tell, os.getpid()), daemon=False)
         process.start()
         tell.close()
         return cls(task, attempt, process, heard)
@@ -107,18 +107,25 @@ class _Worker:
         return None
 
 
-def _work(task: Task, threads: int, tell: Any) -> None:
+def _work(task: Task, threads: int, tell: Any, parent: int) -> None:
     """In a worker."""
+    threading.Thread(target=_stop_with, args=(parent,), daemon=True).start()
     import torch
 
     torch.set_num_threads(threads)
-    threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
     try:
-        tell.send((task.name, task.work(task.argument, task.out, Relay(task.name, tell.send)), None))
-    except KeyboardInterrupt:
+        tell.send(_done(task, tell))
+    except (KeyboardInterrupt, BrokenPipeError):  # who would be told is gone
         os._exit(130)
+
+
+def _done(task: Task, tell: Any) -> tuple[str, Any, Exception | None]:
+    try:
+        return task.name, task.work(task.argument, task.out, Relay(task.name, tell.send)), None
+    except BrokenPipeError:
+        raise
     except Exception as error:
-        tell.send((task.name, None, explained(error)))
+        return task.name, None, explained(error)
 
 
 def _stop_with(parent: int) -> None:

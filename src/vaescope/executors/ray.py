@@ -9,14 +9,18 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from vaescope.errors import InputError, RunError
 from vaescope.executors.tasks import Lines, Outcome, Relay, Said, Task, explained
+from vaescope.runs import lock
 from vaescope.runs.files import write_bytes
+from vaescope.runs.lock import locked
 
 ATTEMPTS = 5  # of a task whose node or process was lost
+LOST = 60.0  # seconds for which a worker waits for a folder that is in use
 LOOK = 0.3  # seconds between two looks at what workers say
 LEFT_BEHIND = (".lock",)
 
@@ -31,8 +35,11 @@ def run_on_ray(
     )
     told = ray.remote(num_cpus=0, scheduling_strategy=here)(_Ear).remote()  # on this node: others may die
     remote = ray.remote(num_cpus=cpus, max_retries=ATTEMPTS - 1, retry_exceptions=False)(_work)
-    pending = {remote.remote(task, cpus, told, returned): task for task in tasks}
-    with Lines() as lines:
+    with Lines() as lines, ExitStack() as held:
+        for task in tasks if returned else ():
+            held.enter_context(locked(task.out / task.keeps))
+        files = [_files(task.out, task.keeps) if returned else None for task in tasks]
+        pending = {remote.remote(task, cpus, told, own): task for task, own in zip(tasks, files, strict=True)}
         try:
             while pending:
                 done, _ = ray.wait(list(pending), timeout=LOOK)
@@ -73,9 +80,17 @@ def _outcome(ray: Any, reference: Any, task: Task) -> Outcome:
         return Outcome(task.name, error=RunError(f"lost {ATTEMPTS} times ({type(failure).__name__})."))
     if error is not None:
         return Outcome(task.name, error=error)
-    for place, content in files.items():
-        write_bytes(task.out / place, content)
+    for place in sorted(files, key=lambda name: (name.endswith("results.parquet"), name)):  # rows after their weights
+        write_bytes(task.out / place, files[place])
+    for gone in _files(task.out, task.keeps).keys() - files.keys() if files else ():
+        (task.out / gone).unlink(missing_ok=True)  # a state that is needed no more
     return Outcome(task.name, value)
+
+
+def _files(out: Path, keeps: str) -> dict[str, bytes]:
+    """All files of a task's own folder."""
+    found = [p for p in (out / keeps).rglob("*") if p.is_file() and p.name not in LEFT_BEHIND]
+    return {str(p.relative_to(out)): p.read_bytes() for p in found}
 
 
 class _Ear:
@@ -92,18 +107,25 @@ class _Ear:
         return said
 
 
-def _work(task: Task, cpus: int, told: Any, returned: bool) -> tuple[Any, dict[str, bytes], Exception | None]:
-    """In a worker; an error of ours is no failure of Ray's, and is not tried again."""
+def _work(
+    task: Task, cpus: int, told: Any, files: dict[str, bytes] | None
+) -> tuple[Any, dict[str, bytes], Exception | None]:
+    """In a worker; an error of ours is no failure of Ray's, and is not tried again.
+
+    With files it works in a folder of its own that begins with them; without, in the task's.
+    """
     import torch
 
     torch.set_num_threads(cpus)
+    lock.PATIENCE = LOST  # a node that was lost may hold a lock on shared storage for a while
     monitor = Relay(task.name, told.tell.remote)
     try:
-        if not returned:
+        if files is None:
             return task.work(task.argument, task.out, monitor), {}, None
         with tempfile.TemporaryDirectory() as folder:
+            for place, content in files.items():
+                write_bytes(Path(folder) / place, content)
             value = task.work(task.argument, Path(folder), monitor)
-            files = [p for p in Path(folder).rglob("*") if p.is_file() and p.name not in LEFT_BEHIND]
-            return value, {str(p.relative_to(folder)): p.read_bytes() for p in files}, None
+            return value, _files(Path(folder), task.keeps), None
     except (InputError, RunError) as error:
         return None, {}, error

@@ -23,6 +23,8 @@ class Task:
     work: Callable[[Any, Path, Monitor], Any]
     argument: Any
     out: Path
+    keeps: str = ""
+    """The folder in `out` that is the task's own."""
 
 
 class Outcome(NamedTuple):

@@ -27,7 +27,7 @@ class Job:
 
 def tasks(entries: Sequence[Entry], out: Path, job: Mapping[str, Any]) -> list[Task]:
     """A task per experiment, all into one folder."""
-    return [Task(entry.name, work, Job(entry.name, **job), out) for entry in entries]
+    return [Task(entry.name, work, Job(entry.name, **job), out, keeps=entry.name) for entry in entries]
 
 
 def work(job: Job, out: Path, monitor: Monitor) -> list[dict[str, Any]]:

@@ -51,9 +51,10 @@ def _flush_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Files that a killed process was writing; for who holds the folder's lock."""
-    for file in folder.rglob(f".*{UNFINISHED}"):
-        file.unlink(missing_ok=True)
+    """Files that a killed process was writing, in a run's own folders; for who holds their lock."""
+    for place in (folder, folder / "weights", folder / "figures"):
+        for file in place.glob(f".*{UNFINISHED}"):
+            file.unlink(missing_ok=True)
 
 
 def cannot_write(path: Path, error: OSError) -> RunError:
@@ -70,9 +71,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"cannot read {path}: {error}; remove the folder to start anew.") from None
+        raise RunError(f"cannot read {path}: {_line(error)}; remove the folder to start anew.") from None
 
 
 @contextlib.contextmanager
@@ -103,7 +104,12 @@ def read_rows(path: Path) -> list[Row]:
     try:
         return pq.read_table(path, memory_map=False).to_pylist()
     except (OSError, pa.ArrowException, ValueError, TypeError, MemoryError, OverflowError) as error:
-        raise RunError(f"cannot read {path}: {error}; remove it to measure anew.") from None
+        raise RunError(f"cannot read {path}: {_line(error)}; remove it to measure anew.") from None
+
+
+def _line(error: BaseException) -> str:
+    """What a library says, as one line."""
+    return " ".join(str(error).split())[:200]
 
 
 def _reason(error: OSError) -> str:

@@ -19,6 +19,7 @@ except ImportError:  # Windows: a file that is open for writing there cannot be 
     fcntl = None  # type: ignore[assignment]
 
 NAME = ".lock"
+PATIENCE = 1.0  # seconds for which a folder that is in use is waited for
 
 
 @contextlib.contextmanager
@@ -31,7 +32,7 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise cannot_write(file, error) from None
     try:
-        if not _taken(handle):
+        if not _taken_soon(handle, file):
             raise RunError(f"{folder} is in use by {_holder(file)}; wait for it, stop it, or choose another --out.")
         about = {"process": os.getpid(), "machine": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         with contextlib.suppress(OSError):  # a full disk does not keep the lock from holding
@@ -49,18 +50,31 @@ def is_locked(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        return not _taken(handle)
+        return not _taken(handle, folder / NAME)
     finally:
         os.close(handle)
 
 
-def _taken(handle: int) -> bool:
+def _taken_soon(handle: int, file: Path) -> bool:
+    """Somebody may only be looking (`is_locked`), or be about to leave."""
+    end = time.monotonic() + PATIENCE
+    while not _taken(handle, file):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _taken(handle: int, file: Path) -> bool:
     if fcntl is None:
         return True
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise RunError(f"{file} cannot be locked: {reason}; choose an --out on storage that knows locks.") from None
     return True
 
 

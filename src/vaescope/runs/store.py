@@ -7,6 +7,7 @@ A member's history is written before its weights, and its weights before its row
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from vaescope.errors import RunError
+from vaescope.errors import InputError, RunError
 from vaescope.runs.files import Row, as_run, read_json, read_rows, remove_leftovers, write_bytes, write_json, write_rows
 from vaescope.runs.lock import locked
 
@@ -46,6 +47,8 @@ class RunFolder:
         self, path: Path, config: Mapping[str, Any], *, checkpoint_seconds: float = CHECKPOINT_SECONDS
     ) -> None:
         """Open or begin a run; refuse a folder that was made with other settings (more seeds are fine)."""
+        if (path / "sweep.json").exists():
+            raise RunError(f"{path} holds a sweep; choose another --out.")
         self.path, self.config, self.checkpoint_seconds = path, config, checkpoint_seconds
         file = path / "config.json"
         known = read_json(file) if file.exists() else None
@@ -61,9 +64,12 @@ class RunFolder:
         cls, path: Path, config: Mapping[str, Any], *, checkpoint_seconds: float = CHECKPOINT_SECONDS
     ) -> Iterator[RunFolder]:
         """The folder for one process alone, without what a killed one was just writing."""
+        if not (math.isfinite(checkpoint_seconds) and checkpoint_seconds >= 0):
+            raise InputError(f"the time between two states must be some seconds, got {checkpoint_seconds}.")
         with locked(path):
+            run = cls(path, config, checkpoint_seconds=checkpoint_seconds)
             remove_leftovers(path)
-            yield cls(path, config, checkpoint_seconds=checkpoint_seconds)
+            yield run
 
     # the stack that is being trained ----------------------------------------------------------
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from vaescope.data.files import Dataset
 from vaescope.distributions import PRIORS, Prior
 from vaescope.errors import InputError, RunError
 from vaescope.executors import Outcome, Task, run_inside
 from vaescope.experiments import jobs
 from vaescope.fitting import Plan, planned
-from vaescope.runs.files import Row, read_json, write_json
+from vaescope.runs.files import Row, read_json, remove_leftovers, write_json
 from vaescope.runs.lock import locked
 from vaescope.runs.store import CHECKPOINT_SECONDS
 from vaescope.sweeps.memory import free_bytes, largest_stack
@@ -24,6 +25,7 @@ from vaescope.training import MemberSpec, Monitor, TrainSettings
 
 PLAN = "sweep.json"
 STACKS = "stacks"
+FILES = ("data", "auxiliary")
 Run = Callable[[Sequence[Task]], Iterable[Outcome]]
 
 
@@ -43,7 +45,9 @@ def sweep(
     take; it is written down, so that a resumed sweep has the same stacks.
     """
     folder = Path(out)
+    check_plans(what)
     with locked(folder):
+        remove_leftovers(folder)
         limit = _tied(folder, what, memory)
         tasks = [_task(stack, folder, device, checkpoint_seconds, limit) for stack in what.stacks]
         execute = run or run_inside
@@ -59,14 +63,29 @@ def _tied(folder: Path, what: Sweep, memory: int | None) -> int:
     file = folder / PLAN
     if file.exists():
         known = read_json(file)
-        if not isinstance(known, dict) or known.get("sweep") != what.as_data():
+        begun = any(folder.glob(f"{STACKS}/*"))
+        if begun and (not isinstance(known, dict) or known.get("sweep") != what.as_data()):
             raise RunError(f"{folder} holds another sweep; choose another --out or remove it.")
-        return int(known.get("memory") or 0) if isinstance(known.get("memory"), int) else free_bytes()
+        if begun:
+            return known["memory"] if isinstance(known.get("memory"), int) else free_bytes()
+    elif (folder / "config.json").exists():
+        raise RunError(f"{folder} holds a run; choose another --out.")
     limit = free_bytes() if memory is None else memory
-    if any(folder.glob(f"{STACKS}/*")):
+    if not file.exists() and any(folder.glob(f"{STACKS}/*")):
         raise RunError(f"{folder} has stacks but no {PLAN}; choose another --out or remove it.")
     write_json(file, {"sweep": what.as_data(), "memory": limit, "stacks": {s.name: _about(s) for s in what.stacks}})
     return limit
+
+
+def check_plans(what: Sweep) -> None:
+    """Every stack's settings, before anything is trained; data are opened once."""
+    if what.experiment is not None:
+        return
+    opened: dict[str, Dataset] = {}
+    for stack in what.stacks:
+        key = repr([stack.settings.get(name) for name in DATA])
+        opened[key] = opened.get(key) or _opened(stack.settings)
+        plan_of(stack.settings, stack.members, data=opened[key])
 
 
 def _about(stack: Stack) -> dict[str, Any]:
@@ -87,9 +106,8 @@ class FitWork:
 def _task(stack: Stack, folder: Path, device: str, checkpoint_seconds: float, memory: int) -> Task:
     own = folder.resolve() / STACKS / stack.name
     if "experiment" not in stack.settings:
-        return Task(
-            stack.name, fit_stack, FitWork(stack.settings, stack.members, device, checkpoint_seconds, memory), own
-        )
+        settings = {name: _resolved(value) if name in FILES else value for name, value in stack.settings.items()}
+        return Task(stack.name, fit_stack, FitWork(settings, stack.members, device, checkpoint_seconds, memory), own)
     changed = {k: v for k, v in stack.settings.items() if k not in ("experiment", "profile")}
     name, profile = stack.settings["experiment"], stack.settings["profile"]
     job = jobs.Job(name, profile, device=device, checkpoint_seconds=checkpoint_seconds, changed=changed)
@@ -100,15 +118,31 @@ def fit_stack(work: FitWork, out: Path, monitor: Monitor) -> int:
     """In a worker: train what is missing of a stack; how many members it has."""
     plan = plan_of(work.settings, work.members, work.device)
     most = largest_stack(plan, work.memory)
-    return len(plan.carried_out(monitor, out, checkpoint_seconds=work.checkpoint_seconds, most=most))
+    plan.carried_out(monitor, out, checkpoint_seconds=work.checkpoint_seconds, most=most, load=False)
+    return len(plan.specs)
 
 
-def plan_of(settings: Mapping[str, Any], members: Sequence[Mapping[str, Any]], device: str = "cpu") -> Plan:
-    """What `fit` would do with these settings, for these members."""
+def _resolved(value: Any) -> Any:
+    """A file by its whole name: workers may stand elsewhere."""
+    return str(Path(value).resolve()) if isinstance(value, str) and Path(value).exists() else value
+
+
+def _opened(settings: Mapping[str, Any]) -> Dataset:
     from vaescope.data.catalogue import open_data
 
     chosen: dict[str, Any] = {name: settings[name] for name in DATA if name in settings and name != "data"}
-    data = open_data(str(settings["data"]), **chosen)
+    return open_data(str(settings["data"]), **chosen)
+
+
+def plan_of(
+    settings: Mapping[str, Any],
+    members: Sequence[Mapping[str, Any]],
+    device: str = "cpu",
+    *,
+    data: Dataset | None = None,
+) -> Plan:
+    """What `fit` would do with these settings, for these members."""
+    data = _opened(settings) if data is None else data
     training = {name: settings[name] for name in TRAINING if name in settings} | {"device": device}
     rest = {name: value for name, value in settings.items() if name not in (*DATA, *TRAINING)}
     if "hidden" in rest:

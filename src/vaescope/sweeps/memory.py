@@ -29,9 +29,20 @@ def free_bytes() -> int:
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             lines = dict(line.split(":", 1) for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
+        return min(int(lines["MemAvailable"].split()[0]) * 1024, _allowed())
     except (OSError, KeyError, ValueError):
         return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2) if hasattr(os, "sysconf") else 2**31
+
+
+def _allowed() -> int:
+    """What a container or a batch system leaves to this process."""
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as most:
+            limit = int(most.read())
+        with open("/sys/fs/cgroup/memory.current", encoding="ascii") as now:
+            return max(0, limit - int(now.read()))
+    except (OSError, ValueError):
+        return 2**62
 
 
 def largest_stack(plan: Plan, memory: int) -> int:

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -18,7 +19,7 @@ from vaescope.experiments.catalogue import check_profile, find
 from vaescope.training import TrainSettings
 
 WITHIN = ("precision", "beta", "seed")  # settings in which members of one stack may differ
-TRAINING = tuple(f.name for f in fields(TrainSettings))
+TRAINING = tuple(f.name for f in fields(TrainSettings) if f.name != "device")
 DATA = ("data", "array", "factors", "rows")
 MODEL = (
     "model",
@@ -57,8 +58,17 @@ class Stack:
     @property
     def name(self) -> str:
         """A name for its folder that depends on its settings alone, and on its part."""
-        about = json.dumps(self.settings, sort_keys=True, default=list)
+        about = json.dumps(_normal(self.settings), sort_keys=True)
         return "stack-" + hashlib.sha256(about.encode()).hexdigest()[:12] + (f"-{self.part}" if self.part else "")
+
+
+def _normal(value: Any) -> Any:
+    """1 and 1.0 are the same setting."""
+    if isinstance(value, Mapping):
+        return {name: _normal(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_normal(one) for one in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else value
 
 
 @dataclass(frozen=True)
@@ -149,6 +159,11 @@ class _Plain(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+_Plain.add_implicit_resolver(  # 1e-3 is a text to YAML 1.1
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
 def _check_names(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     unknown = [name for name in given if name not in known]
     if unknown:
@@ -192,12 +207,12 @@ def _stacks(sweep: Sweep) -> list[Stack]:
         for values in itertools.product(*sweep.grid.values())
     ]
     if sweep.experiment is not None:
-        return [Stack({"experiment": sweep.experiment, "profile": sweep.profile} | one) for one in combinations]
+        about = {"experiment": sweep.experiment, "profile": sweep.profile}
+        return list({stack.name: stack for stack in (Stack(about | one) for one in combinations)}.values())
     groups: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
     for one in combinations:
         shared, members = _parted(one)
-        key = json.dumps(shared, sort_keys=True, default=str)
-        known = groups.setdefault(key, (shared, []))[1]
+        known = groups.setdefault(Stack(shared).name, (shared, []))[1]
         known += [member for member in members if member not in known]
     found = []
     for shared, members in groups.values():
@@ -209,6 +224,8 @@ def _stacks(sweep: Sweep) -> list[Stack]:
 def _parted(settings: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What a stack shares, and its members: precision (where it is a number), beta and seed."""
     rest = dict(settings)
+    if "seed" in rest and "seeds" in rest:
+        raise InputError("seed and seeds are both given: a list of them, or how many; leave one of both out.")
     seeds = [rest.pop("seed")] if "seed" in rest else list(range(_count(rest.pop("seeds", 1))))
     own: dict[str, Any] = {"beta": _number("beta", rest.pop("beta", 1.0))}
     if not isinstance(rest.get("precision", "optimal"), str):
@@ -226,6 +243,8 @@ def _count(value: Any) -> int:
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} must be a whole number, got {_shown(value)}.")
+    if abs(value) >= 2**63:
+        raise InputError(f"{name} must be below 2^63, got {value}.")
     return value
 
 

@@ -18,8 +18,14 @@ def results(what: Sweep, folder: Path) -> list[Row]:
     for stack in what.stacks:
         swept = {name: _cell(stack.settings[name]) for name in what.grid if name in stack.settings}
         own = read_rows(_rows_of(folder, stack))
-        rows += [{"stack": stack.name} | swept | row for row in own]
-    return rows
+        rows += [{"stack": stack.name} | swept | {k: v for k, v in row.items() if k not in swept} for row in own]
+    mixed = [name for name in what.grid if len({_kind(row[name]) for row in rows if name in row}) > 1]
+    return [{k: str(v) if k in mixed else v for k, v in row.items()} for row in rows]
+
+
+def _kind(value: Any) -> str:
+    """What a column holds: kinds that Parquet cannot mix."""
+    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
 
 
 def write_results(what: Sweep, folder: Path) -> list[Row]:

@@ -22,8 +22,11 @@ def log_members(run: Finished, address: str) -> int:
     client, entities = _client(address)
     with _told(address):
         experiment = _experiment(client, run.name)
-        known = _known(client, experiment, run)
-        whole = known.get("") or _begin(client, experiment, run, "", run.name, None)
+        known, begun = _known(client, experiment, run)
+        for key, there in begun.items():
+            if key:  # a member that was interrupted is logged anew
+                client.delete_run(there)
+        whole = known.get("") or begun.get("") or _begin(client, experiment, run, "", run.name, None)
         new = [member for member in run.members if member.key not in known]
         for member in new:
             _log(client, entities, run, member, _begin(client, experiment, run, member.key, member.key, whole))
@@ -60,17 +63,19 @@ def _experiment(client: Any, name: str) -> str:
     return str(found.experiment_id if found is not None else client.create_experiment(f"vaescope/{name}"))
 
 
-def _known(client: Any, experiment: str, run: Finished) -> dict[str, str]:
-    """Runs that are finished there, by the member that they are of; the whole has no name."""
-    found: dict[str, str] = {}
+def _known(client: Any, experiment: str, run: Finished) -> tuple[dict[str, str], dict[str, str]]:
+    """Runs that are finished there and such that are not, by the member that they are of; the whole has no name."""
+    finished: dict[str, str] = {}
+    begun: dict[str, str] = {}
     token = None
-    wanted = f"tags.`{FOLDER}` = '{_folder(run)}' and attributes.status = 'FINISHED'"
     while True:
-        page = client.search_runs([experiment], wanted, page_token=token)
-        found |= {one.data.tags.get(KEY, ""): one.info.run_id for one in page}
+        page = client.search_runs([experiment], f"tags.`{FOLDER}` = '{_folder(run)}'", page_token=token)
+        for one in page:
+            known = finished if one.info.status == "FINISHED" else begun
+            known[one.data.tags.get(KEY, "")] = one.info.run_id
         token = page.token
         if not token:
-            return found
+            return finished, begun
 
 
 def _folder(run: Finished) -> str:

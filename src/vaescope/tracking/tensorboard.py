@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from vaescope.errors import InputError
+from vaescope.errors import InputError, RunError
 from vaescope.runs.files import write_text
 from vaescope.tracking.folder import Finished, TrackedMember
 
@@ -22,15 +23,25 @@ def write_events(run: Finished, folder: Path) -> int:
         ) from None
     new = 0
     for member in run.members:
-        place = folder / run.name / member.key
+        place = folder / run.name / _called(run) / member.key
         if (place / DONE).exists():
             continue
-        for old in place.glob("events.*"):
-            old.unlink()
-        _write(SummaryWriter(str(place)), run, member)
+        try:
+            for old in place.glob("events.*"):
+                old.unlink()
+            _write(SummaryWriter(str(place)), run, member)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise RunError(f"cannot write {place}: {reason}; the run itself is kept, track it again later.") from None
         write_text(place / DONE, member.key + "\n")
         new += 1
     return new
+
+
+def _called(run: Finished) -> str:
+    """A run folder's name, told apart from others of the same name."""
+    whole = str(run.path.resolve())
+    return f"{run.path.resolve().name}-{hashlib.sha256(whole.encode()).hexdigest()[:6]}"
 
 
 def _write(writer: Any, run: Finished, member: TrackedMember) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from vaescope.errors import InputError
 
 OBSERVATIONS = ("x", "images", "imgs", "data", "observations", "tensor", "array", "X")
 FACTORS = ("factors", "latents_values", "labels", "z", "sources")
+MANY = 10_000_000  # rows
 MEMORY = 4 * 2**30  # bytes of observations that are loaded without being asked how many rows
 
 
@@ -61,6 +63,8 @@ def load(
     source = open_source(path, array=array, besides=factors)
     places = _places(source, rows, seed)
     values = source.rows(places) if places is not None else np.concatenate(list(source.stream()))
+    if places is None and len(values) != len(source):
+        raise InputError(f"{path.name} ends too early: it has {len(values)} rows, and says {len(source)}.")
     known = _factors(path, source, factors)
     chosen = None if known is None else torch.from_numpy(_of_rows(known, places, len(source), path))
     image, x = as_rows(values, path.name)
@@ -114,8 +118,11 @@ def _places(source: Source, rows: int | None, seed: int) -> np.ndarray | None:
     if rows is not None and rows < 1:
         raise InputError(f"rows must be at least 1, got {rows}.")
     if rows is not None and rows < len(source):
-        return np.random.default_rng(seed).permutation(len(source))[:rows]
-    size = len(source) * int(np.prod(source.shape[1:], dtype=np.int64)) * 4
+        generator = np.random.default_rng(seed)
+        if len(source) > MANY:  # a permutation of all would not fit into memory
+            return generator.choice(len(source), rows, replace=False)
+        return generator.permutation(len(source))[:rows]
+    size = math.prod((len(source), *source.shape[1:])) * (4 + source.dtype.itemsize)
     if size > MEMORY:
         raise InputError(
             f"{source.path.name} would take {size / 2**30:.0f} GB of memory; take some of its {len(source)} rows "
@@ -176,7 +183,7 @@ def as_rows(
         )
     x = torch.from_numpy(np.ascontiguousarray(values, np.float32))
     if values.dtype.kind in "iu" and values.max(initial=0) > 1:
-        x /= 255.0
+        x /= 255.0 if values.max() <= 255 else 65535.0
     x = _finite(x, name)
     if unit and (x.min() < 0 or x.max() > 1):
         raise InputError(

@@ -195,7 +195,9 @@ def open_folder(path: Path) -> Source:
 def _image(file: Path) -> np.ndarray:
     try:
         with Image.open(file) as image:
-            grey = image.mode in ("1", "L", "I", "I;16")
+            if image.mode.startswith("I"):  # 16 bits of grey, which `convert` would clip at 255
+                return np.asarray(image).clip(0, 2**16 - 1).astype(np.uint16).reshape(image.height, image.width, 1)
+            grey = image.mode in ("1", "L")
             return np.asarray(image.convert("L" if grey else "RGB")).reshape(image.height, image.width, -1)
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InputError(f"{file.name} is no image that can be read: {said(error)}; nothing was loaded.") from None

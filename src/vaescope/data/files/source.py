@@ -80,6 +80,8 @@ class Source:
             first, taken = first + len(part), until
             if taken == len(ordered):
                 break
+        if taken < len(ordered):
+            raise InputError(f"{self.path.name} ends too early: it has {first} rows, and says {len(self)}.")
         return out
 
 
