@@ -36,7 +36,8 @@ sweep: {{latent_dim: [2, 3]}}
 """
 
 
-@pytest.mark.parametrize("jobs", [2])
+@pytest.mark.skipif(KILLS < 30, reason="takes a minute and a half; part of make test-long")
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_the_command_line_killed_with_its_workers(tmp_path, jobs):
     """The whole group of processes at once, as a machine that goes down."""
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(3000, 6)).astype("float32"))
