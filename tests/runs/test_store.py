@@ -77,3 +77,14 @@ def test_a_broken_table_is_one_line(tmp_path):
     assert read_rows(tmp_path / "absent.parquet") == []
     write_rows(tmp_path / "results.parquet", [{"a": 1}, {"b": "x"}])
     assert read_rows(tmp_path / "results.parquet") == [{"a": 1, "b": None}, {"a": None, "b": "x"}]
+
+
+def test_a_stack_that_was_killed_at_its_very_end_is_ended(tmp_path):
+    run = RunFolder(tmp_path, CONFIG)
+    run.begin(CELLS[:2])
+    run.save_weights(CELLS[0], {"w": torch.ones(1)}, {})
+    run.tidy()
+    assert run.begun(CELLS) == CELLS[:2]  # one is missing: it goes on
+    run.save_weights(CELLS[1], {"w": torch.ones(1)}, {})
+    run.tidy()
+    assert not (tmp_path / "unfinished.json").exists()

@@ -17,6 +17,7 @@ def stacks(run: RunFolder, model: VAE, cells: Sequence[Cell], most: int | None =
 
     Where members train one by one anyway, each is a stack of its own.
     """
+    run.tidy()
     begun = run.begun(cells)
     rest = [cell for cell in cells if cell not in begun and not run.has_weights(cell)]
     size = (most or len(rest) or 1) if model.stacked else 1

@@ -85,6 +85,14 @@ class RunFolder:
         sound = isinstance(found, list) and all(isinstance(cell, dict) and cell in cells for cell in found)
         return found if sound and not all(self.has_weights(cell) for cell in found) else []
 
+    def tidy(self) -> None:
+        """End a stack whose members are all kept: its process was killed when it was about to."""
+        if not self._begun.exists():
+            return
+        found = read_json(self._begun)
+        if isinstance(found, list) and all(isinstance(cell, dict) and self.has_weights(cell) for cell in found):
+            self.end()
+
     def end(self) -> None:
         """All of its members are kept."""
         self.unfinished_state.clear()
