@@ -47,7 +47,7 @@ chromium:
 # What takes longer: 30 kills, 100,000 damaged files, a Ray cluster that loses a node, an MLflow server.
 test-long: install $(LONG_STAMP)
 	OMP_NUM_THREADS=1 VAESCOPE_KILLS=30 VAESCOPE_FUZZ=100000 $(BIN)/python -m pytest -s \
-		tests/sweeps tests/fuzz tests/executors tests/tracking
+		tests/sweeps tests/fuzz tests/jobs
 
 $(LONG_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,track]'

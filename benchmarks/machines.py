@@ -18,8 +18,8 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 
-from vaescope.executors import Task
-from vaescope.executors.ray import run_on_ray
+from vaescope.jobs import Task
+from vaescope.jobs.ray import run_on_ray
 from vaescope.sweeps import Sweep, sweep
 from vaescope.training import Monitor
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         theory,
         training,
     )
-    from vaescope.diagnosis import Diagnosis, diagnose
+    from vaescope.diagnosis.diagnose import Diagnosis, diagnose
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
@@ -33,17 +33,16 @@ _ROOMS = (
     "adapters",
     "data",
     "distributions",
-    "executors",
-    "experiments",
     "explorer",
+    "jobs",
     "metrics",
     "models",
     "objectives",
     "orthogonality",
+    "papers",
     "regime",
     "sweeps",
     "theory",
-    "tracking",
     "training",
 )
 _NAMES = {
@@ -66,9 +65,9 @@ __all__ = [
     "data",
     "diagnose",
     "distributions",
-    "executors",
     "explorer",
     "fit",
+    "jobs",
     "metrics",
     "models",
     "objectives",
@@ -76,7 +75,6 @@ __all__ = [
     "regime",
     "sweeps",
     "theory",
-    "tracking",
     "training",
 ]
 

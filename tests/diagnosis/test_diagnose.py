@@ -10,8 +10,8 @@ import torch
 import vaescope as vs
 from vaescope import cli
 from vaescope.diagnosis import page
-from vaescope.diagnosis.rotation import best_rotation
 from vaescope.errors import InputError, RunError
+from vaescope.theory.rotation import best_rotation
 from vaescope.training import Silent, TrainSettings
 
 G = torch.Generator().manual_seed(0)

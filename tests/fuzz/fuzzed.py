@@ -32,11 +32,11 @@ from vaescope.data.files import load
 from vaescope.data.files.arrays import open_npz
 from vaescope.data.files.official import DSPRITES, FACES3D, SHAPES3D, load_official
 from vaescope.errors import InputError, RunError
+from vaescope.jobs.tracking.folder import finished_run
 from vaescope.runs import RunFolder
 from vaescope.runs.store import StateFile
 from vaescope.sweeps import read_sweep, status, sweep
-from vaescope.sweeps.plan import Sweep
-from vaescope.tracking.folder import finished_run
+from vaescope.sweeps.sweep import Sweep
 from vaescope.training import Silent, TrainSettings
 
 MEMORY = 3 * 2**30  # bytes of address space that an input may make a child take, beyond what it had
@@ -130,7 +130,7 @@ def build(folder):
 
 
 def _done(task):
-    from vaescope.executors import Outcome
+    from vaescope.jobs import Outcome
 
     return Outcome(task.name)
 

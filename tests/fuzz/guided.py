@@ -14,10 +14,10 @@ from pathlib import Path
 def main() -> None:
     import atheris
 
-    with atheris.instrument_imports(include=["yaml", "vaescope.sweeps.plan", "vaescope.runs"]):
+    with atheris.instrument_imports(include=["yaml", "vaescope.sweeps.sweep", "vaescope.runs"]):
         from vaescope.errors import InputError, RunError
         from vaescope.runs import RunFolder
-        from vaescope.sweeps.plan import read_sweep
+        from vaescope.sweeps.sweep import read_sweep
 
     folder = Path(tempfile.mkdtemp())
     (folder / "run").mkdir()

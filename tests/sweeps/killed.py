@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vaescope.executors import Outcome
+from vaescope.jobs import Outcome
 from vaescope.runs.files import read_rows
 from vaescope.sweeps import Sweep, sweep
 from vaescope.training import Silent

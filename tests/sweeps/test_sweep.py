@@ -11,12 +11,12 @@ import torch
 import vaescope as vs
 from vaescope.cli import dispatch
 from vaescope.errors import InputError, RunError
-from vaescope.executors import Outcome, run_here
+from vaescope.jobs import Outcome, run_here
 from vaescope.runs.files import read_rows
 from vaescope.runs.lock import locked
 from vaescope.sweeps import Sweep, read_sweep, status, sweep
-from vaescope.sweeps.carry_out import plan_of, prior_of
 from vaescope.sweeps.memory import free_bytes, largest_stack, member_bytes
+from vaescope.sweeps.run import plan_of, prior_of
 from vaescope.training import Silent, TrainSettings
 
 

@@ -11,7 +11,7 @@ import vaescope as vs
 from tests.theory.decoders import SMOOTH, Wide, latents
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import FullGaussian
-from vaescope.experiments.claims import slope
+from vaescope.papers.claims import slope
 from vaescope.theory import elbo, ima_contrast, linear, log_marginal, optimal_variance, project
 from vaescope.theory.rules import ladder, rule
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from vaescope.cli.executing import Executing
+from vaescope.cli.executor import Executing
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import table
 from vaescope.cli.tracking import check_track, track
 from vaescope.errors import InputError, RunError
-from vaescope.experiments.catalogue import CATALOGUE, Entry, check_profile, find
+from vaescope.papers.catalogue import CATALOGUE, Entry, check_profile, find
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Reproduce:
         out = self.out or Path("runs") / self.profile
         console = new_console()
 
-        from vaescope.experiments.run import reproduce, write_index
+        from vaescope.papers.run import reproduce, write_index
         from vaescope.training import Live
 
         index = write_index(out, self.profile)
@@ -88,8 +88,8 @@ class Reproduce:
 
 
 def _reproduce_side_by_side(command: Reproduce, entries: Sequence[Entry], out: Path, console: Console) -> None:
-    from vaescope.experiments.jobs import tasks
-    from vaescope.experiments.run import check_device, write_index
+    from vaescope.papers.jobs import tasks
+    from vaescope.papers.run import check_device, write_index
 
     check_device(command.device)
     failed = []

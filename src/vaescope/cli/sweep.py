@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from vaescope.cli.executing import Executing
+from vaescope.cli.executor import Executing
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import rows_table
 from vaescope.cli.tracking import check_track, track
@@ -39,8 +39,8 @@ class SweepCommand:
 
     def run(self) -> int:
         from vaescope.sweeps import read_sweep, sweep
-        from vaescope.sweeps.carry_out import check_plans
         from vaescope.sweeps.memory import free_bytes
+        from vaescope.sweeps.run import check_plans
 
         self.on.check()
         check_track(self.track)
@@ -105,7 +105,7 @@ class Track:
     """An MLflow server's address, or tensorboard:FOLDER."""
 
     def run(self) -> int:
-        from vaescope.tracking import log
+        from vaescope.jobs.tracking import log
 
         for folder in self.folders:
             print(f"{folder}: {log(folder, self.to)} members logged")

@@ -10,7 +10,7 @@ def track(to: str | None, folders: Sequence[Path]) -> None:
     """Log run folders; what is there already is not logged twice."""
     if to is None:
         return
-    from vaescope.tracking import log
+    from vaescope.jobs.tracking import log
 
     for folder in folders:
         if (folder / "config.json").exists() or (folder / "sweep.json").exists():
@@ -20,6 +20,6 @@ def track(to: str | None, folders: Sequence[Path]) -> None:
 def check_track(to: str | None) -> None:
     """Before anything is trained."""
     if to is not None:
-        from vaescope.tracking.log import check_target
+        from vaescope.jobs.tracking.log import check_target
 
         check_target(to)

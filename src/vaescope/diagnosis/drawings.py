@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from vaescope.adapters.viewed import image_of
+from vaescope.adapters.repaired import image_of
 from vaescope.diagnosis.evidence import Sample
 from vaescope.diagnosis.gap import Split
 from vaescope.diagnosis.rules import Evidence

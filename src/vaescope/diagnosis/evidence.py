@@ -14,10 +14,10 @@ from torch import Tensor
 
 from vaescope import metrics, randomness, theory
 from vaescope.adapters import Arrays
-from vaescope.diagnosis.rotation import Rotation, best_rotation
 from vaescope.errors import InputError
 from vaescope.orthogonality import column_angles, column_contrast
 from vaescope.regime.model import Encoded, encode, spread_samples
+from vaescope.theory.rotation import Rotation, best_rotation
 
 POINTS = 64  # at which the decoder is differentiated, at most
 ENTRIES = 2**26  # of their Jacobians

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vaescope import randomness, theory
 from vaescope.adapters.networks import asked
-from vaescope.adapters.viewed import Viewed
+from vaescope.adapters.repaired import Viewed
 from vaescope.diagnosis.evidence import DRAWS, Sample, Skipped, stated_beta
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.distributions.likelihoods import gaussian

@@ -14,7 +14,7 @@ from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
 
 if TYPE_CHECKING:
-    from vaescope.diagnosis.whole import Diagnosis
+    from vaescope.diagnosis.diagnose import Diagnosis
 
 VERDICTS = {
     None: "Nothing to complain of in what could be looked at.",

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from vaescope import regime
-from vaescope.adapters.viewed import image_of, with_normal_prior
-from vaescope.diagnosis.whole import models_of
+from vaescope.adapters.repaired import image_of, with_normal_prior
+from vaescope.diagnosis.diagnose import models_of
 from vaescope.errors import InputError
 from vaescope.regime.model import Encoded, as_array, spread_samples
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from vaescope.regime.baseline_rules import Rivals
 from vaescope.regime.collapse import Collapse, judge_collapse
 from vaescope.regime.posteriors import Array, parts
-from vaescope.regime.rivals import Rivals
-from vaescope.regime.tally import LOOSER, Tally, Thresholds
+from vaescope.regime.statistics import LOOSER, Tally, Thresholds
 
 KINDS = ("active", "passive", "mixed")
 

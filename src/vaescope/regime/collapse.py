@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vaescope.regime.tally import LOOSER, Tally
+from vaescope.regime.statistics import LOOSER, Tally
 
 MOVED = 0.05  # of the variance of means, at most, where x only touches up what u says
 LITTLE = 5  # times passive_kl: what x may add to a latent then

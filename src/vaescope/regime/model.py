@@ -19,7 +19,7 @@ from vaescope.models import Member
 from vaescope.protocol import LatentModel
 from vaescope.regime.classify import Regime, judge
 from vaescope.regime.posteriors import NUMBERS_AT_ONCE, Posteriors, some, spread_places
-from vaescope.regime.tally import Tally, Thresholds
+from vaescope.regime.statistics import Tally, Thresholds
 from vaescope.theory.derivatives import column_norms
 
 JACOBIAN_POINTS = 128  # samples at which column norms are taken

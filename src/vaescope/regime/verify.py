@@ -18,7 +18,7 @@ from scipy.special import ndtr
 from vaescope.errors import InputError
 from vaescope.regime.classify import KINDS, judge
 from vaescope.regime.posteriors import Array, Posteriors, some
-from vaescope.regime.tally import Tally, Thresholds, told
+from vaescope.regime.statistics import Tally, Thresholds, told
 
 MOST_SAMPLES = 10_000  # as in the paper's histograms; of more, so many are drawn
 GRID = 256  # places at which distribution functions are compared: quantiles, and as many at equal steps

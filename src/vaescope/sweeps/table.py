@@ -9,7 +9,7 @@ from typing import Any
 from vaescope.errors import InputError
 from vaescope.runs.files import Row, as_run, read_json, read_rows, write_rows
 from vaescope.runs.lock import is_locked
-from vaescope.sweeps.plan import Stack, Sweep
+from vaescope.sweeps.sweep import Stack, Sweep
 
 
 def results(what: Sweep, folder: Path) -> list[Row]:

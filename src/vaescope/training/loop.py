@@ -27,7 +27,7 @@ from vaescope.objectives import Objective, WithNetwork, beta_elbo
 from vaescope.training import checkpoint
 from vaescope.training.batches import Batches
 from vaescope.training.checkpoint import Keeper, fingerprint
-from vaescope.training.monitor import Monitor, Silent
+from vaescope.training.progress import Monitor, Silent
 from vaescope.training.settings import MemberSpec, TrainSettings
 from vaescope.training.step import adam_scales, compiled, has_compiler, make_step, make_validation
 

@@ -1,5 +1,0 @@
-"""Run folders, told to where people keep their experiments: MLflow, TensorBoard."""
-
-from vaescope.tracking.log import log
-
-__all__ = ["log"]
