@@ -7,65 +7,32 @@ different lengths are refused.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
-from numbers import Integral, Real
-from typing import overload
+from collections.abc import Mapping
+from numbers import Integral
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope.checks import choice, number, shown, whole_number
 from vaescope.errors import InputError
 
+__all__ = [
+    "array",
+    "choice",
+    "image_shape",
+    "matrix",
+    "number",
+    "posterior",
+    "precision",
+    "rows",
+    "same_rows",
+    "tensor",
+    "whole_number",
+]
+
 NUMERIC_KINDS = "fiub"  # kinds of NumPy types that hold real numbers
-
-
-# numbers and choices --------------------------------------------------------------------------
-
-
-def choice(name: str, value: object, options: Collection[str]) -> str:
-    """One of the options.
-
-    >>> choice("network", "mlp", ("mlp", "conv"))
-    'mlp'
-    """
-    if not isinstance(value, str) or value not in options:
-        raise InputError(f"{name} must be one of {', '.join(options)}, got {shown(value)}.")
-    return value
-
-
-def whole_number(name: str, value: object, *, minimum: int = 1) -> int:
-    """An integer that is large enough; True and False are not numbers.
-
-    >>> whole_number("draws", 3)
-    3
-    """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
-        raise InputError(f"{name} must be a whole number, got {shown(value)}.")
-    if int(value) < minimum:
-        raise InputError(f"{name} must be at least {minimum}, got {value}.")
-    return int(value)
-
-
-def number(
-    name: str, value: object, *, minimum: float = -math.inf, above: float | None = None, hint: str = ""
-) -> float:
-    """A finite number, at least `minimum` or strictly above `above`.
-
-    >>> number("beta", 2)
-    2.0
-    """
-    end = f"; {hint}." if hint else "."
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        raise InputError(f"{name} must be a number, got {shown(value)}{end}")
-    bound = f"at least {minimum:g}" if above is None else f"> {above:g}"
-    in_range = value >= minimum if above is None else value > above
-    if not math.isfinite(value) or not in_range:
-        limited = above is not None or minimum > -math.inf
-        raise InputError(f"{name} must be {bound if limited else 'finite'}, got {value}{end}")
-    return float(value)
 
 
 def precision(value: object) -> float:
@@ -86,15 +53,9 @@ def image_shape(value: object, name: str = "image_shape") -> tuple[int, int, int
     (1, 64, 64)
     """
     sides = list(value) if isinstance(value, tuple | list) else []
-    if len(sides) != 3 or not all(isinstance(side, Integral) and side > 0 for side in sides):
+    if len(sides) != 3 or not all(isinstance(side, Integral) and int(side) > 0 for side in sides):
         raise InputError(f"{name} must be (channels, height, width), got {shown(value)}.")
     return int(sides[0]), int(sides[1]), int(sides[2])
-
-
-def shown(value: object) -> str:
-    """A value for an error message, cut to a length that fits on a line."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 # arrays ---------------------------------------------------------------------------------------
@@ -190,18 +151,12 @@ def matrix(values: object, name: str, *, minimum: int = 1) -> np.ndarray:
     return found.astype(np.float64)
 
 
-@overload
-def tensor(values: object, name: str, *, minimum: int = ..., finite: bool = ...) -> Float[Tensor, "N ..."]: ...
-@overload
-def tensor(values: None, name: str, *, minimum: int = ..., finite: bool = ...) -> None: ...
-def tensor(values: object, name: str, *, minimum: int = 1, finite: bool = True) -> Tensor | None:
-    """Rows as a tensor of float32 or float64: a floating type is kept, other numbers become float32. None stays None.
+def tensor(values: object, name: str, *, minimum: int = 1, finite: bool = True) -> Float[Tensor, "N ..."]:
+    """Rows as a tensor of float32 or float64: a floating type is kept, other numbers become float32.
 
     >>> tensor([[1, 2], [3, 4]], "x").dtype
     torch.float32
     """
-    if values is None:
-        return None
     if isinstance(values, Tensor) and values.dtype in (torch.float32, torch.float64):
         checked = values.detach()
         rows(checked, name, minimum=minimum, finite=finite)

@@ -1,0 +1,224 @@
+"""Every setting of `vs.fit`, declared once.
+
+The keyword arguments of `vs.fit`, the options of `vaescope train`, the keys of a sweep file, `config.json` and the
+fingerprint of a checkpoint are all derived from the dataclasses here: to add a setting, add a field. Nothing heavy is
+imported, so that the command line starts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+from vaescope.checks import choice, number, shown, whole_number
+from vaescope.errors import InputError
+from vaescope.plain import Plain, convert, field_types, from_plain, plain_fields
+
+MODELS = ("vae", "ivae")
+NETWORKS = ("auto", "mlp", "conv")
+POSTERIORS = ("diagonal", "isotropic", "full")
+LIKELIHOODS = ("gaussian", "bernoulli")
+PRIOR_MEANS = ("fixed", "learned")
+PRECISION_SOURCES = ("optimal", "learned")
+COMPILE = ("auto", "always", "never")
+MAX_SEEDS = 100_000
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The architecture and the distributions of a model."""
+
+    latent_dim: int = 10
+    """Number of latents."""
+    model: str = "vae"
+    """vae, or ivae: an identifiable VAE, whose encoder and prior see an auxiliary input."""
+    network: str = "auto"
+    """mlp, conv, or auto: conv for images whose sides are multiples of 16."""
+    architecture: str = "sprites"
+    """Convolutional architecture; see `vaescope.models.ARCHITECTURES`."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of an MLP."""
+    activation: str = "smooth_leaky_relu"
+    """Activation of an MLP."""
+    prior: str = "normal"
+    """Prior over latents: normal, laplace, uniform or beta, with parameters as in "uniform(low=-1, high=1)"."""
+    posterior: str = "diagonal"
+    """Covariance of the posterior: diagonal, isotropic or full."""
+    likelihood: str = "gaussian"
+    """gaussian or bernoulli."""
+    prior_mean: str = "fixed"
+    """Mean of the prior of an ivae: fixed or learned."""
+
+    def __post_init__(self) -> None:
+        whole_number("latent_dim", self.latent_dim)
+        choice("model", self.model, MODELS)
+        choice("network", self.network, NETWORKS)
+        choice("posterior", self.posterior, POSTERIORS)
+        choice("likelihood", self.likelihood, LIKELIHOODS)
+        choice("prior_mean", self.prior_mean, PRIOR_MEANS)
+        if self.model == "vae" and self.prior_mean != "fixed":
+            raise InputError("prior_mean='learned' needs model='ivae' and an auxiliary input; a VAE has a fixed prior.")
+        for width in self.hidden:
+            whole_number("hidden", width)
+
+
+@dataclass(frozen=True)
+class MemberSettings:
+    """What the members of a stack differ in: every precision is trained with every seed."""
+
+    precision: float | tuple[float, ...] | str = "optimal"
+    """1 / decoder variance: a number, several, "learned" by gradient, or "optimal", its maximum-likelihood value."""
+    beta: float = 1.0
+    """Weight of the KL divergence, or of the objective's own penalty."""
+    seeds: int | tuple[int, ...] = 1
+    """How many seeds, counted from 0, or the seeds themselves."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.precision, str):
+            choice("precision", self.precision, PRECISION_SOURCES)
+        for value in self.precisions:
+            number("precision", value, above=0.0, hint="it is 1 / decoder variance")
+        number("beta", self.beta, minimum=0.0)
+        if isinstance(self.seeds, int):
+            whole_number("seeds", self.seeds)
+        if not 1 <= len(self.seed_list) <= MAX_SEEDS:
+            raise InputError(f"seeds must be 1 to {MAX_SEEDS} seeds, got {shown(self.seeds)}.")
+        for seed in self.seed_list:
+            whole_number("seeds", seed, minimum=0)
+
+    @property
+    def noise(self) -> str:
+        """Where the precision comes from: fixed, learned or optimal."""
+        return self.precision if isinstance(self.precision, str) else "fixed"
+
+    @property
+    def precisions(self) -> tuple[float, ...]:
+        """The precision of every group of seeds; 1 where it is found in training."""
+        if isinstance(self.precision, str):
+            return (1.0,)
+        return self.precision if isinstance(self.precision, tuple) else (self.precision,)
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How a stack is trained; all of its members share this."""
+
+    epochs: int = 100
+    """Passes over the training data, at most."""
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    """Step size of Adam."""
+    patience: int = 20
+    """Epochs without a better validation objective after which a member stops."""
+    compile: str = "auto"
+    """Compile the training step: auto (when it saves time), always or never."""
+    device: str = "cpu"
+    """Where to train: cpu, cuda, ..."""
+    precision_warmup: int = 0
+    """Steps over which the precision rises to its value, from a hundredth of it."""
+    accumulate: int = 1
+    """Parts in which a batch is computed, to save memory."""
+    mixed_precision: bool = False
+    """Compute in bfloat16 where the device supports it (CUDA)."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "patience", "accumulate"):
+            whole_number(name, getattr(self, name))
+        number("learning_rate", self.learning_rate, above=0.0)
+        whole_number("precision_warmup", self.precision_warmup, minimum=0)
+        choice("compile", self.compile, COMPILE)
+        if self.batch_size % self.accumulate:
+            raise InputError(
+                f"accumulate must divide batch_size, got {self.accumulate} parts of a batch of {self.batch_size}."
+            )
+
+
+CHECKPOINT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class StorageSettings:
+    """Where results go and how often unfinished training is saved."""
+
+    out: Path | None = None
+    """Folder for the run; the same call again trains only what is missing there."""
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    """Seconds between two checkpoints, at least."""
+
+    def __post_init__(self) -> None:
+        number("checkpoint_seconds", self.checkpoint_seconds, minimum=0.0)
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """All settings of `vs.fit`, in groups."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    members: MemberSettings = field(default_factory=MemberSettings)
+    training: TrainSettings = field(default_factory=TrainSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+    objective: str = "beta"
+    """beta (the ELBO where beta is 1), beta-tc, factor, dip-1, dip-2 or capacity."""
+
+    def updated(self, options: Mapping[str, Plain], *, name: str = "fit") -> FitSettings:
+        """The same settings with some of them changed, given by their flat names.
+
+        >>> FitSettings().updated({"latent_dim": 3, "epochs": 5}).training.epochs
+        5
+        """
+        known = flat_settings()
+        unknown = [key for key in options if key not in known]
+        if unknown:
+            raise InputError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(known)}.")
+        changes: dict[str, object] = {}
+        for group, cls in _groups().items():
+            own = {key: convert(options[key], kind, key) for key, kind in field_types(cls).items() if key in options}
+            if own:
+                changes[group] = replace(getattr(self, group), **own)
+        if "objective" in options:
+            changes["objective"] = convert(options["objective"], str, "objective")
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _groups() -> dict[str, type]:
+    """The nested dataclasses of `FitSettings` by field name."""
+    return {"model": ModelSettings, "members": MemberSettings, "training": TrainSettings, "storage": StorageSettings}
+
+
+def flat_settings() -> dict[str, object]:
+    """The type of every setting by its flat name, as keyword arguments and sweep files spell it."""
+    nested = {name: kind for cls in _groups().values() for name, kind in field_types(cls).items()}
+    return {**nested, "objective": str}
+
+
+def flat_defaults() -> dict[str, object]:
+    """The default of every setting by its flat name."""
+    settings = FitSettings()
+    nested = {
+        f.name: getattr(getattr(settings, group), f.name) for group, cls in _groups().items() for f in fields(cls)
+    }
+    return {**nested, "objective": settings.objective}
+
+
+def trained_settings(settings: FitSettings) -> dict[str, Plain]:
+    """What decides the weights of a member beside the data and the member's own settings, as plain data.
+
+    The device and the storage do not.
+    """
+    training = {key: value for key, value in plain_fields(settings.training).items() if key != "device"}
+    return {
+        "model": plain_fields(settings.model),
+        "noise": settings.members.noise,
+        "objective": settings.objective,
+        "training": training,
+    }
+
+
+def model_settings(data: Mapping[str, Plain]) -> ModelSettings:
+    """Model settings from the plain data of a run folder."""
+    return from_plain(ModelSettings, data, name="model")
