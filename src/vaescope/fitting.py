@@ -1,42 +1,41 @@
-"""From an array, a file or a rendered data set to trained members in one call."""
+"""`vs.fit`: from an array, a file or a rendered data set to trained members in one call."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.data.arrays import observations, split
-from vaescope.data.files import Dataset, load
-from vaescope.data.files.dataset import as_rows
-from vaescope.distributions import Normal, Prior
+from vaescope.data import Dataset, dataset_from
+from vaescope.data.arrays import split
+from vaescope.distributions import Prior
+from vaescope.distributions.priors import prior_from, prior_to_text
 from vaescope.errors import InputError
-from vaescope.models import VAE, ConvVAE, Member
-from vaescope.models.conditional import auxiliary as as_auxiliary
-from vaescope.models.conditional import auxiliary_width
-from vaescope.models.describe import describe
-from vaescope.objectives import Objective, beta_elbo, named
+from vaescope.models import VAE, Member
+from vaescope.models.auxiliary import auxiliary_width, encode_auxiliary
+from vaescope.models.build import DataShape, build_model
+from vaescope.objectives import Objective
 from vaescope.objectives import describe as describe_objective
-from vaescope.runs import Cell, RunFolder, cell_key
-from vaescope.runs.members import keep_members, stacks
-from vaescope.runs.store import CHECKPOINT_SECONDS
-from vaescope.training import Live, MemberSpec, Monitor, TrainSettings, train
+from vaescope.objectives.names import objective_by_name
+from vaescope.plain import Plain, plain_fields
+from vaescope.runs import Cell, RunFolder
+from vaescope.runs.members import load_members, pending_stacks, save_members
+from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
+from vaescope.training import MemberSpec, Progress, ProgressBar, train
 
-MODELS = ("vae", "ivae")
-NETWORKS = ("auto", "mlp", "conv")
-SMALLEST = 16  # pixels that a convolutional network halves four times
+TRAINING_SHARE, VALIDATION_SHARE = 0.8, 0.2
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Trained members, each a `LatentModel` with its history, in the order of precisions, then seeds."""
+    """Trained members, each a `LatentModel` with its history, by precision and then by seed."""
 
     members: list[Member]
     folder: Path | None = None
@@ -50,247 +49,191 @@ class Fit:
         return len(self.members)
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """Everything that decides what `fit` trains, checked and ready."""
-
-    vae: VAE
-    data: Dataset
-    specs: Sequence[MemberSpec]
-    settings: TrainSettings
-    objective: str | Objective = "beta"
-
-    def carried_out(
-        self,
-        monitor: Monitor,
-        out: str | Path | None = None,
-        *,
-        checkpoint_seconds: float = CHECKPOINT_SECONDS,
-        most: int | None = None,
-        load: bool = True,
-    ) -> Fit:
-        """Train, in stacks of so many members at most, what is not in the folder yet; then load all, where wanted."""
-        vae, specs, settings = self.vae, self.specs, self.settings
-        order = torch.randperm(len(self.data), generator=randomness.generator(0, "split"))
-        parts = split(self.data.x[order], fractions=(0.8, 0.2))
-        stacked = parts.train.unsqueeze(0), parts.validation.unsqueeze(0)
-        goal = _objective(self.objective, vae, settings, len(parts.train))
-        if out is None:
-            return Fit(train(vae, *stacked, specs, settings, objective=goal, monitor=monitor))
-        spec_of = {cell_key(_cell(spec)): spec for spec in specs}
-        cells = [_cell(spec) for spec in spec_of.values()]
-        config = _config(vae, self.data, settings, goal)
-        with RunFolder.held(Path(out), config, checkpoint_seconds=checkpoint_seconds) as run:
-            for group in stacks(run, vae, cells, most):
-                mine = [spec_of[cell_key(cell)] for cell in group]
-                state = run.unfinished_state
-                members = train(vae, *stacked, mine, settings, objective=goal, monitor=monitor, keeper=state)
-                keep_members(run, group, members)
-            if left := run.unfinished(cells):
-                run.add([cell | run.load_weights(cell)[1] for cell in left], left)
-            return Fit(_kept(run, vae, specs) if load else [], run.path)
-
-
 def fit(
     x: object,
     *,
-    model: str = "vae",
-    latent_dim: int,
-    precision: float | str | Sequence[float] = "optimal",
-    beta: float = 1.0,
-    objective: str | Objective = "beta",
-    prior: Prior | None = None,
     auxiliary: object | None = None,
-    prior_mean: str = "fixed",
-    seeds: Iterable[int] = (0,),
-    network: str = "auto",
-    architecture: str = "sprites",
-    hidden: tuple[int, ...] = (64, 64),
-    activation: str = "smooth_leaky_relu",
-    posterior: str = "diagonal",
-    likelihood: str = "gaussian",
-    settings: TrainSettings | None = None,
-    monitor: Monitor | None = None,
-    out: str | Path | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    objective: str | Objective = "beta",
+    settings: TrainSettings | FitSettings | None = None,
+    progress: Progress | None = None,
+    **options: object,
 ) -> Fit:
-    """Train a VAE per precision and seed on 80 % of the rows; the rest stops them.
+    """Train a VAE per precision and seed on 80 % of the samples; the others decide when to stop.
 
-    `x` holds rows (N, n) or images (N, H, W[, C]) or (N, C, H, W), or is a path or a loaded data set. Rows get
-    MLPs, trained as one stack; images whose sides are multiples of 16 a convolutional network (`architecture`),
-    unless `network` says otherwise. `precision` is γ² = 1 / decoder variance: a number, several, `"learned"` by
-    gradient, or `"optimal"`, its maximum-likelihood value. Losses sum over the numbers of x and are in nats.
-    `model="ivae"` is an identifiable VAE: `auxiliary` is its u, labels 0, 1, … or columns of numbers (scale them near
-    one), the variance of p(z|u) is learned, and its mean too where `prior_mean` is `"learned"`.
-    `objective` is the β-ELBO, or by name `"beta-tc"`, `"factor"`, `"dip-1"`, `"dip-2"` or `"capacity"`, or one of
-    `vs.objectives` with settings of your own; each weighs its penalty by `beta`, which β = 1 leaves out of the
-    β-TCVAE and the FactorVAE.
-    With `out` members are kept in a run folder as they finish, and the same call again trains only the rest: from the
-    state of the unfinished stack, which is written every `checkpoint_seconds` (less often where that takes long).
+    Rows are trained with MLPs, all members as one stack; images whose sides are multiples of 16 with convolutional
+    networks. Losses are sums over the numbers of a sample, in nats. With `out` members are saved in a run folder as
+    they finish, and the same call again trains only the missing ones, from the last checkpoint.
+
+    Args:
+        x: rows (N, n), images (N, H, W[, C]) or (N, C, H, W), a path, or a loaded data set.
+        auxiliary: for model="ivae": labels 0, 1, …, or columns of numbers (scale them to about one), one per sample.
+        objective: beta, beta-tc, factor, dip-1, dip-2 or capacity, or one of `vs.objectives` with its own settings.
+            Each weights its penalty by `beta`; with beta=1 the β-TCVAE and the FactorVAE have none.
+        settings: training settings (`TrainSettings`) or all settings (`FitSettings`) as one object.
+        progress: where progress is reported; a progress bar by default.
+        options: any setting of `vs.settings.FitSettings` by its name; `latent_dim` is required.
 
     >>> x = torch.randn(200, 3)
-    >>> vae = fit(x, latent_dim=2, settings=TrainSettings(epochs=2)).best
+    >>> vae = fit(x, latent_dim=2, epochs=2).best
     >>> vae.encode(x)[0].shape
     torch.Size([200, 2])
     """
-    plan = planned(
-        x,
-        model=model,
-        latent_dim=latent_dim,
-        precision=precision,
-        beta=beta,
-        objective=objective,
-        prior=prior,
-        auxiliary=auxiliary,
-        prior_mean=prior_mean,
-        seeds=seeds,
-        network=network,
-        architecture=architecture,
-        hidden=hidden,
-        activation=activation,
-        posterior=posterior,
-        likelihood=likelihood,
-        settings=settings,
-    )
-    if monitor is not None:
-        return plan.carried_out(monitor, out, checkpoint_seconds=checkpoint_seconds)
-    with Live("fit") as live:
-        return plan.carried_out(live, out, checkpoint_seconds=checkpoint_seconds)
+    chosen = _settings(settings, options | ({"objective": objective} if isinstance(objective, str) else {}))
+    own = None if isinstance(objective, str) else objective
+    job = prepare_fit(x, chosen, auxiliary=auxiliary, objective=own)
+    with ProgressBar("fit") if progress is None else nullcontext(progress) as shown:
+        return job.run(shown)
 
 
-def planned(
-    x: object,
-    *,
-    model: str = "vae",
-    latent_dim: int,
-    precision: float | str | Sequence[float] = "optimal",
-    beta: float = 1.0,
-    objective: str | Objective = "beta",
-    prior: Prior | None = None,
-    auxiliary: object | None = None,
-    prior_mean: str = "fixed",
-    seeds: Iterable[int] = (0,),
-    network: str = "auto",
-    architecture: str = "sprites",
-    hidden: tuple[int, ...] = (64, 64),
-    activation: str = "smooth_leaky_relu",
-    posterior: str = "diagonal",
-    likelihood: str = "gaussian",
-    settings: TrainSettings | None = None,
-) -> Plan:
-    """What `fit` would do, checked, before anything is trained."""
-    data = as_dataset(x)
-    u = _auxiliary(model, auxiliary, len(data))
-    if model == "vae" and prior_mean != "fixed":
-        raise InputError(f"prior_mean={prior_mean!r} is for an iVAE; say model='ivae' and give its auxiliary u.")
-    noise, precisions = _precisions(precision)
-    shared: dict[str, Any] = {
-        "prior": Normal() if prior is None else prior,
-        "posterior": posterior,
-        "likelihood": likelihood,
-        "noise": noise,
-        "auxiliary_dim": u.shape[1],
-        "prior_mean": prior_mean,
-    }
-    vae = _model(data, latent_dim, network, architecture, hidden, activation, shared)
-    settings = settings or TrainSettings()
-    chosen = [int(seed) for seed in seeds]
-    specs = [MemberSpec(seed=seed, precision=p, beta=beta) for p in precisions for seed in chosen]
-    rows = torch.cat([data.x.float(), u], dim=1) if model == "ivae" else data.x.float()
-    return Plan(vae, replace(data, x=rows), specs, settings, objective)
+fit.__signature__ = inspect.signature(
+    fit
+).replace(  # type: ignore[attr-defined]
+    parameters=[
+        *list(inspect.signature(fit).parameters.values())[:-1],
+        *(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if name == "latent_dim" else default,
+            )
+            for name, default in flat_defaults().items()
+            if name != "objective"
+        ),
+    ]
+)
 
 
-def _auxiliary(model: str, u: object | None, samples: int) -> Tensor:
-    """u as columns behind x; none for a VAE."""
-    if model not in MODELS:
-        raise InputError(f"model must be one of {', '.join(MODELS)}, got {model!r}.")
-    if model == "vae" and u is not None:
-        raise InputError("auxiliary u was given to a plain VAE; say model='ivae' to use it.")
-    if model == "ivae" and u is None:
-        raise InputError("an iVAE needs auxiliary=u: a label or a row of numbers for every sample.")
-    columns = as_auxiliary(u, 0 if u is None else auxiliary_width(u))
-    if u is not None and len(columns) != samples:
-        raise InputError(f"auxiliary u needs a row per sample, got {len(columns)} rows for {samples} samples.")
+def _settings(given: TrainSettings | FitSettings | None, options: Mapping[str, object]) -> FitSettings:
+    """All settings from an object and from keyword arguments, which win."""
+    if "latent_dim" not in options and not isinstance(given, FitSettings):
+        raise InputError("latent_dim is required: the number of latents, such as latent_dim=10.")
+    base = given if isinstance(given, FitSettings) else FitSettings(training=given or TrainSettings())
+    return base.updated({name: _as_plain(name, value) for name, value in options.items()})
+
+
+def _as_plain(name: str, value: object) -> Plain:
+    """What people pass for a setting, as the setting stores it."""
+    if isinstance(value, Prior):
+        return prior_to_text(value)
+    if name == "prior":
+        return "normal" if value is None else prior_to_text(prior_from(value))  # type: ignore[arg-type]
+    if isinstance(value, Iterable) and not isinstance(value, str | Path | Tensor):
+        return [item.item() if hasattr(item, "item") else item for item in value]
+    return value.item() if hasattr(value, "item") else value
+
+
+# one job --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class FitJob:
+    """Everything that decides what `fit` trains, checked and ready to run."""
+
+    settings: FitSettings
+    model: VAE
+    data: Dataset
+    """Rows are observations, followed by the auxiliary input of an iVAE."""
+    members: Sequence[MemberSpec]
+    objective: Objective
+
+    def run(self, progress: Progress, *, max_members: int | None = None, load: bool = True) -> Fit:
+        """Train the members that are not in the run folder yet, then load all of them.
+
+        Args:
+            progress: where progress is reported.
+            max_members: members of a stack, at most.
+            load: whether the members of a run folder are loaded at the end.
+        """
+        stack = self._split()
+        if self.settings.storage.out is None:
+            return Fit(self._train(stack, self.members, progress, None))
+        storage = self.settings.storage
+        by_cell = {tuple(_cell(member).values()): member for member in self.members}
+        cells = [_cell(member) for member in by_cell.values()]
+        with RunFolder.locked(
+            Path(self.settings.storage.out), self._config(), checkpoint_seconds=storage.checkpoint_seconds
+        ) as run:
+            for group in pending_stacks(run, self.model, cells, max_members):
+                members = [by_cell[tuple(cell.values())] for cell in group]
+                save_members(run, group, self._train(stack, members, progress, run))
+            if missing := run.cells_without_results(cells):
+                trained = load_members(run, self.model, missing, [by_cell[tuple(c.values())] for c in missing])
+                rows = [{**c, **m.summary().to_dict()} for c, m in zip(missing, trained, strict=True)]
+                run.add_rows(rows, missing)
+            kept = [_cell(member) for member in self.members]
+            return Fit(load_members(run, self.model, kept, self.members) if load else [], run.path)
+
+    def _split(self) -> tuple[Tensor, Tensor]:
+        """Training and validation rows, shuffled, as one data set of a stack."""
+        order = torch.randperm(len(self.data), generator=randomness.generator(0, "split"))
+        parts = split(self.data.x[order], fractions=(TRAINING_SHARE, VALIDATION_SHARE))
+        return parts.train.unsqueeze(0), parts.validation.unsqueeze(0)
+
+    def _train(
+        self, stack: tuple[Tensor, Tensor], members: Sequence[MemberSpec], progress: Progress, run: RunFolder | None
+    ) -> list[Member]:
+        return train(
+            self.model,
+            *stack,
+            members,
+            self.settings.training,
+            objective=self.objective,
+            progress=progress,
+            checkpoints=None if run is None else run.checkpoint_store,
+        )
+
+    def _config(self) -> dict[str, Plain]:
+        """What a run folder belongs to: the model, how it is trained, and the data."""
+        digest = hashlib.sha256(self.data.x.contiguous().numpy().tobytes()).hexdigest()[:16]
+        data = {"data": self.data.name, "samples": len(self.data), "digest": digest}
+        shape = DataShape(self.model.observed_dim, self.data.image, self.model.auxiliary.dim)
+        objective = {"objective": describe_objective(self.objective)}
+        settings = data | {"shape": plain_fields(shape)} | trained_settings(self.settings) | objective
+        return {"experiment": "fit", "profile": "own", "settings": settings}
+
+
+def prepare_fit(
+    x: object, settings: FitSettings, *, auxiliary: object | None = None, objective: Objective | None = None
+) -> FitJob:
+    """Check everything that `fit` needs before anything is trained.
+
+    Args:
+        x: as for `fit`.
+        settings: all settings.
+        auxiliary: the auxiliary input of an iVAE.
+        objective: used instead of the objective that the settings name.
+    """
+    data = dataset_from(x)
+    columns = _auxiliary_columns(settings.model.model, auxiliary, len(data))
+    shape = DataShape(data.x.shape[1], data.image, columns.shape[1])
+    model = build_model(settings.model, shape, noise=settings.members.noise)
+    members = [
+        MemberSpec(seed=seed, precision=precision, beta=settings.members.beta)
+        for precision in settings.members.precisions
+        for seed in settings.members.seed_list
+    ]
+    rows = torch.cat([data.x.float(), columns], dim=1) if settings.model.model == "ivae" else data.x.float()
+    return FitJob(settings, model, replace(data, x=rows), members, objective or _objective(settings, len(data)))
+
+
+def _objective(settings: FitSettings, samples: int) -> Objective:
+    """The objective of that name, for the number of training samples and steps."""
+    training = max(1, round(TRAINING_SHARE * samples))
+    steps = settings.training.epochs * (training // min(settings.training.batch_size, training))
+    return objective_by_name(settings.objective, samples=training, latent_dim=settings.model.latent_dim, steps=steps)
+
+
+def _auxiliary_columns(model: str, auxiliary: object | None, samples: int) -> Tensor:
+    """The auxiliary input as columns; none for a VAE."""
+    if model == "vae" and auxiliary is not None:
+        raise InputError("a plain VAE takes no auxiliary input; use model='ivae'.")
+    if model == "ivae" and auxiliary is None:
+        raise InputError("an iVAE needs auxiliary=…: a label or a row of numbers for every sample.")
+    columns = encode_auxiliary(auxiliary, 0 if auxiliary is None else auxiliary_width(auxiliary))
+    if auxiliary is not None and len(columns) != samples:
+        raise InputError(f"auxiliary needs a row per sample, got {len(columns)} rows for {samples} samples.")
     return columns.float()
 
 
-def as_dataset(x: object) -> Dataset:
-    """Rows or images, from memory or from a file."""
-    if isinstance(x, Dataset):
-        return x
-    if isinstance(x, str | Path):
-        return load(x)
-    shape = getattr(x, "shape", ())
-    if len(shape) in (3, 4):
-        values = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
-        image, rows = as_rows(values, "x", unit=False)
-        return Dataset("x", observations(rows), image)
-    return Dataset("x", observations(x).float())
-
-
-def _model(
-    data: Dataset,
-    latent_dim: int,
-    network: str,
-    architecture: str,
-    hidden: tuple[int, ...],
-    activation: str,
-    shared: dict[str, Any],
-) -> VAE:
-    if network not in NETWORKS:
-        raise InputError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}.")
-    if network == "conv" and data.image is None:
-        raise InputError("a convolutional network needs images (N, H, W[, C]), got rows.")
-    fits = data.image is not None and all(side % SMALLEST == 0 for side in data.image[1:])
-    if network == "conv" or (network == "auto" and fits):
-        assert data.image is not None
-        return ConvVAE.of(data.image, latent_dim=latent_dim, architecture=architecture, **shared)
-    return VAE(observed_dim=data.x.shape[1], latent_dim=latent_dim, hidden=hidden, activation=activation, **shared)
-
-
-def _objective(objective: str | Objective, vae: VAE, settings: TrainSettings, samples: int) -> Objective:
-    if not isinstance(objective, str):
-        return objective
-    steps = settings.epochs * (samples // min(settings.batch_size, samples))
-    return named(objective, samples=samples, latent_dim=vae.latent_dim, steps=steps)
-
-
-def _config(vae: VAE, data: Dataset, settings: TrainSettings, objective: Objective) -> dict[str, Any]:
-    """What a run folder is tied to: the model, how it is trained, and the data themselves."""
-    digest = hashlib.sha256(data.x.contiguous().numpy().tobytes()).hexdigest()[:16]
-    about = {"data": data.name, "samples": len(data), "digest": digest, "model": describe(vae)}
-    if objective is not beta_elbo:
-        about["objective"] = describe_objective(objective)
-    plain = {name: value for name, value in asdict(settings).items() if name != "device"}
-    return {"experiment": "fit", "profile": "own", "settings": about | plain}
-
-
-def _cell(spec: MemberSpec) -> Cell:
-    return {"precision": spec.precision, "beta": spec.beta, "seed": spec.seed}
-
-
-def _kept(run: RunFolder, vae: VAE, specs: Sequence[MemberSpec]) -> list[Member]:
-    cells = [_cell(spec) for spec in specs]
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for row in run.rows(cells, "history"):
-        rows.setdefault(cell_key({name: row[name] for name in cells[0]}), []).append(row)
-    members = []
-    for spec, cell in zip(specs, cells, strict=True):
-        params, summary = run.load_weights(cell)
-        own = rows.get(cell_key(cell), [])
-        names = [name for name in (own[0] if own else {}) if name not in (*cell, "epoch")]
-        history = {name: [row[name] for row in own] for name in names}
-        member = Member.from_summary(vae, params, summary, seed=spec.seed, beta=spec.beta)
-        members.append(replace(member, history=history))
-    return members
-
-
-def _precisions(precision: float | str | Sequence[float]) -> tuple[str, list[float]]:
-    """Where the precision comes from, and its value for every member."""
-    if isinstance(precision, str):
-        if precision not in ("learned", "optimal"):
-            raise InputError(f"precision must be a number > 0, 'learned' or 'optimal', got {precision!r}.")
-        return precision, [1.0]
-    if isinstance(precision, Sequence):
-        return "fixed", [float(p) for p in precision]
-    return "fixed", [float(precision)]
+def _cell(member: MemberSpec) -> Cell:
+    return {"precision": member.precision, "beta": member.beta, "seed": member.seed}

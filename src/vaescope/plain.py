@@ -62,7 +62,7 @@ def from_plain(cls: type[T], data: Mapping[str, Plain], *, name: str = "") -> T:
 
 
 @cache
-def field_types(cls: type[object]) -> dict[str, object]:
+def field_types(cls: type) -> dict[str, object]:
     """The resolved type of every field of a dataclass, in order."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}

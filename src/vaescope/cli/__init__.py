@@ -1,4 +1,4 @@
-"""The command line, a file per command. Nothing heavy is imported until a command needs it."""
+"""The command line: one file per command. Heavy modules are imported only when a command runs."""
 
 from vaescope.cli.main import dispatch, main
 

@@ -1,88 +1,90 @@
-"""`vaescope diagnose`: what is wrong with a trained model."""
+"""`vaescope diagnose`: find what is wrong with a trained model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.markup import escape
 
+from vaescope.checks import choice
+from vaescope.cli.data import DataOptions
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import rows_table
-from vaescope.cli.targets import check_auxiliary, models_of, target_name
+from vaescope.cli.targets import check_auxiliary, load_models, target_name
 from vaescope.errors import InputError
+
+if TYPE_CHECKING:
+    from vaescope.diagnosis import Diagnosis
+
+COLOURS = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
 @dataclass(frozen=True)
 class Diagnose:
-    """Say what is wrong with a trained model, how that is known, and what to do about it.
+    """Diagnose a trained model: what is wrong, the evidence for it, and what to change.
 
-    Without --data the posteriors of a .npz file with `mean` and `variance` are judged by themselves.
+    Without --data the posteriors in a .npz file with `mean` and `variance` are diagnosed on their own.
     """
 
     target: tyro.conf.Positional[str]
     """A run folder of `vaescope train`, a .npz file with arrays `mean` and `variance`, or a model in your own Python:
     FILE.py:NAME or package.module:NAME."""
     data: str | None = None
-    """Samples: a file or a name, as for `vaescope train`; best ones that it was not trained on."""
+    """Samples, preferably ones that the model was not trained on: a file or a name, as for `vaescope train`."""
     html: Path | None = None
-    """Write the page to this file, and its numbers as .json beside it."""
-    array: str | None = None
-    """Name of the array with observations, where the file has several."""
-    factors: str | None = None
-    """Name of the array (or columns) with factors, where there are any."""
-    auxiliary: str | None = None
-    """Of an iVAE, its u: `factors` of the data, or an .npy file with a label or a row of numbers per sample."""
-    rows: int | None = None
-    """Take that many samples, at random."""
+    """Write the report to this file, and its numbers to a .json file next to it."""
+    source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
     fail_on: str | None = None
-    """note, warning or error: exit with code 1 when a finding is at least as severe."""
+    """note, warning or error: exit with code 1 if a finding is at least this severe."""
 
     def run(self) -> int:
-        from vaescope.diagnosis import SEVERITIES, diagnose
+        from vaescope.diagnosis.findings import SEVERITIES
 
-        if self.fail_on is not None and self.fail_on not in SEVERITIES:
-            raise InputError(f"--fail-on must be one of {', '.join(SEVERITIES)}, got {self.fail_on!r}.")
+        if self.fail_on is not None:
+            choice("--fail-on", self.fail_on, SEVERITIES)
         if self.html is not None and self.html.suffix == ".json":
-            raise InputError(f"--html {self.html} would hide the numbers beside it; give it another ending.")
-        models, given = self._given()
-        found = diagnose(models, name=target_name(self.target), **given)
+            raise InputError(f"--html {self.html} is the file for the numbers; use another suffix, such as .html.")
+        found = self._diagnosis()
         console = new_console()
         for finding in found.findings:
-            colour = {"error": "red", "warning": "yellow", "note": "blue"}[finding.severity]
+            colour = COLOURS[finding.severity]
             console.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
             console.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
         if not found.findings:
-            console.print("Nothing to complain of.")
+            console.print("No issues found.")
         console.print(rows_table(found.summary()))
         for what, why in found.skipped.items():
-            console.print(f"left out: {what}, because {why}", markup=False, soft_wrap=True)
+            console.print(f"skipped: {what} ({why})", markup=False, soft_wrap=True)
         if self.html is not None:
             found.to_json(self.html.with_suffix(".json"))
             console.print(str(found.to_html(self.html).resolve()), soft_wrap=True, markup=False)
-        bad = found.worst is not None and self.fail_on is not None
-        return int(bad and SEVERITIES.index(found.worst or "note") >= SEVERITIES.index(self.fail_on or "error"))
+        severe = found.worst is not None and self.fail_on is not None
+        return int(severe and SEVERITIES.index(found.worst or "note") >= SEVERITIES.index(self.fail_on or "error"))
 
-    def _given(self) -> tuple[Any, dict[str, Any]]:
-        """Models, and what `diagnose` is told beside them."""
+    def _diagnosis(self) -> Diagnosis:
+        from vaescope.diagnosis import diagnose
+
+        name = target_name(self.target)
+        if self.target.endswith(".npz"):
+            return diagnose(self._posteriors(), name=name)
+        models = load_models(self.target)
+        if self.data is None:
+            raise InputError("--data is required: samples on which the model is diagnosed.")
+        data, auxiliary = self.source.open(self.data)
+        check_auxiliary(models, auxiliary)
+        return diagnose(models, data.x.float(), factors=data.factors, auxiliary=auxiliary, name=name)
+
+    def _posteriors(self) -> object:
+        """Posteriors without a model, from a .npz file."""
         import numpy as np
 
         from vaescope.adapters import from_arrays
-        from vaescope.data.auxiliary import auxiliary_of
-        from vaescope.data.catalogue import open_data
         from vaescope.data.files.arrays import open_npz
 
-        if self.target.endswith(".npz"):
-            if not Path(self.target).exists():
-                raise InputError(f"{self.target} does not exist.")
-            sources = [open_npz(Path(self.target), name) for name in ("mean", "variance")]
-            return from_arrays(*(source.rows(np.arange(len(source))) for source in sources)), {}
-        models = models_of(self.target)
-        if self.data is None:
-            raise InputError("--data is needed: samples on which the model is looked at.")
-        data = open_data(self.data, array=self.array, factors=self.factors, rows=self.rows)
-        u = auxiliary_of(self.auxiliary, data, self.rows)
-        check_auxiliary(models, u)
-        return models, {"x": data.x.float(), "factors": data.factors, "auxiliary": u}
+        if not Path(self.target).exists():
+            raise InputError(f"{self.target} does not exist.")
+        mean, variance = (open_npz(Path(self.target), name) for name in ("mean", "variance"))
+        return from_arrays(mean.rows(np.arange(len(mean))), variance.rows(np.arange(len(variance))))

@@ -1,4 +1,4 @@
-"""Which executor carries tasks out."""
+"""Options that choose the executor of tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vaescope.errors import InputError
+from vaescope.checks import choice, whole_number
 
 if TYPE_CHECKING:
     from vaescope.jobs import Outcome, Task
@@ -16,35 +16,32 @@ STORAGE = ("shared", "returned")
 
 
 @dataclass(frozen=True)
-class Executing:
+class ExecutorOptions:
     """Where and how tasks run; never what they compute."""
 
     executor: str = "local"
     """local: processes of this machine. ray: an existing Ray cluster (extra `ray`)."""
     jobs: int = 1
-    """local: tasks that run at a time, each with its share of the cores."""
+    """local: tasks at a time, each with its share of the cores."""
     address: str = "auto"
-    """ray: where the cluster is."""
+    """ray: address of the cluster."""
     cpus: int = 1
-    """ray: cores of a task."""
+    """ray: cores per task."""
     storage: str = "shared"
-    """ray: whether all machines see the output folder (shared), or files come back with results (returned)."""
+    """ray: shared if all machines see the output folder, returned if files come back with the results."""
 
     def check(self) -> None:
-        if self.executor not in EXECUTORS:
-            raise InputError(f"--executor must be one of {', '.join(EXECUTORS)}, got {self.executor!r}.")
-        if self.storage not in STORAGE:
-            raise InputError(f"--storage must be one of {', '.join(STORAGE)}, got {self.storage!r}.")
-        for name in ("jobs", "cpus"):
-            if getattr(self, name) < 1:
-                raise InputError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+        choice("--executor", self.executor, EXECUTORS)
+        choice("--storage", self.storage, STORAGE)
+        whole_number("--jobs", self.jobs)
+        whole_number("--cpus", self.cpus)
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         self.check()
         if self.executor == "ray":
             from vaescope.jobs.ray import run_on_ray
 
-            return run_on_ray(tasks, address=self.address, cpus=self.cpus, returned=self.storage == "returned")
-        from vaescope.jobs import run_here
+            return run_on_ray(tasks, address=self.address, cpus=self.cpus, return_files=self.storage == "returned")
+        from vaescope.jobs import run_in_processes
 
-        return run_here(tasks, jobs=self.jobs)
+        return run_in_processes(tasks, jobs=self.jobs)

@@ -1,43 +1,36 @@
-"""`vaescope explore`: latents on sliders."""
+"""`vaescope explore`: change latents with sliders and see what the model decodes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tyro
 
-from vaescope.cli.targets import check_auxiliary, models_of, target_name
+from vaescope.cli.data import DataOptions
+from vaescope.cli.targets import check_auxiliary, load_models, target_name
 
 
 @dataclass(frozen=True)
 class Explore:
-    """Move a model's latents by sliders and see what it decodes: a page on this machine alone."""
+    """Change a model's latents with sliders and see what it decodes, on a page that only this machine can open."""
 
     target: tyro.conf.Positional[str]
     """A run folder of `vaescope train`, or a model in your own Python: FILE.py:NAME or package.module:NAME."""
     data: str
     """Samples to start from: a file or a name, as for `vaescope train`."""
-    array: str | None = None
-    """Name of the array with observations, where the file has several."""
-    auxiliary: str | None = None
-    """Of an iVAE, its u: `factors` of the data, or an .npy file with a label or a row of numbers per sample."""
-    rows: int | None = None
-    """Take that many samples, at random."""
+    source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
     port: int = 0
-    """Port on 127.0.0.1 [default: one that is free]."""
+    """Port on 127.0.0.1 [default: a free one]."""
     browser: bool = True
-    """Open the page."""
+    """Open the page in a browser."""
 
     def run(self) -> int:
-        from vaescope.data.auxiliary import auxiliary_of
-        from vaescope.data.catalogue import open_data
         from vaescope.explorer import Session, serve
 
-        models = models_of(self.target)
-        data = open_data(self.data, array=self.array, rows=self.rows)
-        u = auxiliary_of(self.auxiliary, data, self.rows)
-        check_auxiliary(models, u)
-        session = Session.of(models, data.x.float(), auxiliary=u, name=target_name(self.target))
+        models = load_models(self.target)
+        data, auxiliary = self.source.open(self.data)
+        check_auxiliary(models, auxiliary)
+        session = Session.of(models, data.x.float(), auxiliary=auxiliary, name=target_name(self.target))
 
         def ready(address: str) -> None:
             print(f"{address}  (Ctrl-C to stop)", flush=True)

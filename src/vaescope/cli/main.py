@@ -1,8 +1,9 @@
-"""Which command, and what a mistake looks like."""
+"""The entry point of the command line: which command, and how errors are shown."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ class Version:
         return 0
 
 
-COMMANDS: dict[str, Any] = {
+COMMANDS: dict[str, Callable[..., Any]] = {
     "reproduce": Reproduce,
     "train": Train,
     "sweep": SweepCommand,
@@ -42,24 +43,24 @@ COMMANDS: dict[str, Any] = {
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line and exit code 2."""
+    """Run the command line: a user's error is one line and exit code 2."""
     try:
         sys.exit(dispatch(sys.argv[1:]))
     except (InputError, RunError) as error:
         print(f"vaescope: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("vaescope: interrupted; what was finished is kept, the same command goes on from there.", file=sys.stderr)
+        print("vaescope: interrupted; finished work is saved, run the same command to continue.", file=sys.stderr)
         sys.exit(130)
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run one command; its exit code."""
+    """Run one command and return its exit code."""
     command = tyro.extras.subcommand_cli_from_dict(
         COMMANDS,
         args=arguments or ["--help"],
         prog="vaescope",
-        description="Why a VAE disentangles, whether yours does, and what to change.",
+        description="Understand variational autoencoders: why they disentangle, whether yours does, what to change.",
     )
     code: int = command.run()
     return code

@@ -1,35 +1,39 @@
-"""`vaescope reproduce`: figures and tables of the papers, from nothing."""
+"""`vaescope reproduce`: run the experiments of the papers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 
-from vaescope.cli.executor import Executing
+from vaescope.checks import choice, whole_number
+from vaescope.cli.executor import ExecutorOptions
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import table
 from vaescope.cli.tracking import check_track, track
 from vaescope.errors import InputError, RunError
-from vaescope.papers.catalogue import CATALOGUE, Entry, check_profile, find
+from vaescope.papers.catalogue import PROFILES, ExperimentInfo, experiments, find_experiment
+from vaescope.settings import CHECKPOINT_SECONDS
+
+VERDICT_COLOURS = {"holds": "green", "refuted": "red", "undecided": "yellow"}
 
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Re-run figures and tables of the papers and check their claims.
+    """Run the experiments of the papers again and judge their claims.
 
-    Finished members are kept: the same command again trains nothing, more seeds train only the new ones.
+    Finished members are kept: the same command again trains nothing, and more seeds train only the new ones.
     """
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
     """Experiments to run; see --list."""
     all: bool = False
-    """Run every experiment, the fast ones first."""
+    """Run every experiment, fast ones first."""
     list: bool = False
-    """List the experiments and stop."""
+    """List the experiments and exit."""
     profile: str = "quick"
     """quick: minutes on a laptop. paper: the published settings."""
     out: Path | None = None
@@ -38,87 +42,76 @@ class Reproduce:
     """How many seeds [default: the profile's]."""
     device: str = "cpu"
     """Where to compute: cpu, cuda, ..."""
-    checkpoint: float = 60.0
-    """Seconds, at least, between two states of unfinished training."""
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    """Seconds between two checkpoints, at least."""
     track: str | None = None
-    """Log what is finished: an MLflow server's address, or tensorboard:FOLDER."""
-    on: tyro.conf.OmitArgPrefixes[Executing] = field(default_factory=Executing)
+    """Export finished members: the address of an MLflow server, or tensorboard:FOLDER."""
+    executor: tyro.conf.OmitArgPrefixes[ExecutorOptions] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
-        check_profile(self.profile)
+        choice("--profile", self.profile, PROFILES)
         if self.list:
             _print_list()
             return 0
-        entries = list(CATALOGUE) if self.all else [find(name) for name in dict.fromkeys(self.names)]
-        if not entries:
+        infos = experiments() if self.all else [find_experiment(name) for name in dict.fromkeys(self.names)]
+        if not infos:
             raise InputError("nothing to reproduce: name experiments, or use --all; --list shows them.")
-        if self.seeds is not None and self.seeds < 1:
-            raise InputError(f"--seeds must be at least 1, got {self.seeds}.")
-        self.on.check()
+        if self.seeds is not None:
+            whole_number("--seeds", self.seeds)
+        self.executor.check()
         check_track(self.track)
         out = self.out or Path("runs") / self.profile
-        console = new_console()
-
-        from vaescope.papers.run import reproduce, write_index
-        from vaescope.training import Live
-
-        index = write_index(out, self.profile)
-        if self.on.executor != "local" or (self.on.jobs > 1 and len(entries) > 1):
-            try:
-                _reproduce_side_by_side(self, entries, out, console)
-            finally:
-                track(self.track, [out / entry.name for entry in entries])
-            entries = []
-        for entry in entries:
-            with Live(entry.name) as monitor:
-                claims = reproduce(
-                    entry.load(),
-                    profile=self.profile,
-                    out=out,
-                    monitor=monitor,
-                    seeds=self.seeds,
-                    device=self.device,
-                    checkpoint_seconds=self.checkpoint,
-                )
-            track(self.track, [out / entry.name])
-            index = write_index(out, self.profile)
-            _print_claims(console, entry.name, [claim.as_data() for claim in claims])
-        console.print(str(index.resolve()), soft_wrap=True, markup=False)
+        try:
+            self._run_all(infos, out)
+        finally:
+            track(self.track, [out / info.name for info in infos])
         return 0
 
+    def _run_all(self, infos: Sequence[ExperimentInfo], out: Path) -> None:
+        from vaescope.jobs import run_in_this_process
+        from vaescope.papers.experiment import RunOptions
+        from vaescope.papers.jobs import experiment_tasks
+        from vaescope.papers.run import check_device, write_index
 
-def _reproduce_side_by_side(command: Reproduce, entries: Sequence[Entry], out: Path, console: Console) -> None:
-    from vaescope.papers.jobs import tasks
-    from vaescope.papers.run import check_device, write_index
+        check_device(self.device)
+        options = RunOptions(self.profile, self.seeds, device=self.device, checkpoint_seconds=self.checkpoint_seconds)
+        tasks = experiment_tasks(infos, out, options)
+        in_workers = self.executor.executor != "local" or (self.executor.jobs > 1 and len(tasks) > 1)
+        console, failed = new_console(), []
+        index = write_index(out, self.profile)
+        for name, claims, error in self.executor.run(tasks) if in_workers else run_in_this_process(tasks):
+            index = write_index(out, self.profile)
+            if error is not None:
+                failed.append((name, error))
+            elif isinstance(claims, list_type):
+                _print_claims(console, name, claims)
+        if failed:
+            _raise_failures(failed, len(tasks))
+        console.print(str(index.resolve()), soft_wrap=True, markup=False)
 
-    check_device(command.device)
-    failed = []
-    told = {
-        "profile": command.profile,
-        "seeds": command.seeds,
-        "device": command.device,
-        "checkpoint_seconds": command.checkpoint,
-    }
-    for name, claims, error in command.on.run(tasks(entries, out, told)):
-        write_index(out, command.profile)
-        if error is not None:
-            failed.append(f"{name} ({error})")
-        else:
-            _print_claims(console, name, claims)
-    if failed:
-        raise RunError(f"{len(failed)} of {len(entries)} did not finish: {'; '.join(failed)}")
+
+list_type = list  # the option `list` hides the built-in name in the class
+
+
+def _raise_failures(failed: Sequence[tuple[str, Exception]], total: int) -> None:
+    if total == 1:
+        raise failed[0][1]
+    listed = "; ".join(f"{name} ({error})" for name, error in failed)
+    raise RunError(f"{len(failed)} of {total} did not finish: {listed}")
 
 
 def _print_list() -> None:
     listed = table("experiment", "what it shows", "source")
-    for entry in CATALOGUE:
-        listed.add_row(entry.name, entry.title, entry.source)
+    for info in experiments():
+        listed.add_row(info.name, info.title, info.source)
     new_console().print(listed)
 
 
-def _print_claims(console: Console, name: str, claims: list[dict[str, object]]) -> None:
-    listed = table("", "claim", "demanded", "measured", title=name)
+def _print_claims(console: Console, name: str, claims: Sequence[Mapping[str, object]]) -> None:
+    listed = table("", "claim", "criterion", "measured", title=name)
     for claim in claims:
-        mark = "[green]holds[/]" if claim["holds"] else "[red]fails[/]"
-        listed.add_row(mark, str(claim["sentence"]), str(claim["demand"]), str(claim["measured"]))
+        verdict = str(claim["verdict"])
+        mark = f"[{VERDICT_COLOURS[verdict]}]{verdict}[/]"
+        reason = f"{claim['sentence']} ({claim['reason']})" if verdict == "undecided" else str(claim["sentence"])
+        listed.add_row(mark, reason, str(claim["demand"]), str(claim["measured"]))
     console.print(listed)

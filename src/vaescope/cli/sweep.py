@@ -1,112 +1,122 @@
-"""`vaescope sweep` and `vaescope status`: many settings at once, and how far they are."""
+"""`vaescope sweep`, `vaescope status` and `vaescope track`: many settings at once, their status, and their export."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import tyro
 
-from vaescope.cli.executor import Executing
+from vaescope.cli.executor import ExecutorOptions
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import rows_table
 from vaescope.cli.tracking import check_track, track
 from vaescope.errors import InputError
+from vaescope.settings import CHECKPOINT_SECONDS
 
-SHOWN = 40  # rows on the terminal
+SHOWN_ROWS = 40
 
 
 @dataclass(frozen=True)
 class SweepCommand:
-    """Train every combination of settings that a YAML file lists.
+    """Train every combination of the settings in a YAML file.
 
-    Finished members are kept: the same command again trains only what is missing.
+    Finished members are kept: the same command again trains only the missing ones.
     """
 
     file: tyro.conf.Positional[Path]
-    """fit: (or experiment: and settings:), sweep: with a list per setting, and out:; see docs/sweeps.md."""
+    """fit: (or experiment: and settings:), sweep: with a list of values per setting, and out:; see docs/sweeps.md."""
     out: Path | None = None
-    """Folder for the results [default: the file's out:]."""
+    """Folder for the results [default: out: in the file]."""
     device: str = "cpu"
     """Where to compute: cpu, cuda, ..."""
-    checkpoint: float = 60.0
-    """Seconds, at least, between two states of unfinished training."""
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    """Seconds between two checkpoints, at least."""
     track: str | None = None
-    """Log what is finished: an MLflow server's address, or tensorboard:FOLDER."""
+    """Export finished members: the address of an MLflow server, or tensorboard:FOLDER."""
     dry_run: bool = False
-    """Say what would be trained, and stop."""
-    on: tyro.conf.OmitArgPrefixes[Executing] = field(default_factory=Executing)
+    """Print what would be trained and exit."""
+    executor: tyro.conf.OmitArgPrefixes[ExecutorOptions] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
-        from vaescope.sweeps import read_sweep, sweep
+        from vaescope.sweeps import SweepOptions, read_sweep, run_sweep
         from vaescope.sweeps.memory import free_bytes
-        from vaescope.sweeps.run import check_plans
 
-        self.on.check()
+        self.executor.check()
         check_track(self.track)
-        what = read_sweep(self.file)
-        out = self.out or what.out
+        sweep = read_sweep(self.file)
+        out = self.out or sweep.out
         if out is None:
-            raise InputError(f"say where results go: --out, or out: in {self.file}.")
-        console = new_console()
+            raise InputError(f"the folder for the results is missing: give --out, or out: in {self.file}.")
         if self.dry_run:
-            check_plans(what)
-            shown = [
-                {"stack": s.name, "members": len(s.members) or 1, "settings": _words(s.settings)} for s in what.stacks
-            ]
-            console.print(rows_table(shown[:SHOWN]))
-            console.print(f"{what.members} members in {len(what.stacks)} stacks.")
-            return 0
-        memory = free_bytes() // (self.on.jobs if self.on.executor == "local" else 1)
+            return self._print_plan()
+        memory = free_bytes() // (self.executor.jobs if self.executor.executor == "local" else 1)
+        options = SweepOptions(self.device, self.checkpoint_seconds, memory)
         try:
-            rows = sweep(
-                what, out, run=self.on.run, device=self.device, checkpoint_seconds=self.checkpoint, memory=memory
-            )
+            rows = run_sweep(sweep, out, executor=self.executor.run, options=options)
         finally:
             track(self.track, [out])
-        names = list(dict.fromkeys(["stack", *what.grid, "seed", "status", "elbo"]))
-        console.print(rows_table([{n: row.get(n) for n in names if any(n in r for r in rows)} for row in rows[:SHOWN]]))
-        if len(rows) > SHOWN:
-            console.print(f"... and {len(rows) - SHOWN} more")
+        console = new_console()
+        names = list(dict.fromkeys(["stack", *sweep.grid, "seed", "status", "elbo"]))
+        shown = [{n: row.get(n) for n in names if any(n in r for r in rows)} for row in rows[:SHOWN_ROWS]]
+        console.print(rows_table(shown))
+        if len(rows) > SHOWN_ROWS:
+            console.print(f"... and {len(rows) - SHOWN_ROWS} more")
         console.print(str((out / "results.parquet").resolve()), soft_wrap=True, markup=False)
         return 0
 
+    def _print_plan(self) -> int:
+        from vaescope.sweeps import read_sweep
+        from vaescope.sweeps.run import check_jobs
 
-def _words(settings: object) -> str:
-    return ", ".join(f"{k}={v}" for k, v in dict(settings).items())  # type: ignore[call-overload]
+        sweep = read_sweep(self.file)
+        check_jobs(sweep)
+        rows = [
+            {"stack": s.name, "members": len(s.members) or 1, "settings": _settings_text(s.settings)}
+            for s in sweep.stacks
+        ]
+        console = new_console()
+        console.print(rows_table(rows[:SHOWN_ROWS]))
+        console.print(f"{sweep.members} members in {len(sweep.stacks)} stacks.")
+        return 0
+
+
+def _settings_text(settings: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 @dataclass(frozen=True)
 class Status:
-    """Say how far a sweep is: every stack, its members, and what is running."""
+    """Show the status of a sweep: every stack, its finished members, and what is running."""
 
     folder: tyro.conf.Positional[Path]
-    """The sweep's folder."""
+    """The folder of the sweep."""
 
     def run(self) -> int:
-        from vaescope.sweeps import status
+        from vaescope.sweeps import sweep_status
 
-        rows = status(self.folder)
+        rows = sweep_status(self.folder)
         console = new_console()
         console.print(rows_table(rows))
         states = [row["state"] for row in rows]
-        told = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
-        console.print(f"{len(rows)} stacks: {told}.")
+        counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
+        console.print(f"{len(rows)} stacks: {counts}.")
         return 0
 
 
 @dataclass(frozen=True)
 class Track:
-    """Log what is finished in run folders to MLflow or TensorBoard; what is there already is not logged twice."""
+    """Export the finished members of run folders to MLflow or TensorBoard; members that are there are skipped."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders."""
     to: str
-    """An MLflow server's address, or tensorboard:FOLDER."""
+    """The address of an MLflow server, or tensorboard:FOLDER."""
 
     def run(self) -> int:
-        from vaescope.jobs.tracking import log
+        from vaescope.jobs.tracking import export_run
 
         for folder in self.folders:
-            print(f"{folder}: {log(folder, self.to)} members logged")
+            print(f"{folder}: {export_run(folder, self.to)} members exported")
         return 0

@@ -1,9 +1,8 @@
-"""Tables on the terminal."""
+"""Tables in the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,22 +14,22 @@ def console() -> Console:
 
 
 def table(*headings: str, title: str | None = None) -> Table:
-    """Columns without lines around them."""
+    """A table without borders."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         made.add_column(heading)
     return made
 
 
-def rows_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """A row per dictionary, numbers in three digits."""
+def rows_table(rows: Sequence[Mapping[str, object]]) -> Table:
+    """A table with a row per mapping, numbers with three digits."""
     made = table(*(rows[0] if rows else ()))
     for row in rows:
-        made.add_row(*(_shown(value) for value in row.values()))
+        made.add_row(*(_cell_text(value) for value in row.values()))
     return made
 
 
-def _shown(value: Any) -> str:
+def _cell_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return "–" if value is None else escape(str(value))

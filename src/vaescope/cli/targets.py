@@ -1,4 +1,4 @@
-"""What a command is pointed at: trained models, samples, and the auxiliary u of an iVAE."""
+"""What a command is pointed at: a run folder, or models in somebody's own Python."""
 
 from __future__ import annotations
 
@@ -7,82 +7,96 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vaescope.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vaescope.protocol import LatentModel
 
-def models_of(target: str) -> list[Any]:
-    """The members of a run, the best first; or the model (or models) that somebody's own Python names.
 
-    NAME is a model from `vs.adapters`, a list of such, or a function without arguments that returns either. That code
-    is run: it is the caller's own, as with any script.
+def load_models(target: str) -> list[LatentModel]:
+    """The members of a run, best first; or the models that a Python object names.
+
+    The object is a model from `vs.adapters`, a list of models, a `Fit`, or a function without arguments that returns
+    one of these. Its code is executed: it is the caller's own, as with any script.
     """
     from vaescope.adapters.run import members_of
 
     if Path(target).exists():
         return list(members_of(target))
-    place, colon, name = target.rpartition(":")
-    if not colon or not place or not name.isidentifier():
+    location, colon, name = target.rpartition(":")
+    if not colon or not location or not name.isidentifier():
         raise InputError(f"{target} does not exist; give a run folder, FILE.py:NAME or package.module:NAME.")
-    found = _named(_module(place), name, target)
-    models = list(found) if isinstance(found, list | tuple) else list(getattr(found, "members", [found]))
-    if not models or not all(hasattr(model, "latent_dim") and hasattr(model, "encode") for model in models):
-        raise InputError(f"{target} must be a model from vs.adapters, several, or a function that returns them.")
+    return _models(_object(_module(location), name, target), target)
+
+
+def _models(found: object, target: str) -> list[LatentModel]:
+    from vaescope.fitting import Fit
+    from vaescope.protocol import LatentModel
+
+    candidates = found.members if isinstance(found, Fit) else found if isinstance(found, list | tuple) else [found]
+    models = [model for model in candidates if isinstance(model, LatentModel)]
+    if not models or len(models) < len(candidates):
+        raise InputError(
+            f"{target} must be a model from vs.adapters, a list of models, or a function that returns them."
+        )
     return models
 
 
 def target_name(target: str) -> str:
-    """How a page calls it."""
+    """The name of a target in a report."""
     return target.rpartition(":")[2] if not Path(target).exists() else Path(target).resolve().stem
 
 
-def _module(place: str) -> ModuleType:
+def _module(location: str) -> ModuleType:
     try:
-        if not place.endswith(".py"):
-            return importlib.import_module(place)
-        file = Path(place)
+        if not location.endswith(".py"):
+            return importlib.import_module(location)
+        file = Path(location)
         if not file.is_file():
-            raise InputError(f"{place} does not exist.")
+            raise InputError(f"{location} does not exist.")
         spec = importlib.util.spec_from_file_location(file.stem, file)
         if spec is None or spec.loader is None:
-            raise InputError(f"{place} cannot be imported.")
+            raise InputError(f"{location} cannot be imported.")
         module = importlib.util.module_from_spec(spec)
         sys.modules[file.stem] = module
-        sys.path.insert(0, str(file.resolve().parent))  # its neighbours, as for a script
+        sys.path.insert(0, str(file.resolve().parent))  # so that it can import the files next to it, as a script can
         spec.loader.exec_module(module)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{place} cannot be imported: {type(error).__name__}: {_first_line(error)}") from None
+        raise InputError(f"{location} cannot be imported: {type(error).__name__}: {_first_line(error)}") from None
     return module
 
 
-def _named(module: ModuleType, name: str, target: str) -> Any:
-    if not hasattr(module, name):
-        raise InputError(f"{target}: {module.__name__} has nothing called {name}.")
-    found = getattr(module, name)
-    if not callable(found) or hasattr(found, "latent_dim"):
+def _object(module: ModuleType, name: str, target: str) -> object:
+    """The object of that name; a function is called."""
+    from vaescope.protocol import LatentModel
+
+    if name not in vars(module):
+        raise InputError(f"{target}: {module.__name__} does not define {name}.")
+    found: object = vars(module)[name]
+    if not callable(found) or isinstance(found, LatentModel):
         return found
     try:
-        return found()
+        result: object = found()
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"{target} failed: {type(error).__name__}: {_first_line(error)}") from None
+    return result
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
-def check_auxiliary(models: list[Any], u: Tensor | None) -> None:
-    """An iVAE has its u, and nobody else any."""
-    conditional = bool(getattr(models[0], "conditional", False))
-    if conditional and u is None:
-        raise InputError("this is an iVAE: say its u by --auxiliary (factors, or an .npy file with a row per sample).")
-    if not conditional and u is not None:
-        raise InputError("this model takes no auxiliary u; leave --auxiliary out.")
+def check_auxiliary(models: list[LatentModel], auxiliary: Tensor | None) -> None:
+    """An iVAE needs an auxiliary input, a plain VAE takes none."""
+    if models[0].auxiliary_dim and auxiliary is None:
+        raise InputError("this is an iVAE: give --auxiliary (factors, or an .npy file with a row per sample).")
+    if not models[0].auxiliary_dim and auxiliary is not None:
+        raise InputError("this model takes no auxiliary input; remove --auxiliary.")

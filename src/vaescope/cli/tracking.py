@@ -1,4 +1,4 @@
-"""`--track`: what is finished, to where experiments are kept."""
+"""The option `--track`: export finished members to an experiment tracker."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def track(to: str | None, folders: Sequence[Path]) -> None:
-    """Log run folders; what is there already is not logged twice."""
-    if to is None:
+def track(target: str | None, folders: Sequence[Path]) -> None:
+    """Export run folders; members that were exported before are skipped."""
+    if target is None:
         return
-    from vaescope.jobs.tracking import log
+    from vaescope.jobs.tracking import export_run
 
     for folder in folders:
         if (folder / "config.json").exists() or (folder / "sweep.json").exists():
-            log(folder, to)
+            export_run(folder, target)
 
 
-def check_track(to: str | None) -> None:
-    """Before anything is trained."""
-    if to is not None:
-        from vaescope.jobs.tracking.log import check_target
+def check_track(target: str | None) -> None:
+    """Check the target before anything is trained."""
+    if target is not None:
+        from vaescope.jobs.tracking.export import check_target
 
-        check_target(to)
+        check_target(target)

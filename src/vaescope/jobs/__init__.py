@@ -1,6 +1,6 @@
-"""Where tasks are carried out: processes of this machine, or a Ray cluster. What they compute does not know."""
+"""Where tasks run (this process, worker processes, a Ray cluster), and export to experiment trackers."""
 
-from vaescope.jobs.local import run_here, run_inside
+from vaescope.jobs.local import run_in_processes, run_in_this_process
 from vaescope.jobs.tasks import Outcome, Task
 
-__all__ = ["Outcome", "Task", "run_here", "run_inside"]
+__all__ = ["Outcome", "Task", "run_in_processes", "run_in_this_process"]

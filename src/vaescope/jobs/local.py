@@ -1,7 +1,7 @@
-"""Tasks in processes of this machine, a few at a time, each with its share of the cores.
+"""Tasks in processes of this machine, several at a time, each with its share of the cores.
 
-Small networks keep one core busy and a second one waiting: two tasks side by side finish sooner than one after the
-other. A process that is killed costs what it had not written: its task is begun again and goes on from there.
+Small networks keep one core busy and leave a second one idle, so two tasks at a time finish sooner than one after the
+other. If a worker process is killed its task is restarted, and continues from what it had saved.
 """
 
 from __future__ import annotations
@@ -14,43 +14,39 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
-from typing import Any
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 
-from vaescope.errors import InputError, RunError
-from vaescope.jobs.tasks import Lines, Outcome, Relay, Said, Task, explained
-from vaescope.training import Live
+from vaescope.checks import whole_number
+from vaescope.errors import RunError
+from vaescope.jobs.tasks import Outcome, ProgressEvent, ProgressLines, ProgressRelay, Task, one_line_error
+from vaescope.training import ProgressBar
 
-ATTEMPTS = 3  # at a task whose process was killed
-
-
-def check_jobs(jobs: int) -> int:
-    if jobs < 1:
-        raise InputError(f"--jobs must be at least 1, got {jobs}.")
-    return jobs
+MAX_ATTEMPTS = 3  # of a task whose process is killed
 
 
-def run_here(tasks: Sequence[Task], *, jobs: int) -> Iterator[Outcome]:
-    """What came of every task, as they finish."""
-    check_jobs(jobs)
+def run_in_processes(tasks: Sequence[Task], *, jobs: int) -> Iterator[Outcome]:
+    """Outcomes of the tasks as they finish, with `jobs` worker processes at a time."""
+    whole_number("jobs", jobs)
     threads = max(1, (os.cpu_count() or 1) // jobs)
     waiting = deque((task, 1) for task in tasks)
     running: list[_Worker] = []
-    with Lines() as lines:
+    with ProgressLines() as lines:
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
                     running.append(_Worker.start(*waiting.popleft(), threads))
-                connection.wait([worker.heard for worker in running])
+                connection.wait([worker.receiver for worker in running])
                 for worker in list(running):
-                    outcome = worker.listen(lines)
-                    if outcome is None:
+                    ended = worker.receive(lines)
+                    if ended is None:
                         continue
                     running.remove(worker)
                     lines.remove(worker.task.name)
-                    if outcome is AGAIN:
-                        waiting.append((worker.task, worker.attempt + 1))
+                    if isinstance(ended, Outcome):
+                        yield ended
                     else:
-                        yield outcome
+                        waiting.append((worker.task, worker.attempt + 1))
         finally:
             for worker in running:
                 worker.process.terminate()
@@ -58,78 +54,83 @@ def run_here(tasks: Sequence[Task], *, jobs: int) -> Iterator[Outcome]:
                 worker.process.join()
 
 
-AGAIN = Outcome("")
-
-
-def run_inside(tasks: Sequence[Task]) -> Iterator[Outcome]:
-    """One after another in this very process, with all of its cores: for scripts, and where nothing else is wanted."""
+def run_in_this_process(tasks: Sequence[Task]) -> Iterator[Outcome]:
+    """Outcomes of the tasks, one after another in this process with all of its cores."""
     for task in tasks:
         try:
-            with Live(task.name) as monitor:
-                yield Outcome(task.name, task.work(task.argument, task.out, monitor))
+            with ProgressBar(task.name) as progress:
+                yield Outcome(task.name, task.run(task.out, progress))
         except Exception as error:
-            yield Outcome(task.name, error=explained(error))
+            yield Outcome(task.name, error=one_line_error(error))
+
+
+class _Restart:
+    """The task has to be started again."""
 
 
 @dataclass
 class _Worker:
     task: Task
     attempt: int
-    process: Any
-    heard: Any
+    process: SpawnProcess
+    receiver: Connection
 
     @classmethod
     def start(cls, task: Task, attempt: int, threads: int) -> _Worker:
         context = multiprocessing.get_context("spawn")
-        heard, tell = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(task, threads, tell, os.getpid()), daemon=False)
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_run_worker, args=(task, threads, sender, os.getpid()), daemon=False)
         process.start()
-        tell.close()
-        return cls(task, attempt, process, heard)
+        sender.close()
+        return cls(task, attempt, process, receiver)
 
-    def listen(self, lines: Lines) -> Outcome | None:
-        """All that it has said; its outcome at the end, None until then."""
+    def receive(self, lines: ProgressLines) -> Outcome | _Restart | None:
+        """Show all progress that was sent; the outcome once the task has ended, None before."""
         try:
-            while self.heard.poll():
-                said = self.heard.recv()
-                if isinstance(said, Said):
-                    lines.show(said)
+            while self.receiver.poll():
+                received = self.receiver.recv()
+                if isinstance(received, ProgressEvent):
+                    lines.show(received)
                     continue
                 self.process.join()
-                return Outcome(*said)
-        except (EOFError, OSError):  # it is gone, and has not said what came of it
+                return Outcome(*received)
+        except (EOFError, OSError):  # the process ended without sending an outcome
             self.process.join()
-            how = f"by signal {-self.process.exitcode}" if self.process.exitcode < 0 else "before it had finished"
-            if self.attempt < ATTEMPTS:
-                lines.show(Said(self.task.name, None, None, f"its process ended {how}; it is begun again."))
-                return AGAIN
-            return Outcome(self.task.name, error=RunError(f"its process ended {how}, {ATTEMPTS} times."))
+            return self._ended(lines)
         return None
 
+    def _ended(self, lines: ProgressLines) -> Outcome | _Restart:
+        code = self.process.exitcode or 0
+        how = f"was killed by signal {-code}" if code < 0 else "ended before it had finished"
+        if self.attempt < MAX_ATTEMPTS:
+            lines.show(ProgressEvent(self.task.name, None, None, f"the worker process {how}; restarting."))
+            return _Restart()
+        return Outcome(self.task.name, error=RunError(f"the worker process {how}, {MAX_ATTEMPTS} times."))
 
-def _work(task: Task, threads: int, tell: Any, parent: int) -> None:
-    """In a worker."""
-    threading.Thread(target=_stop_with, args=(parent,), daemon=True).start()
+
+def _run_worker(task: Task, threads: int, sender: Connection, parent: int) -> None:
+    """The main function of a worker process."""
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     import torch
 
     torch.set_num_threads(threads)
     try:
-        tell.send(_done(task, tell))
-    except (KeyboardInterrupt, BrokenPipeError):  # who would be told is gone
+        sender.send(_outcome(task, sender))
+    except (KeyboardInterrupt, BrokenPipeError):  # the parent process is gone
         os._exit(130)
 
 
-def _done(task: Task, tell: Any) -> tuple[str, Any, Exception | None]:
+def _outcome(task: Task, sender: Connection) -> tuple[str, object, Exception | None]:
     try:
-        return task.name, task.work(task.argument, task.out, Relay(task.name, tell.send)), None
+        return task.name, task.run(task.out, ProgressRelay(task.name, sender.send)), None
     except BrokenPipeError:
         raise
     except Exception as error:
-        return task.name, None, explained(error)
+        return task.name, None, one_line_error(error)
 
 
-def _stop_with(parent: int) -> None:
-    """A worker does not outlive who started it; what it has not finished goes on another time."""
+def _exit_with_parent(parent: int) -> None:
+    """End this worker when its parent process ends; unfinished work continues in a later run."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)

@@ -1,7 +1,7 @@
-"""Tasks on an existing Ray cluster: each on some node, begun again elsewhere when its node dies.
+"""Tasks on an existing Ray cluster; a task whose node dies is restarted on another node.
 
-Workers write into the task's folder where that is on storage that all machines share, and go on there after a failure.
-Elsewhere (`returned=True`) they write into a folder of their own and return its files, which are written here.
+Workers write into the task's folder if it is on storage that all machines share, and continue there after a failure.
+Otherwise (`return_files=True`) they write into a temporary folder and return its files, which are written here.
 """
 
 from __future__ import annotations
@@ -14,37 +14,45 @@ from pathlib import Path
 from typing import Any
 
 from vaescope.errors import InputError, RunError
-from vaescope.jobs.tasks import Lines, Outcome, Relay, Said, Task, explained
+from vaescope.jobs.tasks import Outcome, ProgressEvent, ProgressLines, ProgressRelay, Task, one_line_error
 from vaescope.runs import lock
 from vaescope.runs.files import write_bytes
 from vaescope.runs.lock import locked
 
-ATTEMPTS = 5  # of a task whose node or process was lost
-LOST = 60.0  # seconds for which a worker waits for a folder that is in use
-LOOK = 0.3  # seconds between two looks at what workers say
-LEFT_BEHIND = (".lock",)
+MAX_ATTEMPTS = 5  # of a task whose node or process is lost
+LOCK_TIMEOUT = 60.0  # seconds for which a worker waits for a locked folder
+POLL_SECONDS = 0.3  # between two looks at the progress of the workers
+NOT_COPIED = (".lock",)
 
 
 def run_on_ray(
-    tasks: Sequence[Task], *, address: str = "auto", cpus: int = 1, returned: bool = False
+    tasks: Sequence[Task], *, address: str = "auto", cpus: int = 1, return_files: bool = False
 ) -> Iterator[Outcome]:
-    """What came of every task, as they finish; each task has so many cores."""
-    ray = _connected(address)
+    """Outcomes of the tasks as they finish.
+
+    Args:
+        tasks: what to run.
+        address: where the cluster is.
+        cpus: cores per task.
+        return_files: whether workers return their files, because machines share no storage.
+    """
+    ray = _connect(address)
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
         ray.get_runtime_context().get_node_id(), soft=False
     )
-    told = ray.remote(num_cpus=0, scheduling_strategy=here)(_Ear).remote()  # on this node: others may die
-    remote = ray.remote(num_cpus=cpus, max_retries=ATTEMPTS - 1, retry_exceptions=False)(_work)
-    with Lines() as lines, ExitStack() as held:
-        for task in tasks if returned else ():
-            held.enter_context(locked(task.out / task.keeps))
-        files = [_files(task.out, task.keeps) if returned else None for task in tasks]
-        pending = {remote.remote(task, cpus, told, own): task for task, own in zip(tasks, files, strict=True)}
+    # the collector runs on this node, because other nodes may die
+    collector = ray.remote(num_cpus=0, scheduling_strategy=here)(ProgressCollector).remote()
+    remote = ray.remote(num_cpus=cpus, max_retries=MAX_ATTEMPTS - 1, retry_exceptions=False)(_run_worker)
+    with ProgressLines() as lines, ExitStack() as locks:
+        for task in tasks if return_files else ():
+            locks.enter_context(locked(task.folder))
+        files = [_read_files(task.out, task.subfolder) if return_files else None for task in tasks]
+        pending = {remote.remote(task, cpus, collector, own): task for task, own in zip(tasks, files, strict=True)}
         try:
             while pending:
-                done, _ = ray.wait(list(pending), timeout=LOOK)
-                for said in ray.get(told.heard.remote()):
-                    lines.show(said)
+                done, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
+                for event in ray.get(collector.drain.remote()):
+                    lines.show(event)
                 for reference in done:
                     task = pending.pop(reference)
                     lines.remove(task.name)
@@ -54,14 +62,12 @@ def run_on_ray(
                 ray.cancel(reference, force=True)
 
 
-def _connected(address: str) -> Any:
+def _connect(address: str) -> Any:
     try:
         import ray
         import ray.util.scheduling_strategies
     except ImportError:
-        raise InputError(
-            "Ray is not installed; install vaescope's extra for it: pip install 'vaescope[ray]'."
-        ) from None
+        raise InputError("Ray is not installed; install it with pip install 'vaescope[ray]'.") from None
     if not ray.is_initialized():
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="vaescope")
@@ -75,57 +81,63 @@ def _outcome(ray: Any, reference: Any, task: Task) -> Outcome:
     try:
         value, files, error = ray.get(reference)
     except ray.exceptions.RayTaskError as failure:
-        return Outcome(task.name, error=explained(failure.cause if isinstance(failure.cause, Exception) else failure))
+        cause = failure.cause if isinstance(failure.cause, Exception) else failure
+        return Outcome(task.name, error=one_line_error(cause))
     except ray.exceptions.RayError as failure:
-        return Outcome(task.name, error=RunError(f"lost {ATTEMPTS} times ({type(failure).__name__})."))
+        return Outcome(task.name, error=RunError(f"lost {MAX_ATTEMPTS} times ({type(failure).__name__})."))
     if error is not None:
         return Outcome(task.name, error=error)
-    for place in sorted(files, key=lambda name: (name.endswith("results.parquet"), name)):  # rows after their weights
-        write_bytes(task.out / place, files[place])
-    for gone in _files(task.out, task.keeps).keys() - files.keys() if files else ():
-        (task.out / gone).unlink(missing_ok=True)  # a state that is needed no more
+    _write_files(task, files)
     return Outcome(task.name, value)
 
 
-def _files(out: Path, keeps: str) -> dict[str, bytes]:
-    """All files of a task's own folder."""
-    found = [p for p in (out / keeps).rglob("*") if p.is_file() and p.name not in LEFT_BEHIND]
+def _write_files(task: Task, files: dict[str, bytes]) -> None:
+    """Files that a worker returned: results after the weights they belong to; files that it deleted are deleted."""
+    for path in sorted(files, key=lambda name: (name.endswith("results.parquet"), name)):
+        write_bytes(task.out / path, files[path])
+    for deleted in _read_files(task.out, task.subfolder).keys() - files.keys() if files else ():
+        (task.out / deleted).unlink(missing_ok=True)
+
+
+def _read_files(out: Path, subfolder: str) -> dict[str, bytes]:
+    """The content of every file of a task's folder by its path relative to `out`."""
+    found = [p for p in (out / subfolder).rglob("*") if p.is_file() and p.name not in NOT_COPIED]
     return {str(p.relative_to(out)): p.read_bytes() for p in found}
 
 
-class _Ear:
-    """Hears what all workers say, until it is asked."""
+class ProgressCollector:
+    """Collects the progress events of all workers until they are drained."""
 
     def __init__(self) -> None:
-        self.said: list[Said] = []
+        self.events: list[ProgressEvent] = []
 
-    def tell(self, said: Said) -> None:
-        self.said.append(said)
+    def add(self, event: ProgressEvent) -> None:
+        self.events.append(event)
 
-    def heard(self) -> list[Said]:
-        said, self.said = self.said, []
-        return said
+    def drain(self) -> list[ProgressEvent]:
+        events, self.events = self.events, []
+        return events
 
 
-def _work(
-    task: Task, cpus: int, told: Any, files: dict[str, bytes] | None
-) -> tuple[Any, dict[str, bytes], Exception | None]:
-    """In a worker; an error of ours is no failure of Ray's, and is not tried again.
+def _run_worker(
+    task: Task, cpus: int, collector: Any, files: dict[str, bytes] | None
+) -> tuple[object, dict[str, bytes], Exception | None]:
+    """The main function of a worker. Our own errors are returned, so that Ray does not retry them.
 
-    With files it works in a folder of its own that begins with them; without, in the task's.
+    With files the task runs in a temporary folder that starts with them; without, in its own folder.
     """
     import torch
 
     torch.set_num_threads(cpus)
-    lock.PATIENCE = LOST  # a node that was lost may hold a lock on shared storage for a while
-    monitor = Relay(task.name, told.tell.remote)
+    lock.PATIENCE = LOCK_TIMEOUT  # a lost node may keep a lock on shared storage for a while
+    progress = ProgressRelay(task.name, collector.add.remote)
     try:
         if files is None:
-            return task.work(task.argument, task.out, monitor), {}, None
+            return task.run(task.out, progress), {}, None
         with tempfile.TemporaryDirectory() as folder:
-            for place, content in files.items():
-                write_bytes(Path(folder) / place, content)
-            value = task.work(task.argument, Path(folder), monitor)
-            return value, _files(Path(folder), task.keeps), None
+            for path, content in files.items():
+                write_bytes(Path(folder) / path, content)
+            value = task.run(Path(folder), progress)
+            return value, _read_files(Path(folder), task.subfolder), None
     except (InputError, RunError) as error:
         return None, {}, error

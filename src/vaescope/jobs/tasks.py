@@ -1,4 +1,4 @@
-"""A task, what workers say while they are at it, and how it is shown."""
+"""A task for an executor, its outcome, and the progress that workers report."""
 
 from __future__ import annotations
 
@@ -6,73 +6,82 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from vaescope.errors import InputError, RunError
-from vaescope.training import Monitor
+from vaescope.training import Progress as TrainingProgress
 
 
 @dataclass(frozen=True)
 class Task:
-    """Work for one process: a function of a module, what it is told, and the folder that it may write."""
+    """A module-level function, its argument, and the folder that it may write to."""
 
     name: str
-    work: Callable[[Any, Path, Monitor], Any]
-    argument: Any
+    function: Callable[[Any, Path, TrainingProgress], object]
+    """Called with the argument, the output folder and a progress object, in a worker process."""
+    argument: object
     out: Path
-    keeps: str = ""
-    """The folder in `out` that is the task's own."""
+    subfolder: str = ""
+    """The folder below `out` that belongs to this task alone."""
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.subfolder
+
+    def run(self, out: Path, progress: TrainingProgress) -> object:
+        return self.function(self.argument, out, progress)
 
 
 class Outcome(NamedTuple):
-    """What came of a task: a value, or what went wrong."""
+    """The value of a task, or the error that ended it."""
 
     name: str
-    value: Any = None
+    value: object = None
     error: Exception | None = None
 
 
-class Said(NamedTuple):
-    """How far a task is (done of total), in words; without `done` it is a message."""
+class ProgressEvent(NamedTuple):
+    """Progress of a task: `done` of `total`, with a description; a plain message where `done` is None."""
 
-    name: str
+    task: str
     done: int | None
     total: int | None
-    words: str
+    text: str
 
 
 @dataclass(frozen=True)
-class Relay:
-    """A `Monitor` in a worker: passes on what it is told."""
+class ProgressRelay:
+    """Training progress in a worker, sent to the process that shows it."""
 
-    name: str
-    tell: Callable[[Said], Any]
+    task: str
+    send: Callable[[ProgressEvent], object]
 
     def begin(self, members: int, epochs: int) -> None:
-        self.tell(Said(self.name, 0, epochs, f"{members} members"))
+        self.send(ProgressEvent(self.task, 0, epochs, f"{members} members"))
 
     def epoch(self, done: int, *, training: int, finished: int, diverged: int, elbo: float) -> None:
-        words = f"{training} training, {finished} finished, {diverged} diverged"
-        words += f"; ELBO {elbo:.2f}" if math.isfinite(elbo) else ""
-        self.tell(Said(self.name, done, None, words))
+        text = f"{training} training, {finished} finished, {diverged} diverged"
+        text += f"; ELBO {elbo:.2f}" if math.isfinite(elbo) else ""
+        self.send(ProgressEvent(self.task, done, None, text))
 
-    def say(self, message: str) -> None:
-        self.tell(Said(self.name, None, None, message))
+    def message(self, text: str) -> None:
+        self.send(ProgressEvent(self.task, None, None, text))
 
 
-def explained(error: BaseException) -> Exception:
-    """Errors of ours as they are; others in one line."""
+def one_line_error(error: BaseException) -> Exception:
+    """Our own errors unchanged, all others as one line."""
     if isinstance(error, InputError | RunError):
         return error
     reason = (str(error).splitlines() or [""])[0]
     return RunError(f"{type(error).__name__}: {reason}")
 
 
-class Lines:
-    """A progress line for every task that runs, where there is a terminal; messages are always printed."""
+class ProgressLines:
+    """A progress line for every running task, in a terminal; messages are always printed."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False)
@@ -87,23 +96,25 @@ class Lines:
         )
         self.tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> ProgressLines:
         self.progress.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self.progress.__exit__(*error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.__exit__(kind, error, trace)
 
-    def show(self, said: Said) -> None:
-        if said.done is None:
-            self.console.print(f"{said.name}: {said.words}", markup=False)
+    def show(self, event: ProgressEvent) -> None:
+        if event.done is None:
+            self.console.print(f"{event.task}: {event.text}", markup=False)
             return
-        if said.name not in self.tasks:
-            self.tasks[said.name] = self.progress.add_task(said.name, total=None, state="")
-        if said.total is not None:
-            self.progress.reset(self.tasks[said.name], total=said.total, state=said.words)
-        self.progress.update(self.tasks[said.name], completed=said.done, state=said.words)
+        if event.task not in self.tasks:
+            self.tasks[event.task] = self.progress.add_task(event.task, total=None, state="")
+        if event.total is not None:
+            self.progress.reset(self.tasks[event.task], total=event.total, state=event.text)
+        self.progress.update(self.tasks[event.task], completed=event.done, state=event.text)
 
-    def remove(self, name: str) -> None:
-        if name in self.tasks:
-            self.progress.remove_task(self.tasks.pop(name))
+    def remove(self, task: str) -> None:
+        if task in self.tasks:
+            self.progress.remove_task(self.tasks.pop(task))

@@ -1,30 +1,133 @@
-"""Claims: a sentence of a paper, what it demands, what was measured, and whether it holds."""
+"""Claims: a sentence of a paper, the criterion it is judged by, what was measured, and the verdict.
+
+A claim is declared as data, a `ClaimSpec`, beside its experiment. Judged on the results of a run it becomes a `Claim`
+with one of three verdicts: *holds*, *refuted*, or *undecided*, where this run could not have decided it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from scipy.stats import rankdata, spearmanr
 
-SIGNIFICANT = 0.01
+from vaescope.papers.results import Result
+from vaescope.plain import Plain, plain_fields
+
+R = TypeVar("R", bound=Result)
+S = TypeVar("S")
+D = TypeVar("D")
+D_contra = TypeVar("D_contra", contravariant=True)
+
+
+class Verdict(StrEnum):
+    """What a run says of a claim."""
+
+    HOLDS = "holds"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict of a criterion, with the value it is about, its spread, and the reason in one sentence."""
+
+    verdict: Verdict
+    value: float
+    reason: str
+    low: float | None = None
+    high: float | None = None
+
+
+class Criterion(Protocol[D_contra]):
+    """A rule that turns measured data into a verdict."""
+
+    @property
+    def demand(self) -> str:
+        """What is demanded, in words."""
+        ...
+
+    def judge(self, data: D_contra) -> Judgement: ...
+
+
+@dataclass(frozen=True)
+class ClaimSpec(Generic[R, S, D]):
+    """One statement and how it is judged."""
+
+    sentence: str
+    source: str
+    """Paper, figure, table or equation."""
+    measure: Callable[[Sequence[R], S], D]
+    """From the finished results and the settings of a run to what the criterion judges."""
+    criterion: Criterion[D]
+    published: str | None = None
+    """The published value, if there is one."""
+    note: str | Callable[[Sequence[R], S], str] = ""
+    """How to read the measured value."""
+    if_refuted: str = ""
+    """Why it fails, where it does: shown with a refuted claim only."""
+    requires: tuple[Callable[[Sequence[R], S], str | None], ...] = ()
+    """Conditions without which a failed claim is undecided: each returns the reason, or None where it is met."""
+
+    def judged(self, results: Sequence[R], settings: S) -> Claim:
+        """The verdict that these results give."""
+        if not results:
+            return self._claim(_undecided("No member finished."), "")
+        judgement = self.criterion.judge(self.measure(results, settings))
+        if judgement.verdict is not Verdict.HOLDS:
+            reasons = [reason for condition in self.requires if (reason := condition(results, settings))]
+            judgement = _overruled(judgement, reasons)
+        note = self.note if isinstance(self.note, str) else self.note(results, settings)
+        return self._claim(judgement, note)
+
+    def _claim(self, judgement: Judgement, note: str) -> Claim:
+        refuted = judgement.verdict is Verdict.REFUTED
+        reason = f"{judgement.reason} {self.if_refuted}".strip() if refuted else judgement.reason
+        return Claim(
+            sentence=self.sentence,
+            source=self.source,
+            demand=self.criterion.demand,
+            verdict=judgement.verdict,
+            reason=reason,
+            value=judgement.value,
+            low=judgement.low,
+            high=judgement.high,
+            published=self.published,
+            note=note,
+        )
+
+
+def _undecided(reason: str) -> Judgement:
+    return Judgement(Verdict.UNDECIDED, float("nan"), reason)
+
+
+def _overruled(judgement: Judgement, reasons: Sequence[str]) -> Judgement:
+    """A failed claim that this run could not have decided."""
+    if not reasons:
+        return judgement
+    return Judgement(Verdict.UNDECIDED, judgement.value, " ".join(reasons), judgement.low, judgement.high)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One checked statement. `low` and `high` are the spread over seeds, where there are seeds."""
+    """A judged statement. `low` and `high` are the spread over members, or an interval of the value."""
 
     sentence: str
     source: str
     demand: str
+    verdict: Verdict
+    reason: str
     value: float
-    holds: bool
     low: float | None = None
     high: float | None = None
     published: str | None = None
     note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.verdict is Verdict.HOLDS
 
     @property
     def measured(self) -> str:
@@ -32,12 +135,14 @@ class Claim:
         text = show(self.value)
         return text if self.low is None or self.high is None else f"{text} ({show(self.low)} to {show(self.high)})"
 
-    def as_data(self) -> dict[str, Any]:
-        return {**asdict(self), "measured": self.measured}
+    def to_data(self) -> dict[str, Plain]:
+        """For `claims.json`: numbers that are not finite become None."""
+        data = plain_fields(self) | {"verdict": str(self.verdict), "holds": self.holds, "measured": self.measured}
+        return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in data.items()}
 
 
 def show(value: float) -> str:
-    """Three significant digits, without needless zeros.
+    """Three significant digits.
 
     >>> show(0.000123456), show(-1.0312), show(41234.0)
     ('1.23e-04', '-1.03', '4.12e+04')
@@ -47,80 +152,25 @@ def show(value: float) -> str:
     return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.2e}"
 
 
-def median(values: Sequence[float | int]) -> float:
-    return float(np.median(values))
+def count_verdicts(verdicts: Sequence[str]) -> str:
+    """How many of each, in words.
 
-
-def claim_over(
-    values: Sequence[float],
-    *,
-    holds: Callable[[float], bool],
-    pick: Callable[[Sequence[float]], float] = median,
-    sentence: str,
-    source: str,
-    demand: str,
-    published: str | None = None,
-    note: str = "",
-) -> Claim:
-    """A claim about values over members: one of them (the median, unless `pick` says otherwise) is judged.
-
-    Without any finished member nothing is claimed to hold.
-
-    >>> claim_over([1.0, 3.0], holds=lambda v: v > 1, sentence="S.", source="s", demand="d").measured
-    '2 (1 to 3)'
+    >>> count_verdicts(["holds", "holds", "undecided"])
+    '2 hold, 1 undecided'
     """
-    texts: Any = {"sentence": sentence, "source": source, "demand": demand, "published": published}
-    if not values:
-        return Claim(**texts, value=float("nan"), holds=False, note="No finished member speaks for it.")
-    value = pick(values)
-    return Claim(**texts, value=value, low=min(values), high=max(values), holds=holds(value), note=note)
+    words = {Verdict.HOLDS: "hold", Verdict.REFUTED: "refuted", Verdict.UNDECIDED: "undecided"}
+    found = [f"{verdicts.count(v)} {word}" for v, word in words.items() if verdicts.count(v)]
+    return ", ".join(found) or "no claims"
 
 
-def rank_claim(
-    x: Sequence[float], y: Sequence[float], *, sign: int, sentence: str, source: str, over: str = "members"
-) -> Claim:
-    """A claim that y rises (`sign` 1) or falls (-1) with x: Spearman's rank correlation over members, or epochs.
+def members_converged(minimum: float = 0.8) -> Callable[[Sequence[Result], object], str | None]:
+    """A condition for claims about trained optima: this share of the members has converged."""
 
-    >>> rank_claim([1.0, 2.0, 3.0, 4.0, 5.0], [9.0, 7.0, 5.0, 3.0, 2.0], sign=-1, sentence="S.", source="s").measured
-    '-1 (-1 to -1)'
-    """
-    direction = "positive" if sign > 0 else "negative"
-    texts: Any = {
-        "sentence": sentence,
-        "source": source,
-        "demand": f"{direction} rank correlation over {over}, two-sided p < {SIGNIFICANT:g}",
-    }
-    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
-        return claim_over([], holds=lambda _: False, **texts)
-    result = spearmanr(x, y)
-    interval = _rank_interval(np.asarray(x), np.asarray(y))
-    return Claim(
-        **texts,
-        value=float(result.statistic),
-        low=interval[0],
-        high=interval[1],
-        holds=bool(sign * result.statistic > 0 and result.pvalue < SIGNIFICANT),
-        note=f"Spearman's ρ over {len(x)} {over} with its 95 % bootstrap interval; p = {result.pvalue:.2g}.",
-    )
+    def condition(results: Sequence[Result], settings: object) -> str | None:
+        known = [r.training.converged for r in results if r.training is not None and r.training.converged is not None]
+        unfinished = known.count(False)
+        if not known or unfinished <= (1 - minimum) * len(known):
+            return None
+        return f"{unfinished} of {len(known)} members were still improving when training ended."
 
-
-def _rank_interval(x: np.ndarray, y: np.ndarray, resamples: int = 1000) -> tuple[float, float]:
-    rng = np.random.default_rng(0)
-    values = [_rank_correlation(x[pick], y[pick]) for pick in rng.integers(0, len(x), (resamples, len(x)))]
-    low, high = np.nanquantile(values, (0.025, 0.975))
-    return float(low), float(high)
-
-
-def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return float("nan")
-    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
-
-
-def slope(x: Iterable[float], y: Iterable[float]) -> float:
-    """Least-squares slope of log y on log x.
-
-    >>> round(slope([1.0, 10.0, 100.0], [5.0, 0.5, 0.05]), 9)
-    -1.0
-    """
-    return float(np.polyfit(np.log(list(x)), np.log(list(y)), 1)[0])
+    return condition

@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vaescope.jobs import Task
-from vaescope.papers.catalogue import Entry, find
-from vaescope.training import Monitor
+from vaescope.papers.catalogue import ExperimentInfo, find_experiment
+from vaescope.papers.experiment import RunOptions
+from vaescope.plain import Plain
+from vaescope.training import Progress
 
 
 @dataclass(frozen=True)
-class Job:
-    """One experiment, as a worker is told of it."""
+class ExperimentJob:
+    """One experiment and how to run it."""
 
     name: str
-    profile: str
-    seeds: int | None = None
-    device: str = "cpu"
-    checkpoint_seconds: float | None = None
-    changed: Mapping[str, Any] = field(default_factory=dict)
-    """Settings other than the profile's."""
+    options: RunOptions
 
 
-def tasks(entries: Sequence[Entry], out: Path, job: Mapping[str, Any]) -> list[Task]:
-    """A task per experiment, all into one folder."""
-    return [Task(entry.name, work, Job(entry.name, **job), out, keeps=entry.name) for entry in entries]
+def experiment_tasks(infos: Sequence[ExperimentInfo], out: Path, options: RunOptions) -> list[Task]:
+    """A task per experiment, all in one output folder."""
+    return [Task(info.name, run_job, ExperimentJob(info.name, options), out, info.name) for info in infos]
 
 
-def work(job: Job, out: Path, monitor: Monitor) -> list[dict[str, Any]]:
-    """In a worker: its claims as data."""
+def run_job(job: ExperimentJob, out: Path, progress: Progress) -> list[dict[str, Plain]]:
+    """Run an experiment in a worker; its claims as plain data."""
     from vaescope.papers.run import reproduce, write_index
 
-    claims = reproduce(
-        find(job.name).load(),
-        profile=job.profile,
-        out=out,
-        monitor=monitor,
-        seeds=job.seeds,
-        device=job.device,
-        changed=job.changed,
-        checkpoint_seconds=job.checkpoint_seconds,
-    )
-    write_index(out, job.profile)
-    return [claim.as_data() for claim in claims]
+    claims = reproduce(find_experiment(job.name).load(), job.options, out=out, progress=progress)
+    write_index(out, job.options.profile)
+    return [claim.to_data() for claim in claims]

@@ -1,168 +1,83 @@
-"""Running experiments: solve what is not solved, then claims, figures, page and index."""
+"""Running an experiment: solve the cells that have no results, judge the claims, write the report and the index."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from vaescope.errors import InputError, RunError
-from vaescope.papers.base import Context, Experiment
-from vaescope.papers.catalogue import CATALOGUE, Entry
+from vaescope.papers.catalogue import ExperimentInfo, experiments
 from vaescope.papers.claims import Claim
-from vaescope.report.figures import svg
-from vaescope.report.page import (
-    Drawing,
-    ExperimentPage,
-    IndexEntry,
-    comparison_page,
-    experiment_page,
-    index_page,
-    moving,
-)
-from vaescope.runs import RunFolder
-from vaescope.runs.files import Row, read_json, write_bytes, write_json, write_text
-from vaescope.runs.store import CHECKPOINT_SECONDS
-from vaescope.training import Monitor
-
-COMPARISON = "comparison.json"
-TIMING = "timing.json"
+from vaescope.papers.experiment import C, Context, Experiment, M, RunOptions, S
+from vaescope.papers.report import COMPARISON, TIMING, read_seconds, write_report
+from vaescope.papers.results import Results, from_rows, to_row
+from vaescope.plain import plain_fields
+from vaescope.report.page import IndexEntry, comparison_page, index_page
+from vaescope.runs import Cell, RunFolder
+from vaescope.runs.files import read_json, write_json, write_text
+from vaescope.training import Progress
 
 
-def reproduce(
-    experiment: Experiment,
-    *,
-    profile: str,
-    out: Path,
-    monitor: Monitor,
-    seeds: int | None = None,
-    device: str = "cpu",
-    changed: Mapping[str, Any] | None = None,
-    checkpoint_seconds: float | None = None,
-) -> list[Claim]:
-    """Run one experiment into `out/NAME/`; cells that are finished there are not computed again.
-
-    `changed` are settings other than the profile's; see `changed_settings`.
-    """
-    check_device(device)
-    settings = changed_settings(experiment, profile, changed or {})
-    settings = settings if seeds is None else replace(settings, seeds=seeds)
-    config = {"experiment": experiment.name, "profile": profile, "settings": _plain(asdict(settings))}
-    every = CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds
-    with RunFolder.held(out / experiment.name, config, checkpoint_seconds=every) as run:
-        _solve_the_rest(experiment, settings, Context(run, monitor, device))
-        rows = run.rows(experiment.cells(settings))
-        if all(row.get("status") == "diverged" for row in rows):
+def reproduce(experiment: Experiment[S, C, M], options: RunOptions, *, out: Path, progress: Progress) -> list[Claim]:
+    """Run one experiment into `out/NAME/`; cells that have results there are not computed again."""
+    check_device(options.device)
+    settings = experiment.settings(options)
+    config = {"experiment": experiment.name, "profile": options.profile, "settings": plain_fields(settings)}
+    seconds = options.checkpoint_seconds
+    with RunFolder.locked(out / experiment.name, config, checkpoint_seconds=seconds) as run:
+        _solve_missing(experiment, settings, Context(run, progress, options.device))
+        results = _read_results(experiment, settings, run)
+        if not results.finished:
             raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
-        claims = experiment.claims(rows, settings)
-        _write_report(experiment, settings, profile, run.path, rows, claims)
+        claims = [spec.judged(results.finished, settings) for spec in experiment.claims(settings)]
+        write_report(experiment, settings, options.profile, run.path, results, claims)
     return claims
 
 
-def changed_settings(experiment: Experiment, profile: str, changed: Mapping[str, Any]) -> Any:
-    """The settings of a profile with some of them changed, each to a value of its own kind."""
-    settings = experiment.profiles[profile]
-    known = {f.name: getattr(settings, f.name) for f in fields(settings)}
-    values = {}
-    for name, value in changed.items():
-        if name not in known:
-            raise InputError(f"{experiment.name} has no setting {name!r}; it has {', '.join(known)}.")
-        values[name] = _of_kind(f"{name} of {experiment.name}", value, known[name])
-    return replace(settings, **values)
-
-
-def _of_kind(name: str, value: Any, like: Any) -> Any:
-    """A value that is of the kind of another: a number, a text, a list of such."""
-    if isinstance(like, tuple) and isinstance(value, list | tuple):
-        return tuple(_of_kind(name, v, like[0]) for v in value) if like else tuple(value)
-    if isinstance(like, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if like is not None and type(value) is not type(like):
-        raise InputError(f"{name} must be like {like!r}, got {value!r}.")
-    return value
-
-
 def check_device(device: str) -> None:
-    """The device exists here."""
+    """The device exists on this machine."""
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError):
         raise InputError(f"device {device!r} is not available here; use cpu.") from None
 
 
-def _solve_the_rest(experiment: Experiment, settings: Any, context: Context) -> None:
-    """What is not there yet; the seconds it took are added to those of earlier calls."""
-    todo = context.run.unfinished(experiment.cells(settings))
-    if not todo:
+def _cells(experiment: Experiment[S, C, M], settings: S) -> dict[tuple[object, ...], C]:
+    """Every cell by its values."""
+    return {tuple(plain_fields(cell).values()): cell for cell in experiment.cells(settings)}
+
+
+def _solve_missing(experiment: Experiment[S, C, M], settings: S, context: Context) -> None:
+    """Solve the cells without results; the seconds it takes are added to those of earlier calls."""
+    cells = _cells(experiment, settings)
+    missing = context.run.cells_without_results([_row(cell) for cell in cells.values()])
+    if not missing:
         return
     begin = time.perf_counter()
-    columns = list(todo[0])
-    for rows in experiment.solve(todo, settings, context):
-        context.run.add(rows, [{name: row[name] for name in columns} for row in rows])
-    spent = _seconds(context.run.path) or 0.0
+    for results in experiment.solve([cells[tuple(row.values())] for row in missing], settings, context):
+        context.run.add_rows([to_row(result) for result in results], [_row(result.cell) for result in results])
+    spent = read_seconds(context.run.path) or 0.0
     write_json(context.run.path / TIMING, {"seconds": round(spent + time.perf_counter() - begin, 1)})
 
 
-def _seconds(folder: Path) -> float | None:
-    """How long the rows of a folder took, if that is known."""
-    return float(read_json(folder / TIMING)["seconds"]) if (folder / TIMING).exists() else None
+def _read_results(experiment: Experiment[S, C, M], settings: S, run: RunFolder) -> Results[C, M]:
+    rows = run.rows([_row(cell) for cell in experiment.cells(settings)])
+    return from_rows(rows, experiment.cell_type, experiment.measured_type)
 
 
-def _write_report(
-    experiment: Experiment,
-    settings: Any,
-    profile: str,
-    folder: Path,
-    rows: Sequence[Row],
-    claims: Sequence[Claim],
-) -> None:
-    drawings = [
-        Drawing(name, svg(figure), caption) for name, (figure, caption) in experiment.figures(rows, settings).items()
-    ]
-    for drawing in drawings:
-        write_text(folder / "figures" / f"{drawing.name}.svg", _with_header(drawing.svg))
-    for name, (gif, caption) in experiment.animations(rows, settings).items():
-        write_bytes(folder / "figures" / f"{name}.gif", gif)
-        drawings.append(Drawing(name, moving(gif, caption), caption))
-    write_json(folder / "claims.json", [_finite(claim.as_data()) for claim in claims])
-    comparisons = experiment.comparisons(rows, settings)
-    if comparisons:
-        write_json(folder / COMPARISON, [comparison.as_data() for comparison in comparisons])
-    page = ExperimentPage(
-        name=experiment.name,
-        title=experiment.title,
-        source=experiment.source,
-        about=experiment.about,
-        profile=profile,
-        claims=[claim.as_data() for claim in claims],
-        drawings=drawings,
-        tables=experiment.tables(rows, settings),
-        settings=_plain(asdict(settings)),
-        published_settings=_plain(asdict(experiment.profiles["paper"])),
-        trouble=_trouble(rows),
-        seconds=_seconds(folder),
-    )
-    write_text(folder / "report.html", experiment_page(page))
+def _row(cell: object) -> Cell:
+    return plain_fields(cell)  # type: ignore[return-value]
 
 
-def _trouble(rows: Sequence[Row]) -> list[str]:
-    """Members that did not finish are named, not hidden."""
-    return [
-        f"The member with precision {row.get('precision'):g} and seed {row.get('seed')} diverged at step "
-        f"{row.get('diverged_at_step')} and is left out of claims and figures."
-        for row in rows
-        if row.get("status") == "diverged"
-    ]
+# the index ------------------------------------------------------------------------------------
 
 
 def write_index(out: Path, profile: str) -> Path:
-    """The index of all experiments, with what is finished in this folder, and the page beside the authors' values."""
-    entries = [_entry(out, entry) for entry in CATALOGUE]
+    """The index of all experiments with what is finished in this folder, and the page of published values."""
+    entries = [_index_entry(out, info) for info in experiments()]
     compared = [(entry, read_json(file)) for entry in entries if (file := out / entry.name / COMPARISON).exists()]
     if compared:
         write_text(out / "comparison.html", comparison_page(compared, profile))
@@ -170,24 +85,10 @@ def write_index(out: Path, profile: str) -> Path:
     return out / "index.html"
 
 
-def _entry(out: Path, entry: Entry) -> IndexEntry:
-    folder = out / entry.name
+def _index_entry(out: Path, info: ExperimentInfo) -> IndexEntry:
+    folder = out / info.name
     if not (folder / "report.html").exists():
-        return IndexEntry(entry.name, entry.title, entry.source)
-    drawn = sorted((folder / "figures").glob("*.svg"))
-    figure = drawn[0].stem if drawn else None
-    return IndexEntry(entry.name, entry.title, entry.source, read_json(folder / "claims.json"), figure)
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as JSON knows them, so that what is written and what is read are equal."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
-
-
-def _finite(data: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN or infinity: they become null."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in data.items()}
-
-
-def _with_header(text: str) -> str:
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + text
+        return IndexEntry(info.name, info.title, info.source)
+    figures: Sequence[Path] = sorted((folder / "figures").glob("*.svg"))
+    figure = figures[0].stem if figures else None
+    return IndexEntry(info.name, info.title, info.source, read_json(folder / "claims.json"), figure)

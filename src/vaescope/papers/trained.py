@@ -1,29 +1,31 @@
-"""Experiments whose cells are members of a stack: train (or load), then measure."""
+"""Experiments whose cells are members of a stack: train or load them, then measure."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.data.arrays import Split
-from vaescope.models import VAE, Member
+from vaescope.models import VAE, Member, Params
 from vaescope.objectives import Objective, beta_elbo
-from vaescope.papers.base import Context, Experiment, Settings
+from vaescope.papers.experiment import Context, Experiment, Settings
+from vaescope.papers.results import DIVERGED, Diverged, Result, SeedCell
+from vaescope.plain import plain_fields
 from vaescope.runs import Cell
-from vaescope.runs.files import Row
-from vaescope.runs.members import keep_members, stacks
-from vaescope.training import MemberSpec, TrainSettings, train
+from vaescope.runs.members import load_members, pending_stacks, save_members
+from vaescope.training import CheckpointStore, MemberSpec, Progress, TrainSettings, Watch, train
 
 
 @dataclass(frozen=True)
 class TrainedSettings(Settings):
-    """Sizes and training of a stack."""
+    """Size of the data and training of a stack."""
 
     samples: int
     """Split 70 / 20 / 10 into training, validation and test."""
@@ -43,94 +45,159 @@ class TrainedSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class SyntheticData:
-    """Mixed sources, split, with the sources of the test part."""
+class FactorData:
+    """Observations, split, with the factors (or sources) of the test part."""
 
     observations: Split
-    test_sources: Float[Tensor, "T d"]
+    test_factors: Float[Tensor, "T k"]
 
 
-class TrainedExperiment(Experiment):
-    """Cells with a `seed` and, if they differ, a `precision` and `beta`; one data set per seed."""
+@dataclass(frozen=True, eq=False)
+class TrainingStack:
+    """Everything that `train` is called with for one stack."""
 
-    kin: ClassVar[tuple[str, ...]] = ()
-    """Experiments with the same members: what they have trained beside this one is taken over."""
+    model: VAE
+    train: Float[Tensor, "D N n"]
+    validation: Float[Tensor, "D M n"]
+    members: Sequence[MemberSpec]
+    settings: TrainSettings
+    objective: Objective
+    progress: Progress
+    checkpoints: CheckpointStore
+
+
+S = TypeVar("S", bound=TrainedSettings)
+C = TypeVar("C", bound=SeedCell)
+M = TypeVar("M")
+DataT = TypeVar("DataT", bound=FactorData)
+
+
+class TrainedExperiment(Experiment[S, C, M]):
+    """One data set per seed, one stack for all cells, unless `data_key` and `stack_key` say otherwise."""
+
+    shares_members_with: ClassVar[tuple[str, ...]] = ()
+    """Experiments that train the same members: what they have in the same output folder is imported."""
+
+    # what to train ----------------------------------------------------------------------------
 
     @abstractmethod
-    def model(self, cell: Cell, settings: Any) -> VAE:
+    def model(self, cell: C, settings: S) -> VAE:
         """The architecture of a cell; cells of one stack share it."""
 
-    def stack_key(self, cell: Cell) -> Any:
+    @abstractmethod
+    def member(self, cell: C, data_index: int, settings: S) -> MemberSpec:
+        """Seed, precision and β of a cell; `data_index` is the place of its data set in the stack."""
+
+    @abstractmethod
+    def data(self, cell: C, settings: S) -> FactorData:
+        """The observations that a cell trains on."""
+
+    @abstractmethod
+    def measure(self, cell: C, member: Member, data: FactorData, settings: S) -> M:
+        """What is measured of a finished member."""
+
+    def stack_key(self, cell: C) -> Hashable:
         """Cells with the same key are trained as one stack."""
         return None
 
-    def objective(self, cell: Cell, samples: int) -> Objective:
-        """What the stack of a cell is trained on, with so many training samples."""
+    def data_key(self, cell: C) -> Hashable:
+        """Cells with the same key share one data set."""
+        return cell.seed
+
+    def objective(self, cell: C, samples: int) -> Objective:
+        """What the stack of a cell is trained on, given the number of training samples."""
         return beta_elbo
 
-    def train_stack(
-        self,
-        model: VAE,
-        data: Sequence[Split],
-        specs: Sequence[MemberSpec],
-        objective: Objective,
-        settings: Any,
-        context: Context,
-    ) -> list[Member]:
-        """Train the members of one stack on these data sets."""
-        return train(
-            model,
-            torch.stack([s.train for s in data]).float(),
-            torch.stack([s.validation for s in data]).float(),
-            specs,
-            settings.training(context.device),
-            objective=objective,
-            monitor=context.monitor,
-            keeper=context.run.unfinished_state,
-        )
+    # hooks ------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def data(self, cell: Cell, settings: Any) -> SyntheticData:
-        """The observations a cell trains on; cells of one seed share them."""
+    def before_training(self, stack: TrainingStack, settings: S) -> Params | None:
+        """Weights to start from (first axis: members); None for fresh ones. Not called when training is resumed."""
+        return None
 
-    @abstractmethod
-    def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: Any) -> Row:
-        """The columns of a finished member."""
+    def watch(self, data: Mapping[int, FactorData], settings: S) -> Watch | None:
+        """What to record after every epoch; `data` are the data sets by seed."""
+        return None
 
-    def spec(self, cell: Cell, data: int, settings: Any) -> MemberSpec:
-        return MemberSpec(
-            seed=cell["seed"], precision=cell.get("precision", 1.0), beta=cell.get("beta", 1.0), data=data
-        )
+    # train and measure ------------------------------------------------------------------------
 
-    def data_key(self, cell: Cell) -> Any:
-        """Cells with the same key share one data set."""
-        return cell["seed"]
-
-    def solve(self, cells: Sequence[Cell], settings: Any, context: Context) -> Iterator[list[Row]]:
+    def solve(
+        self, cells: Sequence[C], settings: S, context: Context
+    ) -> Iterator[Sequence[Result[C, M] | Diverged[C]]]:
         for key in dict.fromkeys(self.stack_key(cell) for cell in cells):
             stack = [cell for cell in cells if self.stack_key(cell) == key]
             data = {self.data_key(cell): self.data(cell, settings) for cell in stack}
             self._train_missing(stack, data, settings, context)
-            yield [cell | self._row(cell, data[self.data_key(cell)], settings, context) for cell in stack]
+            yield self._measured(stack, data, settings, context)
 
-    def _row(self, cell: Cell, data: SyntheticData, settings: Any, context: Context) -> Row:
-        params, summary = context.run.load_weights(cell)
-        if summary["status"] != "finished":
-            return summary
-        spec = self.spec(cell, 0, settings)
-        model = self.model(cell, settings)
-        member = Member.from_summary(model, params, summary, seed=spec.seed, beta=spec.beta)
-        return summary | self.measure(cell, member, data, settings)
+    def _measured(
+        self, cells: Sequence[C], data: Mapping[Hashable, FactorData], settings: S, context: Context
+    ) -> list[Result[C, M] | Diverged[C]]:
+        specs = [self.member(cell, 0, settings) for cell in cells]
+        members = load_members(context.run, self.model(cells[0], settings), [_row(cell) for cell in cells], specs)
+        return [
+            self._result(cell, member, data[self.data_key(cell)], settings)
+            for cell, member in zip(cells, members, strict=True)
+        ]
+
+    def _result(self, cell: C, member: Member, data: FactorData, settings: S) -> Result[C, M] | Diverged[C]:
+        summary = member.summary()
+        if summary.status == DIVERGED:
+            return Diverged(cell, summary)
+        return Result(cell, self.measure(cell, member, data, settings), summary)
 
     def _train_missing(
-        self, cells: Sequence[Cell], data: dict[Any, SyntheticData], settings: Any, context: Context
+        self, cells: Sequence[C], data: Mapping[Hashable, FactorData], settings: S, context: Context
     ) -> None:
-        for name in self.kin:
-            context.run.take_over(cells, context.run.path.parent / name)
+        by_row = {tuple(_row(cell).items()): cell for cell in cells}
+        rows = [_row(cell) for cell in cells]
+        for name in self.shares_members_with:
+            context.run.import_members(rows, context.run.path.parent / name)
         model = self.model(cells[0], settings)
-        for group in stacks(context.run, model, cells):
-            keys = list(dict.fromkeys(self.data_key(cell) for cell in group))
-            specs = [self.spec(cell, keys.index(self.data_key(cell)), settings) for cell in group]
-            splits = [data[key].observations for key in keys]
-            objective = self.objective(group[0], len(splits[0].train))
-            keep_members(context.run, group, self.train_stack(model, splits, specs, objective, settings, context))
+        for group in pending_stacks(context.run, model, rows):
+            own = [by_row[tuple(row.items())] for row in group]
+            save_members(context.run, group, self._train(model, own, data, settings, context))
+
+    def _train(
+        self, model: VAE, cells: Sequence[C], data: Mapping[Hashable, FactorData], settings: S, context: Context
+    ) -> list[Member]:
+        keys = list(dict.fromkeys(self.data_key(cell) for cell in cells))
+        splits = [data[key].observations for key in keys]
+        stack = TrainingStack(
+            model=model,
+            train=torch.stack([split.train for split in splits]).float(),
+            validation=torch.stack([split.validation for split in splits]).float(),
+            members=[self.member(cell, keys.index(self.data_key(cell)), settings) for cell in cells],
+            settings=settings.training(context.device),
+            objective=self.objective(cells[0], len(splits[0].train)),
+            progress=context.progress,
+            checkpoints=context.run.checkpoint_store,
+        )
+        by_seed = {cell.seed: data[self.data_key(cell)] for cell in cells}
+        return train_stack(
+            stack,
+            initial=partial(self.before_training, stack, settings),
+            watch=self.watch(by_seed, settings),
+        )
+
+
+def train_stack(
+    stack: TrainingStack, *, initial: partial[Params | None] | None = None, watch: Watch | None = None
+) -> list[Member]:
+    """Train one stack, from its checkpoint if it has one."""
+    return train(
+        stack.model,
+        stack.train,
+        stack.validation,
+        stack.members,
+        stack.settings,
+        objective=stack.objective,
+        progress=stack.progress,
+        initial=initial,
+        watch=watch,
+        checkpoints=stack.checkpoints,
+    )
+
+
+def _row(cell: SeedCell) -> Cell:
+    """A cell as the run folder stores it."""
+    return plain_fields(cell)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""HTML pages: one per experiment and an index of all. Self-contained, no script, no network."""
+"""HTML pages: one per experiment and an index of all. Self-contained: no scripts, no network requests."""
 
 from __future__ import annotations
 
@@ -7,47 +7,51 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from vaescope.plain import Plain
+
+VERDICTS = ("holds", "refuted", "undecided")
+MARKS = {"holds": "✓ holds", "refuted": "✗ refuted", "undecided": "? undecided"}
 _ENVIRONMENT = Environment(
     loader=PackageLoader("vaescope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
 
 
-def number(value: Any) -> str:
-    """A value for a table cell: four significant digits for numbers, text as it is."""
+def number(value: object) -> str:
+    """A value for a table cell: four significant digits for numbers, text unchanged."""
     if isinstance(value, float):
         plain = value == 0 or 1e-3 <= abs(value) < 1e5
         return f"{value:.4g}" if plain else f"{value:.2e}"
     return "–" if value is None else str(value)
 
 
-def setting(value: Any) -> str:
-    """A setting for people: 10000.0 is 10000, lists without brackets."""
+def setting(value: object) -> str:
+    """A setting for people: 10000 instead of 10000.0, lists without brackets."""
     if isinstance(value, list | tuple):
         return ", ".join(setting(item) for item in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _ENVIRONMENT.filters.update(number=number, setting=setting)
+_ENVIRONMENT.globals.update(marks=MARKS)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure on a page: SVG (or, if it moves, an `img`) made by this package, and a caption."""
+    """A figure on a page: SVG (or an `img` element, for an animation) made by this package, and a caption."""
 
     name: str
     svg: str
     caption: str
 
 
-def moving(gif: bytes, words: str) -> str:
-    """An animation inside a page."""
+def gif_image(gif: bytes, description: str) -> str:
+    """An `img` element that contains the animation itself."""
     source = "data:image/gif;base64," + base64.b64encode(gif).decode()
-    return str(Markup('<img src="{}" alt="{}">').format(source, words))
+    return str(Markup('<img src="{}" alt="{}">').format(source, description))
 
 
 @dataclass(frozen=True)
@@ -59,18 +63,18 @@ class ExperimentPage:
     source: str
     about: str
     profile: str
-    claims: Sequence[Mapping[str, Any]]
+    claims: Sequence[Mapping[str, Plain]]
     drawings: Sequence[Drawing]
-    tables: Mapping[str, Sequence[Mapping[str, Any]]]
-    settings: Mapping[str, Any]
-    published_settings: Mapping[str, Any]
-    trouble: Sequence[str] = ()
+    tables: Mapping[str, Sequence[Mapping[str, object]]]
+    settings: Mapping[str, Plain]
+    published_settings: Mapping[str, Plain]
+    problems: Sequence[str] = ()
     seconds: float | None = None
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
 
 
 def versions() -> dict[str, str]:
-    """What made this page."""
+    """The versions of the packages that made a page."""
     packages = ("vaescope", "torch", "numpy", "scipy", "scikit-learn")
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
 
@@ -82,20 +86,22 @@ def experiment_page(page: ExperimentPage) -> str:
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """One line of the index: an experiment, and what it found once it has run."""
+    """One entry of the index: an experiment and, once it has run, its claims."""
 
     name: str
     title: str
     source: str
-    claims: Sequence[Mapping[str, Any]] | None = None
+    claims: Sequence[Mapping[str, Plain]] | None = None
     figure: str | None = None
 
     @property
-    def held(self) -> int:
-        return sum(bool(claim["holds"]) for claim in self.claims or ())
+    def counts(self) -> list[tuple[str, int]]:
+        """How many claims have each verdict."""
+        found = [str(claim["verdict"]) for claim in self.claims or ()]
+        return [(verdict, found.count(verdict)) for verdict in VERDICTS if found.count(verdict)]
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, **values: object) -> str:
     """A page from a template; all text is escaped."""
     return _ENVIRONMENT.get_template(template).render(**values)
 
@@ -104,6 +110,6 @@ def index_page(entries: Sequence[IndexEntry], profile: str, *, comparison: bool 
     return render("index.html", entries=entries, profile=profile, versions=versions(), comparison=comparison)
 
 
-def comparison_page(compared: Sequence[tuple[IndexEntry, Sequence[Mapping[str, Any]]]], profile: str) -> str:
-    """Ours beside the published values: a section per experiment, a table per published panel."""
+def comparison_page(compared: Sequence[tuple[IndexEntry, Sequence[Mapping[str, Plain]]]], profile: str) -> str:
+    """Our values next to the published ones: a section per experiment, a table per published panel."""
     return render("comparison.html", compared=compared, profile=profile, versions=versions())

@@ -1,7 +1,7 @@
-"""Many settings at once: cells grouped into stacks by shape, carried out by any executor, results as one table."""
+"""Sweeps: many settings at once, grouped into stacks by their shape, run by any executor, with one table of results."""
 
-from vaescope.sweeps.run import sweep
+from vaescope.sweeps.run import SweepOptions, run_sweep
 from vaescope.sweeps.sweep import Sweep, read_sweep
-from vaescope.sweeps.table import results, status
+from vaescope.sweeps.table import sweep_results, sweep_status
 
-__all__ = ["Sweep", "read_sweep", "results", "status", "sweep"]
+__all__ = ["Sweep", "SweepOptions", "read_sweep", "run_sweep", "sweep_results", "sweep_status"]

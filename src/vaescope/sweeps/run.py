@@ -1,183 +1,185 @@
-"""From a sweep to tasks, and through an executor to results."""
+"""Run a sweep: its stacks as tasks of an executor, results as one table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import torch
+from torch import Tensor
 
-from vaescope.data.files import Dataset
-from vaescope.distributions import PRIORS, Prior
-from vaescope.errors import InputError, RunError
-from vaescope.fitting import Plan, planned
-from vaescope.jobs import Outcome, Task, run_inside
-from vaescope.papers import jobs
+from vaescope.data import Dataset
+from vaescope.data.auxiliary import auxiliary_of
+from vaescope.data.catalogue import open_data
+from vaescope.distributions.priors import prior_from, prior_to_text
+from vaescope.errors import RunError
+from vaescope.fitting import FitJob, prepare_fit
+from vaescope.jobs import Outcome, Task, run_in_this_process
+from vaescope.papers.experiment import RunOptions
+from vaescope.papers.jobs import ExperimentJob, run_job
+from vaescope.plain import Plain
 from vaescope.runs.files import Row, read_json, remove_leftovers, write_json
 from vaescope.runs.lock import locked
-from vaescope.runs.store import CHECKPOINT_SECONDS
+from vaescope.settings import CHECKPOINT_SECONDS, FitSettings
 from vaescope.sweeps.memory import free_bytes, largest_stack
-from vaescope.sweeps.sweep import DATA, TRAINING, Stack, Sweep
+from vaescope.sweeps.sweep import DATA_SETTINGS, MemberCell, StackPlan, Sweep
 from vaescope.sweeps.table import write_results
-from vaescope.training import MemberSpec, Monitor, TrainSettings
+from vaescope.training import MemberSpec, Progress
 
-PLAN = "sweep.json"
+SWEEP_FILE = "sweep.json"
 STACKS = "stacks"
-FILES = ("data", "auxiliary")
-Run = Callable[[Sequence[Task]], Iterable[Outcome]]
+Executor = Callable[[Sequence[Task]], Iterable[Outcome]]
 
 
-def sweep(
-    what: Sweep,
-    out: str | Path,
-    *,
-    run: Run | None = None,
-    device: str = "cpu",
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    memory: int | None = None,
+@dataclass(frozen=True)
+class SweepOptions:
+    """Where and how a sweep runs; never what it trains."""
+
+    device: str = "cpu"
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    memory: int | None = None
+    """Bytes that one stack may use; half of the free memory by default. A resumed sweep keeps the first value."""
+
+
+def run_sweep(
+    sweep: Sweep, out: str | Path, *, executor: Executor | None = None, options: SweepOptions | None = None
 ) -> list[Row]:
-    """Train every cell that is not in the folder yet; a row per member, with the settings that it differs in.
+    """Train every cell that is not in the folder yet; a row per member with the settings that differ.
 
-    `run` carries tasks out: by default one after another in this process; `vs.jobs.run_here` in processes of their
-    own, a few at a time (for scripts with an `if __name__ == "__main__":`). `memory` (bytes) is what one stack may
-    take; it is written down, so that a resumed sweep has the same stacks.
+    Args:
+        sweep: what to train.
+        out: folder for the results.
+        executor: runs the tasks: by default one after another in this process. `vs.jobs.run_in_processes` runs several
+            at a time (scripts then need `if __name__ == "__main__":`).
+        options: device, checkpoints and memory.
     """
-    folder = Path(out)
-    check_plans(what)
+    folder, options = Path(out), options or SweepOptions()
+    check_jobs(sweep)
     with locked(folder):
         remove_leftovers(folder)
-        limit = _tied(folder, what, memory)
-        tasks = [_task(stack, folder, device, checkpoint_seconds, limit) for stack in what.stacks]
-        execute = run or run_inside
-        failed = [f"{found.name} ({found.error})" for found in execute(tasks) if found.error is not None]
-        rows = write_results(what, folder)
+        options = replace(options, memory=_bind_folder(folder, sweep, options.memory))
+        tasks = [_task(plan, folder, options) for plan in sweep.stacks]
+        outcomes = list((executor or run_in_this_process)(tasks))
+        failed = [f"{outcome.name} ({outcome.error})" for outcome in outcomes if outcome.error is not None]
+        rows = write_results(sweep, folder)
     if failed:
         raise RunError(f"{len(failed)} of {len(tasks)} stacks did not finish: {'; '.join(failed[:5])}")
     return rows
 
 
-def _tied(folder: Path, what: Sweep, memory: int | None) -> int:
-    """Refuse a folder of another sweep; what a stack may take, as it was when the sweep began."""
-    file = folder / PLAN
+def _bind_folder(folder: Path, sweep: Sweep, memory: int | None) -> int:
+    """Refuse the folder of another sweep; returns the bytes that a stack may use, as when the sweep was started."""
+    file = folder / SWEEP_FILE
+    started = any(folder.glob(f"{STACKS}/*"))
     if file.exists():
         known = read_json(file)
-        begun = any(folder.glob(f"{STACKS}/*"))
-        if begun and (not isinstance(known, dict) or known.get("sweep") != what.as_data()):
+        if started and (not isinstance(known, dict) or known.get("sweep") != sweep.to_data()):
             raise RunError(f"{folder} holds another sweep; choose another --out or remove it.")
-        if begun:
+        if started:
             return known["memory"] if isinstance(known.get("memory"), int) else free_bytes()
     elif (folder / "config.json").exists():
         raise RunError(f"{folder} holds a run; choose another --out.")
+    elif started:
+        raise RunError(f"{folder} has stacks but no {SWEEP_FILE}; choose another --out or remove it.")
     limit = free_bytes() if memory is None else memory
-    if not file.exists() and any(folder.glob(f"{STACKS}/*")):
-        raise RunError(f"{folder} has stacks but no {PLAN}; choose another --out or remove it.")
-    write_json(file, {"sweep": what.as_data(), "memory": limit, "stacks": {s.name: _about(s) for s in what.stacks}})
+    stacks = {p.name: {"settings": dict(p.settings), "members": len(p.members) or None} for p in sweep.stacks}
+    write_json(file, {"sweep": sweep.to_data(), "memory": limit, "stacks": stacks})
     return limit
 
 
-def check_plans(what: Sweep) -> None:
-    """Every stack's settings, before anything is trained; data are opened once."""
-    if what.experiment is not None:
+def check_jobs(sweep: Sweep) -> None:
+    """Check the settings of every stack before anything is trained; every data set is opened once."""
+    if sweep.experiment is not None:
         return
     opened: dict[str, Dataset] = {}
-    for stack in what.stacks:
-        key = repr([stack.settings.get(name) for name in DATA])
-        opened[key] = opened.get(key) or _opened(stack.settings)
-        plan_of(stack.settings, stack.members, data=opened[key])
+    for plan in sweep.stacks:
+        key = repr([plan.settings.get(name) for name in DATA_SETTINGS])
+        opened[key] = opened.get(key) or _open_data(plan.settings)
+        fit_job(plan.settings, plan.members, data=opened[key])
 
 
-def _about(stack: Stack) -> dict[str, Any]:
-    return {"settings": dict(stack.settings), "members": len(stack.members) or None}
+# one stack ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class FitWork:
-    """A stack of `fit`, as a worker is told of it."""
+class StackJob:
+    """A stack of `fit` as a worker receives it."""
 
-    settings: Mapping[str, Any]
-    members: tuple[Mapping[str, Any], ...]
-    device: str
-    checkpoint_seconds: float
-    memory: int
+    settings: Mapping[str, Plain]
+    members: tuple[MemberCell, ...]
+    options: SweepOptions
 
 
-def _task(stack: Stack, folder: Path, device: str, checkpoint_seconds: float, memory: int) -> Task:
-    own = folder.resolve() / STACKS / stack.name
-    if "experiment" not in stack.settings:
-        settings = {name: _resolved(value) if name in FILES else value for name, value in stack.settings.items()}
-        return Task(stack.name, fit_stack, FitWork(settings, stack.members, device, checkpoint_seconds, memory), own)
-    changed = {k: v for k, v in stack.settings.items() if k not in ("experiment", "profile")}
-    name, profile = stack.settings["experiment"], stack.settings["profile"]
-    job = jobs.Job(name, profile, device=device, checkpoint_seconds=checkpoint_seconds, changed=changed)
-    return Task(stack.name, jobs.work, job, own)
+def _task(plan: StackPlan, folder: Path, options: SweepOptions) -> Task:
+    out = folder.resolve() / STACKS / plan.name
+    if "experiment" not in plan.settings:
+        files = ("data", "auxiliary")
+        settings = {name: _absolute(value) if name in files else value for name, value in plan.settings.items()}
+        return Task(plan.name, train_stack, StackJob(settings, plan.members, options), out)
+    changes = {k: v for k, v in plan.settings.items() if k not in ("experiment", "profile")}
+    run = RunOptions(
+        profile=str(plan.settings["profile"]),
+        changes=changes,
+        device=options.device,
+        checkpoint_seconds=options.checkpoint_seconds,
+    )
+    return Task(plan.name, run_job, ExperimentJob(str(plan.settings["experiment"]), run), out)
 
 
-def fit_stack(work: FitWork, out: Path, monitor: Monitor) -> int:
-    """In a worker: train what is missing of a stack; how many members it has."""
-    plan = plan_of(work.settings, work.members, work.device)
-    most = largest_stack(plan, work.memory)
-    plan.carried_out(monitor, out, checkpoint_seconds=work.checkpoint_seconds, most=most, load=False)
-    return len(plan.specs)
+def train_stack(job: StackJob, out: Path, progress: Progress) -> int:
+    """In a worker: train the missing members of a stack; returns how many members it has."""
+    fit = fit_job(job.settings, job.members, out=out, options=job.options)
+    limit = free_bytes() if job.options.memory is None else job.options.memory
+    fit.run(progress, max_members=largest_stack(fit, limit), load=False)
+    return len(fit.members)
 
 
-def _resolved(value: Any) -> Any:
-    """A file by its whole name: workers may stand elsewhere."""
+def _absolute(value: Plain) -> Plain:
+    """The absolute path of an existing file: workers may run in another folder."""
     return str(Path(value).resolve()) if isinstance(value, str) and Path(value).exists() else value
 
 
-def _opened(settings: Mapping[str, Any]) -> Dataset:
-    from vaescope.data.catalogue import open_data
+def _open_data(settings: Mapping[str, Plain]) -> Dataset:
+    rows = settings.get("rows")
+    return open_data(
+        str(settings["data"]),
+        array=_text(settings.get("array")),
+        factors=_text(settings.get("factors")),
+        rows=rows if isinstance(rows, int) else None,
+    )
 
-    chosen: dict[str, Any] = {name: settings[name] for name in DATA if name in settings and name != "data"}
-    return open_data(str(settings["data"]), **chosen)
+
+def _text(value: Plain) -> str | None:
+    return None if value is None else str(value)
 
 
-def plan_of(
-    settings: Mapping[str, Any],
-    members: Sequence[Mapping[str, Any]],
-    device: str = "cpu",
+def fit_job(
+    settings: Mapping[str, Plain],
+    members: Sequence[MemberCell],
     *,
     data: Dataset | None = None,
-) -> Plan:
-    """What `fit` would do with these settings, for these members."""
-    data = _opened(settings) if data is None else data
-    training = {name: settings[name] for name in TRAINING if name in settings} | {"device": device}
-    rest = {name: value for name, value in settings.items() if name not in (*DATA, *TRAINING)}
-    if "hidden" in rest:
-        rest["hidden"] = tuple(rest["hidden"]) if isinstance(rest["hidden"], list) else (rest["hidden"],)
-    if "prior" in rest:
-        rest["prior"] = prior_of(rest["prior"])
-    if "auxiliary" in rest:
-        rest["auxiliary"] = _auxiliary(rest["auxiliary"], data, settings.get("rows"))
-        rest.setdefault("model", "ivae")
-    numbered = [member for member in members if "precision" in member]
-    if numbered:
-        rest["precision"] = float(numbered[0]["precision"])
-    try:
-        plan = planned(data, settings=TrainSettings(**training), **rest)
-    except TypeError as error:
-        raise InputError(f"a setting of this sweep is of the wrong kind: {error}.") from None
-    specs = [MemberSpec(m["seed"], precision=m.get("precision", 1.0), beta=m["beta"]) for m in members]
-    return replace(plan, specs=specs)
+    out: Path | None = None,
+    options: SweepOptions | None = None,
+) -> FitJob:
+    """What `fit` would train with these settings and members."""
+    data, options = _open_data(settings) if data is None else data, options or SweepOptions()
+    own = {name: value for name, value in settings.items() if name not in DATA_SETTINGS}
+    own |= {"out": out, "checkpoint_seconds": options.checkpoint_seconds, "device": options.device}
+    if isinstance(own.get("hidden"), int):
+        own["hidden"] = [own["hidden"]]
+    if "prior" in own:
+        own["prior"] = prior_to_text(prior_from(own["prior"]))  # type: ignore[arg-type]
+    auxiliary = _auxiliary(settings, data)
+    if auxiliary is not None:
+        own.setdefault("model", "ivae")
+    fixed = [member.precision for member in members if member.precision is not None]
+    if fixed:
+        own["precision"] = fixed[0]
+    job = prepare_fit(data, FitSettings().updated(own), auxiliary=auxiliary)
+    specs = [MemberSpec(m.seed, precision=1.0 if m.precision is None else m.precision, beta=m.beta) for m in members]
+    return replace(job, members=specs)
 
 
-def prior_of(given: Any) -> Prior:
-    """By its name, or with numbers of its own: {kind: uniform, low: -1, high: 1}."""
-    about = {"kind": given} if isinstance(given, str) else given
-    if not isinstance(about, dict) or about.get("kind") not in PRIORS:
-        raise InputError(f"prior must be one of {', '.join(PRIORS)}, or {{kind: ..., and its numbers}}, got {given!r}.")
-    numbers = {name: value for name, value in about.items() if name != "kind"}
-    try:
-        return PRIORS[about["kind"]](**{name: float(value) for name, value in numbers.items()})
-    except (TypeError, ValueError):
-        raise InputError(f"prior {about['kind']} does not take {numbers!r}.") from None
-
-
-def _auxiliary(given: Any, data: Any, rows: int | None) -> torch.Tensor:
-    from vaescope.data.auxiliary import auxiliary_of
-
-    found = auxiliary_of(str(given), data, rows)
-    assert found is not None
-    return found
+def _auxiliary(settings: Mapping[str, Plain], data: Dataset) -> Tensor | None:
+    rows = settings.get("rows")
+    return auxiliary_of(_text(settings.get("auxiliary")), data, rows if isinstance(rows, int) else None)

@@ -1,5 +1,5 @@
-"""Run folders, told to where people keep their experiments: MLflow, TensorBoard."""
+"""Export of run folders to MLflow and TensorBoard."""
 
-from vaescope.jobs.tracking.log import log
+from vaescope.jobs.tracking.export import export_run
 
-__all__ = ["log"]
+__all__ = ["export_run"]

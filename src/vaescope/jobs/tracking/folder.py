@@ -1,4 +1,4 @@
-"""A run folder as trackers want it: settings, members with histories, claims, figures."""
+"""A run folder as trackers need it: settings, members with their histories, claims, figures."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vaescope.errors import InputError, RunError
-from vaescope.runs import Cell, cell_key
+from vaescope.plain import Plain
+from vaescope.runs import cell_key
 from vaescope.runs.files import Row, as_run, read_json, read_rows
 
 
 @dataclass(frozen=True)
 class TrackedMember:
-    """One row of the results, with the epochs that belong to it."""
+    """One row of the results with its epochs."""
 
     key: str
-    cell: Cell
+    cell: Mapping[str, Plain]
     numbers: Mapping[str, float]
-    words: Mapping[str, str]
+    texts: Mapping[str, str]
     history: Sequence[tuple[int, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
-class Finished:
-    """All that is finished in a folder."""
+class TrackedRun:
+    """Everything that is finished in a run folder."""
 
     path: Path
     name: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Plain]
     members: list[TrackedMember]
-    claims: list[Mapping[str, Any]]
+    claims: list[Mapping[str, Plain]]
 
     @property
     def figures(self) -> list[Path]:
@@ -43,17 +43,18 @@ class Finished:
         return found if (found := self.path / "report.html").exists() else None
 
 
-def finished_run(path: Path) -> Finished:
+def read_run(path: Path) -> TrackedRun:
+    """The finished part of a run folder."""
     if not (path / "config.json").exists():
         raise InputError(f"{path} is not a run folder: it has no config.json.")
     with as_run(path):
-        return _finished(path)
+        return _read(path)
 
 
-def _finished(path: Path) -> Finished:
+def _read(path: Path) -> TrackedRun:
     config = read_json(path / "config.json")
     if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
-        raise InputError(f"{path / 'config.json'} is not a run's.")
+        raise InputError(f"{path / 'config.json'} does not describe a run.")
     rows, epochs = read_rows(path / "results.parquet"), read_rows(path / "history.parquet")
     columns = _cell_columns(rows, epochs)
     by_cell: dict[str, list[Row]] = {}
@@ -61,8 +62,8 @@ def _finished(path: Path) -> Finished:
         by_cell.setdefault(cell_key({name: row.get(name) for name in columns}), []).append(row)
     claims = read_json(path / "claims.json") if (path / "claims.json").exists() else []
     if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
-        raise RunError(f"{path / 'claims.json'} is not a list of claims; remove it to check them anew.")
-    return Finished(
+        raise RunError(f"{path / 'claims.json'} is not a list of claims; remove it and run the experiment again.")
+    return TrackedRun(
         path,
         str(config.get("experiment")),
         config["settings"] | {"profile": config.get("profile")},
@@ -72,7 +73,7 @@ def _finished(path: Path) -> Finished:
 
 
 def _cell_columns(rows: Sequence[Row], epochs: Sequence[Row]) -> list[str]:
-    """What tells members apart: what stands before the epoch in histories; without them, the usual settings."""
+    """The columns that identify members: those before the epoch in histories; without histories, the usual settings."""
     if not rows:
         return []
     if not epochs:
@@ -86,15 +87,15 @@ def _member(row: Row, columns: Sequence[str], by_cell: Mapping[str, list[Row]]) 
     key = cell_key(cell)
     rest = {name: value for name, value in row.items() if name not in columns and value is not None}
     history = [
-        (int(epoch["epoch"]), _numbers({k: v for k, v in epoch.items() if k not in (*columns, "epoch")}))
+        (int(str(epoch["epoch"])), _finite({k: v for k, v in epoch.items() if k not in (*columns, "epoch")}))
         for epoch in by_cell.get(key, [])
     ]
-    words = {name: str(value) for name, value in rest.items() if isinstance(value, str | bool)}
-    return TrackedMember(key, cell, _numbers(rest), words, history)
+    texts = {name: str(value) for name, value in rest.items() if isinstance(value, str | bool)}
+    return TrackedMember(key, cell, _finite(rest), texts, history)
 
 
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Finite ones."""
+def _finite(values: Mapping[str, Plain]) -> dict[str, float]:
+    """The finite numbers."""
     return {
         name: float(v)
         for name, v in values.items()

@@ -1,1 +1,24 @@
-"""Placeholder."""
+"""*The Polarised Regime of Identifiable Variational Autoencoders* (Bonheme & Grzes, 2023).
+
+| figure or table | experiment | file |
+|---|---|---|
+| Figs. 1 to 4, Props. 1 to 3, Theorems 1 and 2; settings of Tabs. 1 and 2 | polarised-regime | polarised_regime.py |
+| the iVAE itself (Khemakhem et al. 2020, §5) | ivae-sources | ivae_sources.py |
+
+`polarised_regime_results.py` turns results into claims, tables and figures.
+"""
+
+from vaescope.papers.catalogue import ExperimentInfo
+
+POLARISED_REGIME = ExperimentInfo(
+    name="polarised-regime",
+    module="polarised_regime.polarised_regime",
+    title="Latents are active or equal to their prior, for VAEs and iVAEs alike",
+    source="Bonheme & Grzes 2023, Props. 1 to 3, Theorems 1 and 2, Figs. 1 to 4; settings of Tabs. 1 and 2",
+)
+IVAE_SOURCES = ExperimentInfo(
+    name="ivae-sources",
+    module="polarised_regime.ivae_sources",
+    title="An iVAE recovers sources that a VAE leaves rotated",
+    source="Khemakhem et al. 2020, §5; the models of Bonheme & Grzes 2023",
+)

@@ -1,0 +1,33 @@
+"""Options that choose samples: which array of a file, which factors, how many rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vaescope.data import Dataset
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which part of the data to use."""
+
+    array: str | None = None
+    """Name of the array with observations, if the file has several."""
+    factors: str | None = None
+    """Name of the array with factors (for Parquet: columns, separated by commas)."""
+    rows: int | None = None
+    """Number of samples, drawn at random [default: all, or 20,000 rendered images]."""
+    auxiliary: str | None = None
+    """Auxiliary input of an iVAE: `factors`, or an .npy file with a label or a row of numbers per sample."""
+
+    def open(self, data: str) -> tuple[Dataset, Tensor | None]:
+        """The data set, and the auxiliary input if there is one."""
+        from vaescope.data.auxiliary import auxiliary_of
+        from vaescope.data.catalogue import open_data
+
+        opened = open_data(data, array=self.array, factors=self.factors, rows=self.rows)
+        return opened, auxiliary_of(self.auxiliary, opened, self.rows)

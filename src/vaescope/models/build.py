@@ -1,0 +1,78 @@
+"""A model from its settings and the shape of its data, for `vs.fit` and for run folders that are opened later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vaescope.distributions.priors import prior_from
+from vaescope.errors import InputError
+from vaescope.models.auxiliary import AuxiliarySettings
+from vaescope.models.vae import VAE
+from vaescope.plain import Plain, convert, from_plain
+from vaescope.settings import ModelSettings
+
+SIDE_MULTIPLE = 16  # sides of images that a convolutional network can halve four times
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """What a model has to know of its data."""
+
+    observed_dim: int
+    image_shape: tuple[int, int, int] | None = None
+    auxiliary_dim: int = 0
+
+
+def build_model(settings: ModelSettings, shape: DataShape, *, noise: str = "fixed") -> VAE:
+    """The model that these settings describe.
+
+    >>> build_model(ModelSettings(latent_dim=2, hidden=(8,)), DataShape(3)).observed_dim
+    3
+    """
+    prior, auxiliary = prior_from(settings.prior), AuxiliarySettings(shape.auxiliary_dim, settings.prior_mean)
+    if _is_convolutional(settings.network, shape):
+        assert shape.image_shape is not None
+        return VAE.conv(
+            shape.image_shape,
+            settings.latent_dim,
+            architecture=settings.architecture,
+            prior=prior,
+            posterior=settings.posterior,
+            likelihood=settings.likelihood,
+            noise=noise,
+            auxiliary=auxiliary,
+        )
+    return VAE.mlp(
+        shape.observed_dim,
+        settings.latent_dim,
+        hidden=settings.hidden,
+        activation=settings.activation,
+        prior=prior,
+        posterior=settings.posterior,
+        likelihood=settings.likelihood,
+        noise=noise,
+        auxiliary=auxiliary,
+    )
+
+
+def _is_convolutional(network: str, shape: DataShape) -> bool:
+    if network == "conv" and shape.image_shape is None:
+        raise InputError("network='conv' needs images (N, H, W[, C]), got rows; use network='mlp'.")
+    if network != "auto":
+        return network == "conv"
+    return shape.image_shape is not None and all(side % SIDE_MULTIPLE == 0 for side in shape.image_shape[1:])
+
+
+def model_from_config(settings: Mapping[str, Plain]) -> VAE:
+    """The model of a run folder, from the `settings` of its `config.json`."""
+    model = from_plain(ModelSettings, _mapping(settings, "model"), name="config.json: model")
+    shape = from_plain(DataShape, _mapping(settings, "shape"), name="config.json: shape")
+    return build_model(model, shape, noise=str(convert(settings.get("noise"), str, "config.json: noise")))
+
+
+def _mapping(settings: Mapping[str, Plain], key: str) -> Mapping[str, Plain]:
+    found = settings.get(key)
+    if not isinstance(found, Mapping):
+        raise InputError(f"config.json must have {key!r} among its settings; is this a run of `vaescope train`?")
+    return found

@@ -1,0 +1,263 @@
+"""Criteria that claims are judged by. Each says what it demands in words and returns one of three verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import spearmanr, wilcoxon
+
+from vaescope.papers.claims import Judgement, Verdict, show
+from vaescope.papers.statistics import median, members_needed, rank_interval
+
+P_VALUE = 0.01
+NO_VALUE = Judgement(Verdict.UNDECIDED, float("nan"), "No finished member gives a value.")
+
+
+# limits on a statistic ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A set of accepted values, in words and as a test."""
+
+    words: str
+    accepts: Callable[[float], bool]
+
+
+def at_most(bound: float) -> Limit:
+    return Limit(f"at most {bound:g}", lambda v: v <= bound)
+
+
+def at_least(bound: float) -> Limit:
+    return Limit(f"at least {bound:g}", lambda v: v >= bound)
+
+
+def below(bound: float) -> Limit:
+    return Limit(f"below {bound:g}", lambda v: v < bound)
+
+
+def above(bound: float) -> Limit:
+    return Limit(f"above {bound:g}", lambda v: v > bound)
+
+
+def within(centre: float, tolerance: float) -> Limit:
+    return Limit(f"within {centre:g} ± {tolerance:g}", lambda v: abs(v - centre) <= tolerance)
+
+
+STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "median": median,
+    "largest": max,
+    "smallest": min,
+    "first": lambda values: values[0],
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A statistic of values lies within a limit.
+
+    Args:
+        quantity: what the values are, as the object of "median ... over members".
+        limit: the accepted values.
+        statistic: median, largest, smallest or first.
+        over: what the values range over; "" where there is a single value.
+    """
+
+    quantity: str
+    limit: Limit
+    statistic: str = "median"
+    over: str = "members"
+
+    @property
+    def demand(self) -> str:
+        what = f"{self.statistic} {self.quantity} over {self.over}" if self.over else self.quantity
+        return f"{what} {self.limit.words}"
+
+    def judge(self, data: Sequence[float]) -> Judgement:
+        if not len(data):
+            return NO_VALUE
+        value = STATISTICS[self.statistic](data)
+        if not np.isfinite(value):
+            return Judgement(Verdict.UNDECIDED, value, "The measured value is not finite.")
+        verdict = Verdict.HOLDS if self.limit.accepts(value) else Verdict.REFUTED
+        which = f"The {self.statistic} is" if self.over else "It is"
+        return Judgement(verdict, value, f"{which} {show(value)}.", float(min(data)), float(max(data)))
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """One setting exceeds another, pair by pair: in most pairs, and by a least amount in the median."""
+
+    quantity: str
+    larger: str
+    smaller: str
+    minimum: float = 0.0
+    share: float = 0.75
+
+    @property
+    def demand(self) -> str:
+        return (
+            f"{self.quantity} larger with {self.larger} than with {self.smaller} in {self.share:.0%} of pairs, by "
+            f"{self.minimum:g} or more in the median"
+        )
+
+    def judge(self, data: Sequence[float]) -> Judgement:
+        """`data` are the differences, larger less smaller."""
+        if not len(data):
+            return NO_VALUE
+        share, middle = float(np.mean([d > 0 for d in data])), median(data)
+        verdict = Verdict.HOLDS if share >= self.share and middle >= self.minimum else Verdict.REFUTED
+        reason = f"{share:.0%} of {len(data)} pairs agree; the median difference is {show(middle)}."
+        return Judgement(verdict, middle, reason, min(data), max(data))
+
+
+# correlations ---------------------------------------------------------------------------------
+
+
+class Pairs(NamedTuple):
+    """Two values per member."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """y rises (sign 1) or falls (-1) with x: Spearman's rank correlation.
+
+    Without a significant correlation the claim is refuted only if there were enough members to see an effect of the
+    size `effect` with a probability of 80 %; with fewer it is undecided.
+    """
+
+    sign: int
+    over: str = "members"
+    effect: float = 0.7
+    p: float = P_VALUE
+
+    @property
+    def demand(self) -> str:
+        direction = "positive" if self.sign > 0 else "negative"
+        return f"{direction} rank correlation over {self.over}, two-sided p < {self.p:g}"
+
+    @property
+    def needed(self) -> int:
+        return members_needed(self.effect, self.p)
+
+    def judge(self, data: Pairs) -> Judgement:
+        x, y = list(data.x), list(data.y)
+        if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+            reason = f"A rank correlation needs at least 3 {self.over} with different values."
+            return Judgement(Verdict.UNDECIDED, float("nan"), reason)
+        found = spearmanr(x, y)
+        value, p = float(found.statistic), float(found.pvalue)
+        interval = rank_interval(x, y)
+        text = f"Spearman's ρ = {value:.2f} over {len(x)} {self.over}, p = {p:.2g}"
+        return Judgement(*self._verdict(value, p, len(x), text), *interval)
+
+    def _verdict(self, value: float, p: float, count: int, text: str) -> tuple[Verdict, float, str]:
+        if p < self.p:
+            return Verdict.HOLDS if self.sign * value > 0 else Verdict.REFUTED, value, f"{text}."
+        if count < self.needed:
+            reason = f"{text}: {self.needed} {self.over} are needed to see |ρ| = {self.effect:g} with p < {self.p:g}."
+            return Verdict.UNDECIDED, value, reason
+        return Verdict.REFUTED, value, f"{text}: {count} {self.over} would have shown |ρ| = {self.effect:g}."
+
+
+# paired tests ---------------------------------------------------------------------------------
+
+
+class PairedSamples(NamedTuple):
+    """Two measurements of the same things."""
+
+    ours: np.ndarray
+    theirs: np.ndarray
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """Ours are smaller than theirs in every group: median ratio below 1, one-sided paired Wilcoxon test."""
+
+    quantity: str
+    groups: str
+    p: float = P_VALUE
+
+    @property
+    def demand(self) -> str:
+        return f"median ratio of {self.quantity} below 1 for every {self.groups}, paired one-sided p < {self.p:g}"
+
+    def judge(self, data: Mapping[str, PairedSamples]) -> Judgement:
+        if not data:
+            return NO_VALUE
+        ratios = {name: ratio(pair) for name, pair in data.items()}
+        tests = {name: wilcoxon_p(pair) for name, pair in data.items()}
+        worst = max(ratios.values())
+        reason = "; ".join(f"{name}: ratio {show(ratios[name])}, p = {tests[name]:.2g}" for name in data) + "."
+        spread = min(ratios.values()), worst
+        if worst < 1 and max(tests.values()) < self.p:
+            return Judgement(Verdict.HOLDS, worst, reason, *spread)
+        weak = [name for name in data if ratios[name] < 1 and tests[name] >= self.p]
+        if all(ratios[name] < 1 for name in data) and weak:
+            return Judgement(Verdict.UNDECIDED, worst, f"{reason} Too few pairs for the demanded p.", *spread)
+        return Judgement(Verdict.REFUTED, worst, reason, *spread)
+
+
+def ratio(pair: PairedSamples) -> float:
+    """The median of ours over theirs."""
+    return float(np.median(pair.ours / np.maximum(pair.theirs, np.finfo(float).tiny)))
+
+
+def wilcoxon_p(pair: PairedSamples) -> float:
+    """One-sided paired Wilcoxon test that ours are smaller.
+
+    >>> wilcoxon_p(PairedSamples(np.arange(20.0), np.arange(20.0) + 1)) < 1e-3
+    True
+    """
+    if len(pair.ours) < 2 or (pair.ours == pair.theirs).all():
+        return 1.0
+    return float(wilcoxon(pair.ours, pair.theirs, alternative="less").pvalue)
+
+
+# intervals ------------------------------------------------------------------------------------
+
+
+class Interval(NamedTuple):
+    """A distance of one member with its 95 % interval."""
+
+    member: str
+    distance: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class IntervalsBelow:
+    """The distance of every member, with its interval, is at most the tolerance.
+
+    Refuted where an interval lies above the tolerance as a whole, undecided where one contains it.
+    """
+
+    quantity: str
+    tolerance: float
+
+    @property
+    def demand(self) -> str:
+        return f"{self.quantity} at most {self.tolerance:g} for every member, with its 95 % interval"
+
+    def judge(self, data: Sequence[Interval]) -> Judgement:
+        if not data:
+            return NO_VALUE
+        worst = max(data, key=lambda i: i.distance)
+        spread = min(i.distance for i in data), max(i.high for i in data)
+        if failing := [i for i in data if i.low > self.tolerance]:
+            return Judgement(Verdict.REFUTED, worst.distance, f"Above it: {_listed(failing)}.", *spread)
+        if unclear := [i for i in data if i.high > self.tolerance]:
+            reason = f"The interval contains the tolerance: {_listed(unclear)}."
+            return Judgement(Verdict.UNDECIDED, worst.distance, reason, *spread)
+        return Judgement(Verdict.HOLDS, worst.distance, f"The largest is {show(worst.distance)}.", *spread)
+
+
+def _listed(intervals: Sequence[Interval]) -> str:
+    return "; ".join(f"{i.member} {show(i.distance)} ({show(i.low)} to {show(i.high)})" for i in intervals)
