@@ -1,4 +1,6 @@
-"""`vs.fit`: from an array to members, and what it says to bad input."""
+"""`vs.fit`: from an array to members, and its errors."""
+
+import inspect
 
 import numpy as np
 import pytest
@@ -6,7 +8,8 @@ import torch
 
 import vaescope as vs
 from vaescope.protocol import LatentModel
-from vaescope.training import Silent, TrainSettings
+from vaescope.settings import FitSettings, ModelSettings
+from vaescope.training import NoProgress, TrainSettings
 
 QUICK = TrainSettings(epochs=3, compile="never")
 
@@ -44,20 +47,20 @@ def test_a_planted_subspace_is_found():
 @pytest.mark.parametrize(
     ("x", "keywords", "message"),
     [
-        (np.zeros((5, 2)), {"precision": -1.0}, "precision must be > 0, got -1.0"),
-        (np.zeros((5, 2)), {"precision": "loud"}, "'learned' or 'optimal', got 'loud'"),
+        (np.zeros((5, 2)), {"precision": -1.0}, "precision must be > 0, got -1.0; it is 1 / decoder variance"),
+        (np.zeros((5, 2)), {"precision": "loud"}, "precision must be one of optimal, learned, got 'loud'"),
         (np.zeros((1, 2)), {}, "at least 2 samples, got 1"),
         (np.full((5, 2), np.nan), {}, "NaN or infinity in 5 of 5 rows"),
         (np.full((5, 2), np.inf), {}, "NaN or infinity"),
         (np.zeros(5), {}, "row per sample"),
-        (np.zeros((5, 2)), {"latent_dim": 0}, "latent_dim of at least 1"),
+        (np.zeros((5, 2)), {"latent_dim": 0}, "latent_dim must be at least 1, got 0"),
         (np.zeros((5, 2)), {"model": "gan"}, "model must be one of vae, ivae"),
-        (np.zeros((5, 2)), {"seeds": ()}, "at least one member"),
+        (np.zeros((5, 2)), {"seeds": ()}, "seeds must be 1 to 100000 seeds"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(x, keywords, message):
     with pytest.raises(vs.InputError, match=message) as caught:
-        vs.fit(x, **{"latent_dim": 1, "settings": QUICK, "monitor": Silent()} | keywords)
+        vs.fit(x, **{"latent_dim": 1, "settings": QUICK, "progress": NoProgress()} | keywords)
     assert "\n" not in str(caught.value)
 
 
@@ -66,18 +69,18 @@ def pictures(count=60, side=16):
 
 
 def test_images_get_a_convolutional_network():
-    fit = vs.fit(pictures(), latent_dim=2, settings=QUICK, monitor=Silent())
-    assert fit.best.model.image == (1, 16, 16)
+    fit = vs.fit(pictures(), latent_dim=2, settings=QUICK, progress=NoProgress())
+    assert fit.best.image_shape == (1, 16, 16)
     assert fit.best.decode(torch.zeros(3, 2)).shape == (3, 256)
-    odd = vs.fit(pictures(side=10), latent_dim=2, settings=QUICK, monitor=Silent())
-    assert type(odd.best.model) is vs.models.VAE
+    odd = vs.fit(pictures(side=10), latent_dim=2, settings=QUICK, progress=NoProgress())
+    assert odd.best.image_shape is None
     with pytest.raises(vs.InputError, match="needs images"):
         vs.fit(np.zeros((30, 4)), latent_dim=2, network="conv")
     with pytest.raises(vs.InputError, match="network must be one of"):
         vs.fit(np.zeros((30, 4)), latent_dim=2, network="transformer")
 
 
-class NoTraining(Silent):
+class NoTraining(NoProgress):
     def begin(self, members, epochs):
         raise AssertionError("trained again")
 
@@ -85,20 +88,46 @@ class NoTraining(Silent):
 @pytest.mark.parametrize("data", [np.random.default_rng(0).normal(size=(80, 4)), pictures()], ids=["rows", "images"])
 def test_a_run_folder_keeps_what_was_trained(data, tmp_path):
     options = {"latent_dim": 2, "precision": [1.0, 5.0], "settings": QUICK, "out": tmp_path / "run"}
-    first = vs.fit(data, seeds=(0,), monitor=Silent(), **options)
-    again = vs.fit(data, seeds=(0,), monitor=NoTraining(), **options)
+    first = vs.fit(data, seeds=(0,), progress=NoProgress(), **options)
+    again = vs.fit(data, seeds=(0,), progress=NoTraining(), **options)
     for a, b in zip(first.members, again.members, strict=True):
         assert (a.seed, a.precision, a.best_elbo, a.status) == (b.seed, b.precision, b.best_elbo, b.status)
         assert all(torch.equal(a.params[name], b.params[name]) for name in a.params)
         assert len(a.history["elbo"]) == QUICK.epochs
         assert a.history == b.history
-    more = vs.fit(data, seeds=(0, 1), monitor=Silent(), **options)
+    more = vs.fit(data, seeds=(0, 1), progress=NoProgress(), **options)
     assert len(more) == 4
     assert {file.name for file in (tmp_path / "run").iterdir()} >= {"config.json", "results.parquet", "history.parquet"}
     with pytest.raises(vs.RunError, match="digest was"):
-        vs.fit(data[::-1].copy(), seeds=(0,), monitor=Silent(), **options)
+        vs.fit(data[::-1].copy(), seeds=(0,), progress=NoProgress(), **options)
+
+
+def test_settings_can_be_given_by_name_or_as_objects():
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    flat = vs.fit(
+        x, latent_dim=2, epochs=2, compile="never", hidden=[8], prior=vs.Uniform(-1, 1), progress=NoProgress()
+    )
+    settings = FitSettings(
+        model=ModelSettings(latent_dim=2, hidden=(8,), prior="uniform(low=-1, high=1)"),
+        training=TrainSettings(epochs=2, compile="never"),
+    )
+    grouped = vs.fit(x, settings=settings, progress=NoProgress())
+    assert torch.equal(flat.best.params["encoder.0.weight"], grouped.best.params["encoder.0.weight"])
+    assert flat.best.prior.bounds == (-1.0, 1.0)
+    with pytest.raises(vs.InputError, match="latent_dim is required"):
+        vs.fit(x, progress=NoProgress())
+    with pytest.raises(vs.InputError, match="fit has no setting 'epoch'; it has latent_dim, model, network"):
+        vs.fit(x, latent_dim=2, epoch=3, progress=NoProgress())
+    with pytest.raises(vs.InputError, match="epochs must be a whole number, got 'many'"):
+        vs.fit(x, latent_dim=2, epochs="many", progress=NoProgress())
+
+
+def test_help_lists_every_setting():
+    parameters = inspect.signature(vs.fit).parameters
+    assert {"latent_dim", "epochs", "seeds", "out", "prior", "progress", "objective"} <= set(parameters)
+    assert "options" not in parameters
 
 
 def test_a_file_can_be_fitted(tmp_path):
     np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(80, 4)))
-    assert len(vs.fit(tmp_path / "data.npy", latent_dim=2, settings=QUICK, monitor=Silent())) == 1
+    assert len(vs.fit(tmp_path / "data.npy", latent_dim=2, settings=QUICK, progress=NoProgress())) == 1

@@ -14,8 +14,8 @@ from vaescope.errors import InputError, RunError
 from vaescope.jobs import Outcome, Task
 from vaescope.jobs import ray as on_ray
 from vaescope.runs.files import read_rows
-from vaescope.sweeps import Sweep, sweep
-from vaescope.training import Silent
+from vaescope.sweeps import Sweep, run_sweep
+from vaescope.training import NoProgress
 
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # every node on 127.0.0.1, as on those systems
 ray = pytest.importorskip("ray")
@@ -58,14 +58,14 @@ def local(what, tmp_path_factory):
     out = tmp_path_factory.mktemp("local") / "out"
 
     def here(tasks):
-        return [Outcome(task.name, task.work(task.argument, task.out, Silent())) for task in tasks]
+        return [Outcome(task.name, task.run(task.out, NoProgress())) for task in tasks]
 
-    return sweep(what, out, run=here), bits(out)
+    return run_sweep(what, out, executor=here), bits(out)
 
 
 @pytest.mark.parametrize("returned", [False, True])
 def test_the_same_as_here(cluster, what, local, tmp_path, returned):
-    rows = sweep(what, tmp_path / "ray", run=lambda tasks: on_ray.run_on_ray(tasks, returned=returned))
+    rows = run_sweep(what, tmp_path / "ray", executor=lambda tasks: on_ray.run_on_ray(tasks, return_files=returned))
     assert (rows, bits(tmp_path / "ray")) == local
 
 
@@ -85,11 +85,11 @@ def test_a_node_that_is_killed_costs_its_unfinished_stack_alone(cluster, what, l
     killer.start()
 
     def run(tasks):
-        for outcome in on_ray.run_on_ray(tasks, returned=returned):
+        for outcome in on_ray.run_on_ray(tasks, return_files=returned):
             outcomes.append(outcome)
             yield outcome
 
-    rows = sweep(what, tmp_path / "ray", run=run)
+    rows = run_sweep(what, tmp_path / "ray", executor=run)
     killer.join()
     assert killed[0] < len(what.stacks)  # in the middle of the run
     assert (rows, bits(tmp_path / "ray")) == local
@@ -100,27 +100,27 @@ def test_what_is_there_is_neither_trained_again_nor_lost(cluster, what, local, t
     out = tmp_path / "ray"
 
     def run(tasks):
-        return on_ray.run_on_ray(tasks, returned=True)
+        return on_ray.run_on_ray(tasks, return_files=True)
 
-    assert sweep(what, out, run=run) == local[0]
+    assert run_sweep(what, out, executor=run) == local[0]
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
     dropped = sorted(out.rglob("weights"))[0]
     for file in dropped.glob("*"):
         file.unlink()
     (dropped.parent / "results.parquet").unlink()
     begin = time.monotonic()
-    assert sweep(what, out, run=run) == local[0]
+    assert run_sweep(what, out, executor=run) == local[0]
     assert bits(out) == local[1]
     assert time.monotonic() > begin
     assert set(before) == set(out.rglob("*.safetensors"))
 
 
-def complain(argument, out, monitor):
-    monitor.say("about to fail")
+def complain(argument, out, progress):
+    progress.message("about to fail")
     raise InputError("three was expected, got two.")
 
 
-def crash(argument, out, monitor):
+def crash(argument, out, progress):
     raise KeyError("weights")
 
 

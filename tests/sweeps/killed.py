@@ -19,14 +19,15 @@ import torch
 
 from vaescope.jobs import Outcome
 from vaescope.runs.files import read_rows
-from vaescope.sweeps import Sweep, sweep
-from vaescope.training import Silent
+from vaescope.sweeps import Sweep, SweepOptions, run_sweep
+from vaescope.training import NoProgress
 
 LONGEST = 0.7  # seconds before a kill
+OPTIONS = SweepOptions(checkpoint_seconds=0.0)
 
 
 def here(tasks):
-    return [Outcome(task.name, task.work(task.argument, task.out, Silent())) for task in tasks]
+    return [Outcome(task.name, task.run(task.out, NoProgress())) for task in tasks]
 
 
 def described(folder):
@@ -46,7 +47,7 @@ def main(folder, kills, seed):
         {"data": str(folder / "x.npy"), "epochs": 25, "patience": 4, "learning_rate": 0.01, "seeds": 2},
         {"latent_dim": [2, 3], "beta": [1.0, 3.0], "precision": [5.0, 50.0]},
     )
-    sweep(what, folder / "reference", run=here, checkpoint_seconds=0.0)
+    run_sweep(what, folder / "reference", executor=here, options=OPTIONS)
     reference = described(folder / "reference")
     chance, landed, rounds, wrong = random.Random(seed), 0, 0, []
     while landed < kills:
@@ -56,7 +57,7 @@ def main(folder, kills, seed):
             child = os.fork()
             if child == 0:
                 try:
-                    sweep(what, out, run=here, checkpoint_seconds=0.0)
+                    run_sweep(what, out, executor=here, options=OPTIONS)
                     os._exit(0)
                 except BaseException as error:  # say it: a forked child has no test around it
                     print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -47,7 +47,7 @@ def test_the_command_line_killed_with_its_workers(tmp_path, jobs):
     def command(out):
         return [
             *(sys.executable, "-c", "from vaescope.cli import main; main()", "sweep", str(tmp_path / "s.yaml")),
-            *("--out", str(tmp_path / out), "--jobs", str(jobs), "--checkpoint", "0"),
+            *("--out", str(tmp_path / out), "--jobs", str(jobs), "--checkpoint-seconds", "0"),
         ]
 
     for _ in range(3):

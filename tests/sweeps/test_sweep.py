@@ -11,13 +11,14 @@ import torch
 import vaescope as vs
 from vaescope.cli import dispatch
 from vaescope.errors import InputError, RunError
-from vaescope.jobs import Outcome, run_here
+from vaescope.jobs import Outcome, run_in_processes
 from vaescope.runs.files import read_rows
 from vaescope.runs.lock import locked
-from vaescope.sweeps import Sweep, read_sweep, status, sweep
+from vaescope.sweeps import Sweep, SweepOptions, read_sweep, run_sweep, sweep_status
 from vaescope.sweeps.memory import free_bytes, largest_stack, member_bytes
-from vaescope.sweeps.run import plan_of, prior_of
-from vaescope.training import Silent, TrainSettings
+from vaescope.sweeps.run import fit_job
+from vaescope.sweeps.sweep import MemberCell
+from vaescope.training import NoProgress, TrainSettings
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def data(tmp_path):
 
 
 def here(tasks):
-    return [Outcome(task.name, task.work(task.argument, task.out, Silent())) for task in tasks]
+    return [Outcome(task.name, task.run(task.out, NoProgress())) for task in tasks]
 
 
 def small(data, **grid):
@@ -45,27 +46,27 @@ def test_what_can_share_a_stack_does(data):
 
 def test_one_table_with_a_row_per_member_as_fit_gives_them(data, tmp_path):
     what = small(data, latent_dim=[2, 3], precision=[1.0, 10.0], seed=[0, 1])
-    rows = sweep(what, tmp_path / "out", run=here)
+    rows = run_sweep(what, tmp_path / "out", executor=here)
     assert [(r["latent_dim"], r["precision"], r["seed"]) for r in rows] == [
         (d, p, s) for d in (2, 3) for p in (1.0, 10.0) for s in (0, 1)
     ]
     assert read_rows(tmp_path / "out" / "results.parquet") == rows
     settings = TrainSettings(epochs=2, compile="never")
     alone = vs.fit(
-        np.load(data), latent_dim=3, precision=[1.0, 10.0], seeds=(0, 1), settings=settings, monitor=Silent()
+        np.load(data), latent_dim=3, precision=[1.0, 10.0], seeds=(0, 1), settings=settings, progress=NoProgress()
     )
     assert [row["elbo"] for row in rows[4:]] == [member.best_elbo for member in alone.members]
-    assert [line["state"] for line in status(tmp_path / "out")] == ["finished", "finished"]
-    again = sweep(what, tmp_path / "out", run=here)
+    assert [line["state"] for line in sweep_status(tmp_path / "out")] == ["finished", "finished"]
+    again = run_sweep(what, tmp_path / "out", executor=here)
     assert again == rows
 
 
 def test_large_stacks_are_cut_for_more_processes(data, tmp_path):
     common = {"data": str(data), "epochs": 2, "compile": "never", "latent_dim": 2}
-    what = Sweep(common, {"seed": [0, 1, 2, 3, 4]}, most=2)
+    what = Sweep(common, {"seed": [0, 1, 2, 3, 4]}, max_members=2)
     assert [len(stack.members) for stack in what.stacks] == [2, 2, 1]
     assert len({stack.name for stack in what.stacks}) == 3
-    rows = sweep(what, tmp_path / "out", run=here)
+    rows = run_sweep(what, tmp_path / "out", executor=here)
     assert [row["seed"] for row in rows] == [0, 1, 2, 3, 4]
 
 
@@ -80,24 +81,24 @@ def test_settings_of_every_kind(data):
         "epochs": 3,
         "batch_size": 10,
     }
-    plan = plan_of(settings, [{"seed": 1, "beta": 2.0, "precision": 7.0}])
-    assert (plan.vae.hidden, plan.settings.epochs, plan.settings.batch_size) == ((8,), 3, 10)
-    assert plan.vae.prior.bounds == (-1.0, 1.0)
-    assert (plan.specs[0].precision, plan.specs[0].beta, plan.specs[0].seed) == (7.0, 2.0, 1)
+    job = fit_job(settings, [MemberCell(seed=1, beta=2.0, precision=7.0)])
+    training = job.settings.training
+    assert (job.model.networks.hidden, training.epochs, training.batch_size) == ((8,), 3, 10)
+    assert job.model.prior.bounds == (-1.0, 1.0)
+    assert (job.members[0].precision, job.members[0].beta, job.members[0].seed) == (7.0, 2.0, 1)
     conditional = {"data": str(data), "latent_dim": 2, "auxiliary": str(data.parent / "u.npy")}
-    assert plan_of(conditional, [{"seed": 0, "beta": 1.0}]).vae.conditional
-    assert isinstance(prior_of("laplace"), vs.Laplace)
+    assert fit_job(conditional, [MemberCell(seed=0, beta=1.0)]).model.auxiliary.dim == 3
 
 
 def test_stacks_are_sized_to_memory(data, tmp_path):
-    plan = plan_of({"data": str(data), "latent_dim": 2}, [{"seed": 0, "beta": 1.0}])
-    one = member_bytes(plan)
-    assert largest_stack(plan, 20 * one) == 10
-    assert largest_stack(plan, 0) == 1
+    job = fit_job({"data": str(data), "latent_dim": 2}, [MemberCell(seed=0, beta=1.0)])
+    one = member_bytes(job)
+    assert largest_stack(job, 20 * one) == 10
+    assert largest_stack(job, 0) == 1
     assert free_bytes() > 2**20
     what = small(data, latent_dim=[2], precision=[1.0, 10.0], seed=[0, 1, 2])
-    in_parts = sweep(what, tmp_path / "parts", run=here, memory=4 * one)
-    whole = sweep(what, tmp_path / "whole", run=here)
+    in_parts = run_sweep(what, tmp_path / "parts", executor=here, options=SweepOptions(memory=4 * one))
+    whole = run_sweep(what, tmp_path / "whole", executor=here)
     assert json.loads((tmp_path / "parts" / "sweep.json").read_text())["memory"] == 4 * one
     for a, b in zip(in_parts, whole, strict=True):
         assert a["elbo"] == pytest.approx(b["elbo"], rel=1e-5)
@@ -110,7 +111,7 @@ def test_an_experiment_is_swept(tmp_path, capsys):
     )
     assert dispatch(["sweep", str(file), "--dry-run"]) == 0
     assert "2 members in 2 stacks" in capsys.readouterr().out
-    rows = sweep(read_sweep(file), tmp_path / "out", run=here)
+    rows = run_sweep(read_sweep(file), tmp_path / "out", executor=here)
     assert {row["epochs"] for row in rows} >= {2, 3}
     assert dispatch(["status", str(tmp_path / "out")]) == 0
     assert "2 stacks: 2 finished" in capsys.readouterr().out
@@ -119,7 +120,7 @@ def test_an_experiment_is_swept(tmp_path, capsys):
 def test_the_command(data, tmp_path, capsys):
     file = tmp_path / "s.yaml"
     file.write_text(f"fit: {{data: {data}, epochs: 2, compile: never}}\nsweep: {{latent_dim: [2, 3]}}\n")
-    with pytest.raises(InputError, match="say where results go: --out"):
+    with pytest.raises(InputError, match="the folder for the results is missing: give --out"):
         dispatch(["sweep", str(file)])
     assert dispatch(["sweep", str(file), "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
@@ -136,26 +137,26 @@ def test_a_stack_that_fails_stops_nobody_else(data, tmp_path):
         yield Outcome(tasks[1].name, error=RunError("no space left on device."))
 
     with pytest.raises(RunError, match=r"1 of 2 stacks did not finish.*no space left"):
-        sweep(what, tmp_path / "out", run=one_fails)
+        run_sweep(what, tmp_path / "out", executor=one_fails)
     assert len(read_rows(tmp_path / "out" / "results.parquet")) == 1
-    assert sorted(line["state"] for line in status(tmp_path / "out")) == ["finished", "waiting"]
+    assert sorted(line["state"] for line in sweep_status(tmp_path / "out")) == ["finished", "waiting"]
 
 
 def test_kinds_of_values_may_differ(data, tmp_path):
-    rows = sweep(small(data, latent_dim=[2], precision=["optimal", "learned", 1.0]), tmp_path / "a", run=here)
+    rows = run_sweep(small(data, latent_dim=[2], precision=["optimal", "learned", 1.0]), tmp_path / "a", executor=here)
     assert [row["precision"] for row in rows] == ["optimal", "learned", "1.0"]
-    rows = sweep(small(data, latent_dim=[2], hidden=[16, [16, 16]]), tmp_path / "b", run=here)
+    rows = run_sweep(small(data, latent_dim=[2], hidden=[16, [16, 16]]), tmp_path / "b", executor=here)
     assert [row["hidden"] for row in rows] == ["16", "[16, 16]"]
 
 
 def test_mistakes_are_told_before_anything_is_trained(data, tmp_path):
     for change in ({"latent_dim": [2, -1]}, {"latent_dim": [2], "learning_rate": [1e-3, "fast"]}):
-        with pytest.raises((InputError, TypeError)):
-            sweep(small(data, **change), tmp_path / "out", run=here)
+        with pytest.raises(InputError):
+            run_sweep(small(data, **change), tmp_path / "out", executor=here)
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="no setting 'device'"):
         small(data, latent_dim=[2], device=["cpu"])
-    with pytest.raises(InputError, match="seed and seeds are both given"):
+    with pytest.raises(InputError, match=r"seed \(a seed\) and seeds \(how many\) are both given"):
         Sweep({"data": str(data), "latent_dim": 2, "seeds": 2}, {"seed": [0]})
 
 
@@ -172,12 +173,12 @@ def test_the_same_cell_twice_is_one(data):
 
 def test_looking_does_not_disturb(data, tmp_path):
     """`status` takes the lock for a moment; who begins just then waits for it."""
-    sweep(small(data), tmp_path / "out", run=here)
+    run_sweep(small(data), tmp_path / "out", executor=here)
     end = time.monotonic() + 1.0
 
     def look():
         while time.monotonic() < end:
-            status(tmp_path / "out")
+            sweep_status(tmp_path / "out")
 
     looking = threading.Thread(target=look)
     looking.start()
@@ -190,51 +191,51 @@ def test_looking_does_not_disturb(data, tmp_path):
 
 def test_runs_and_sweeps_do_not_share_a_folder(data, tmp_path):
     settings = TrainSettings(epochs=1, compile="never")
-    vs.fit(np.load(data), latent_dim=2, settings=settings, monitor=Silent(), out=tmp_path / "run")
+    vs.fit(np.load(data), latent_dim=2, settings=settings, progress=NoProgress(), out=tmp_path / "run")
     with pytest.raises(RunError, match="holds a run"):
-        sweep(small(data), tmp_path / "run", run=here)
-    sweep(small(data), tmp_path / "sweep", run=here)
+        run_sweep(small(data), tmp_path / "run", executor=here)
+    run_sweep(small(data), tmp_path / "sweep", executor=here)
     with pytest.raises(RunError, match="holds a sweep"):
-        vs.fit(np.load(data), latent_dim=2, settings=settings, monitor=Silent(), out=tmp_path / "sweep")
+        vs.fit(np.load(data), latent_dim=2, settings=settings, progress=NoProgress(), out=tmp_path / "sweep")
 
 
 def test_a_folder_belongs_to_one_sweep_and_one_process(data, tmp_path):
-    sweep(small(data), tmp_path / "out", run=here)
+    run_sweep(small(data), tmp_path / "out", executor=here)
     with pytest.raises(RunError, match="holds another sweep"):
-        sweep(small(data, latent_dim=[4]), tmp_path / "out", run=here)
+        run_sweep(small(data, latent_dim=[4]), tmp_path / "out", executor=here)
     with locked(tmp_path / "out"), pytest.raises(RunError, match="is in use by process"):
-        sweep(small(data), tmp_path / "out", run=here)
-    with pytest.raises(InputError, match="is not a sweep's folder"):
-        status(tmp_path)
+        run_sweep(small(data), tmp_path / "out", executor=here)
+    with pytest.raises(InputError, match="is not the folder of a sweep"):
+        sweep_status(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "must have fit: or experiment:"),
-        ("fit: [1", "is not YAML that can be read"),
+        ("fit: [1", "as YAML"),
         ("fit: {}\nexperiment: rotation\n", "either fit: or experiment:"),
         ("fit: {data: x.npy, latent_dim: 2}\nswep: {}\n", "has no setting 'swep'"),
         ("fit: {data: x.npy, latent_dim: 2, layers: 3}\n", "fit has no setting 'layers'"),
         ("fit: {data: x.npy}\n", "needs data and latent_dim"),
         ("fit: {data: x.npy}\nsweep: {latent_dim: 3}\n", "must be a list of values, got 3"),
-        ("fit: {data: x.npy, latent_dim: 2}\nsweep: {latent_dim: [3]}\n", "given once and swept as well"),
-        ("fit: {data: x.npy, latent_dim: 2, seeds: 0}\n", "seeds must be at least 1 and at most"),
-        ("fit: {data: x.npy, latent_dim: 2, seeds: 99999999999}\n", "seeds must be at least 1 and at most"),
-        ("fit: {data: x.npy, latent_dim: 2026-01-01}\n", "values must be numbers, texts or lists"),
-        ("fit: {data: x.npy, latent_dim: 2, prior: {kind: uniform, 3: 4}}\n", "values must be numbers, texts or lists"),
+        ("fit: {data: x.npy, latent_dim: 2}\nsweep: {latent_dim: [3]}\n", "both fixed and swept; specify only one"),
+        ("fit: {data: x.npy, latent_dim: 2, seeds: 0}\n", "seeds must be at least 1, got 0"),
+        ("fit: {data: x.npy, latent_dim: 2, seeds: 99999999999}\n", "seeds must be 1 to 100000"),
+        ("fit: {data: x.npy, latent_dim: 2026-01-01}\n", "values must be numbers, text or lists"),
+        ("fit: {data: x.npy, latent_dim: 2, prior: {kind: uniform, 3: 4}}\n", "values must be numbers, text or lists"),
         ("fit: {data: x.npy, latent_dim: 2, seeds: x}\n", "seeds must be a whole number, got 'x'"),
         ("fit: {data: x.npy, latent_dim: 2, beta: x}\n", "beta must be a number, got 'x'"),
-        ("experiment: nonsense\n", "no experiment is called 'nonsense'"),
-        ("experiment: rotation\nprofile: fast\n", "profile must be quick or paper"),
+        ("experiment: nonsense\n", "there is no experiment 'nonsense'"),
+        ("experiment: rotation\nprofile: fast\n", "profile must be one of quick, paper"),
         ("experiment: rotation\nsettings: {colour: 3}\n", "rotation has no setting 'colour'"),
-        ("experiment: rotation\nsweep: {seeds: [a]}\n", "seeds of rotation must be like"),
+        ("experiment: rotation\nsweep: {seeds: [a]}\n", "rotation.seeds must be a whole number"),
         ("experiment: rotation\nfit: {}\nsettings: {}\n", "either fit: or experiment:"),
-        ("fit: {data: x, latent_dim: 2}\nsettings: {}\n", "belongs to experiment:"),
-        ("fit: {data: x, latent_dim: 2}\nmost: 0\n", "most is the number of members"),
-        ("fit: {data: x, latent_dim: 2}\nmost: many\n", "most must be a whole number"),
+        ("fit: {data: x, latent_dim: 2}\nsettings: {}\n", "has both fit: and settings:"),
+        ("fit: {data: x, latent_dim: 2}\nmax_members: 0\n", "max_members must be at least 1"),
+        ("fit: {data: x, latent_dim: 2}\nmax_members: many\n", "max_members must be a whole number"),
         ("a: &a [1, 1]\nfit: {data: *a}\n", "aliases"),
-        ("fit: !!python/object/apply:os.system ['true']\n", "is not YAML that can be read"),
+        ("fit: !!python/object/apply:os.system ['true']\n", "as YAML"),
         ("fit: {data: x, latent_dim: 2}\nsweep: {seed: [1, 2], beta: [" + "1, " * 60000 + "1]}\n", "combinations"),
     ],
 )
@@ -250,7 +251,7 @@ def test_numbers_of_torch_do_not_depend_on_the_executor(data, tmp_path):
     """In a process of its own, with as many threads, a stack gives the same bits."""
     torch.set_num_threads(1)
     what = small(data, latent_dim=[2], seed=[0, 1])
-    first = sweep(what, tmp_path / "here", run=here)
-    second = sweep(what, tmp_path / "there", run=lambda tasks: run_here(tasks, jobs=2))
-    assert sweep(what, tmp_path / "inside") == first
+    first = run_sweep(what, tmp_path / "here", executor=here)
+    second = run_sweep(what, tmp_path / "there", executor=lambda tasks: run_in_processes(tasks, jobs=2))
+    assert run_sweep(what, tmp_path / "inside") == first
     assert first == second

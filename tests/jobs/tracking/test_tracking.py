@@ -13,9 +13,9 @@ import pytest
 import vaescope as vs
 from vaescope.cli import dispatch
 from vaescope.errors import InputError, RunError
-from vaescope.jobs.tracking import log
+from vaescope.jobs.tracking import export_run
 from vaescope.runs.files import read_rows
-from vaescope.training import Silent, TrainSettings
+from vaescope.training import NoProgress, TrainSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -26,8 +26,8 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tracked") / "run"
     x = np.random.default_rng(0).normal(size=(100, 4))
     settings = TrainSettings(epochs=3, compile="never")
-    vs.fit(x, latent_dim=2, precision=5.0, seeds=(0, 1), settings=settings, monitor=Silent(), out=folder)
-    (folder / "claims.json").write_text(json.dumps([{"sentence": "It holds.", "holds": True}]))
+    vs.fit(x, latent_dim=2, precision=5.0, seeds=(0, 1), settings=settings, progress=NoProgress(), out=folder)
+    (folder / "claims.json").write_text(json.dumps([{"sentence": "It holds.", "verdict": "holds", "holds": True}]))
     (folder / "figures").mkdir()
     (folder / "figures" / "a.svg").write_text("<svg/>")
     return folder
@@ -59,7 +59,7 @@ def server(tmp_path_factory):
 def test_a_run_per_member_with_settings_history_claims_and_figures(run, server):
     import mlflow
 
-    assert log(run, server) == 2
+    assert export_run(run, server) == 2
     client = mlflow.MlflowClient(server)
     experiment = client.get_experiment_by_name("vaescope/fit")
     found = {one.info.run_name: one for one in client.search_runs([experiment.experiment_id])}
@@ -69,17 +69,17 @@ def test_a_run_per_member_with_settings_history_claims_and_figures(run, server):
         one = found[f"precision=5_beta=1_seed={row['seed']}"]
         assert one.data.metrics["result.elbo"] == pytest.approx(row["elbo"])
         assert one.data.params["seed"] == str(row["seed"])
-        assert one.data.params["batch_size"] == "64"
+        assert json.loads(one.data.params["training"])["batch_size"] == 64
         assert one.data.tags["status"] == "finished"
         history = client.get_metric_history(one.info.run_id, "elbo")
         wanted = [(e["epoch"], e["elbo"]) for e in epochs if e["seed"] == row["seed"]]
         np.testing.assert_allclose(sorted((m.step, m.value) for m in history), wanted)
     whole = found["fit"]
-    assert whole.data.metrics["claims.hold"] == 1
+    assert whole.data.metrics["claims.holds"] == 1
     names = {file.path for file in client.list_artifacts(whole.info.run_id)}
     assert names == {"claims.json", "figures", "settings.json"}
     assert [f.path for f in client.list_artifacts(whole.info.run_id, "figures")] == ["figures/a.svg"]
-    assert log(run, server) == 0  # not twice
+    assert export_run(run, server) == 0  # not twice
     assert len(client.search_runs([experiment.experiment_id])) == 3
 
 
@@ -105,7 +105,7 @@ def test_a_server_that_is_not_there_is_one_line(run, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     with pytest.raises(RunError, match="cannot log to"):
-        log(run, "http://127.0.0.1:9")
+        export_run(run, "http://127.0.0.1:9")
 
 
 def test_tensorboard_reads_what_was_written(run, tmp_path, capsys):
@@ -114,7 +114,7 @@ def test_tensorboard_reads_what_was_written(run, tmp_path, capsys):
 
     place = tmp_path / "events"
     assert dispatch(["track", str(run), "--to", f"tensorboard:{place}"]) == 0
-    assert "2 members logged" in capsys.readouterr().out
+    assert "2 members exported" in capsys.readouterr().out
     rows, epochs = read_rows(run / "results.parquet"), read_rows(run / "history.parquet")
     for row in rows:
         (own,) = place.glob(f"fit/run-*/precision=5_beta=1_seed={row['seed']}")
@@ -124,7 +124,7 @@ def test_tensorboard_reads_what_was_written(run, tmp_path, capsys):
         np.testing.assert_allclose([(s.step, s.value) for s in events.Scalars("elbo")], wanted, rtol=1e-5)
         assert events.Scalars("result/elbo")[0].value == pytest.approx(row["elbo"], rel=1e-5)
         assert "claims/text_summary" in events.Tags()["tensors"]
-    assert log(run, f"tensorboard:{place}") == 0
+    assert export_run(run, f"tensorboard:{place}") == 0
 
 
 def test_every_stack_of_a_sweep_is_logged(tmp_path, capsys):
@@ -136,7 +136,7 @@ def test_every_stack_of_a_sweep_is_logged(tmp_path, capsys):
     assert dispatch(["sweep", str(file), "--out", str(tmp_path / "out"), "--track", to]) == 0
     assert len(list((tmp_path / "events").rglob("finished.txt"))) == 2
     assert dispatch(["track", str(tmp_path / "out"), "--to", to]) == 0
-    assert "0 members logged" in capsys.readouterr().out
+    assert "0 members exported" in capsys.readouterr().out
 
 
 def test_an_interrupted_log_is_completed_and_not_doubled(run, tmp_path, monkeypatch):
@@ -148,9 +148,9 @@ def test_an_interrupted_log_is_completed_and_not_doubled(run, tmp_path, monkeypa
     whole = ours._log
     monkeypatch.setattr(ours, "_log", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        log(run, to)
+        export_run(run, to)
     monkeypatch.setattr(ours, "_log", whole)
-    assert log(run, to) == 2
+    assert export_run(run, to) == 2
     client = mlflow.MlflowClient(to)
     experiment = client.get_experiment_by_name("vaescope/fit")
     found = client.search_runs([experiment.experiment_id])
@@ -161,7 +161,7 @@ def test_an_interrupted_log_is_completed_and_not_doubled(run, tmp_path, monkeypa
 
 @pytest.mark.parametrize(
     ("to", "message"),
-    [("tensorboard:", "needs a folder behind it"), ("nonsense://x", "--track takes tensorboard:FOLDER")],
+    [("tensorboard:", "needs a folder, such as"), ("nonsense://x", "--track must be tensorboard:FOLDER")],
 )
 def test_a_wrong_target_is_told_before_anything_is_trained(tmp_path, to, message):
     np.save(tmp_path / "x.npy", np.zeros((30, 3)))
@@ -173,7 +173,7 @@ def test_a_wrong_target_is_told_before_anything_is_trained(tmp_path, to, message
 def test_what_is_no_run_is_refused(tmp_path):
     pytest.importorskip("tensorboard")
     with pytest.raises(InputError, match="is not a run folder"):
-        log(tmp_path, "tensorboard:x")
+        export_run(tmp_path, "tensorboard:x")
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(InputError, match="is not a run's"):
-        log(tmp_path, "tensorboard:x")
+    with pytest.raises(InputError, match="does not describe a run"):
+        export_run(tmp_path, "tensorboard:x")
