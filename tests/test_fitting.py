@@ -6,7 +6,7 @@ import torch
 
 import vaescope as vs
 from vaescope.protocol import LatentModel
-from vaescope.training import Silent, TrainSettings
+from vaescope.training import NoProgress, TrainSettings
 
 QUICK = TrainSettings(epochs=3, compile="never")
 
@@ -57,7 +57,7 @@ def test_a_planted_subspace_is_found():
 )
 def test_bad_input_is_refused_in_one_line(x, keywords, message):
     with pytest.raises(vs.InputError, match=message) as caught:
-        vs.fit(x, **{"latent_dim": 1, "settings": QUICK, "monitor": Silent()} | keywords)
+        vs.fit(x, **{"latent_dim": 1, "settings": QUICK, "monitor": NoProgress()} | keywords)
     assert "\n" not in str(caught.value)
 
 
@@ -66,10 +66,10 @@ def pictures(count=60, side=16):
 
 
 def test_images_get_a_convolutional_network():
-    fit = vs.fit(pictures(), latent_dim=2, settings=QUICK, monitor=Silent())
+    fit = vs.fit(pictures(), latent_dim=2, settings=QUICK, monitor=NoProgress())
     assert fit.best.model.image == (1, 16, 16)
     assert fit.best.decode(torch.zeros(3, 2)).shape == (3, 256)
-    odd = vs.fit(pictures(side=10), latent_dim=2, settings=QUICK, monitor=Silent())
+    odd = vs.fit(pictures(side=10), latent_dim=2, settings=QUICK, monitor=NoProgress())
     assert type(odd.best.model) is vs.models.VAE
     with pytest.raises(vs.InputError, match="needs images"):
         vs.fit(np.zeros((30, 4)), latent_dim=2, network="conv")
@@ -77,7 +77,7 @@ def test_images_get_a_convolutional_network():
         vs.fit(np.zeros((30, 4)), latent_dim=2, network="transformer")
 
 
-class NoTraining(Silent):
+class NoTraining(NoProgress):
     def begin(self, members, epochs):
         raise AssertionError("trained again")
 
@@ -85,20 +85,20 @@ class NoTraining(Silent):
 @pytest.mark.parametrize("data", [np.random.default_rng(0).normal(size=(80, 4)), pictures()], ids=["rows", "images"])
 def test_a_run_folder_keeps_what_was_trained(data, tmp_path):
     options = {"latent_dim": 2, "precision": [1.0, 5.0], "settings": QUICK, "out": tmp_path / "run"}
-    first = vs.fit(data, seeds=(0,), monitor=Silent(), **options)
+    first = vs.fit(data, seeds=(0,), monitor=NoProgress(), **options)
     again = vs.fit(data, seeds=(0,), monitor=NoTraining(), **options)
     for a, b in zip(first.members, again.members, strict=True):
         assert (a.seed, a.precision, a.best_elbo, a.status) == (b.seed, b.precision, b.best_elbo, b.status)
         assert all(torch.equal(a.params[name], b.params[name]) for name in a.params)
         assert len(a.history["elbo"]) == QUICK.epochs
         assert a.history == b.history
-    more = vs.fit(data, seeds=(0, 1), monitor=Silent(), **options)
+    more = vs.fit(data, seeds=(0, 1), monitor=NoProgress(), **options)
     assert len(more) == 4
     assert {file.name for file in (tmp_path / "run").iterdir()} >= {"config.json", "results.parquet", "history.parquet"}
     with pytest.raises(vs.RunError, match="digest was"):
-        vs.fit(data[::-1].copy(), seeds=(0,), monitor=Silent(), **options)
+        vs.fit(data[::-1].copy(), seeds=(0,), monitor=NoProgress(), **options)
 
 
 def test_a_file_can_be_fitted(tmp_path):
     np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(80, 4)))
-    assert len(vs.fit(tmp_path / "data.npy", latent_dim=2, settings=QUICK, monitor=Silent())) == 1
+    assert len(vs.fit(tmp_path / "data.npy", latent_dim=2, settings=QUICK, monitor=NoProgress())) == 1

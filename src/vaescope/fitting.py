@@ -18,16 +18,16 @@ from vaescope.data.files import Dataset, load
 from vaescope.data.files.dataset import as_rows
 from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
-from vaescope.models import VAE, ConvVAE, Member
-from vaescope.models.conditional import auxiliary as as_auxiliary
-from vaescope.models.conditional import auxiliary_width
+from vaescope.models import VAE, AuxiliarySettings, Member
+from vaescope.models.auxiliary import auxiliary_columns as auxiliary_width
+from vaescope.models.auxiliary import encode_auxiliary as as_auxiliary
 from vaescope.models.describe import describe
 from vaescope.objectives import Objective, beta_elbo, named
 from vaescope.objectives import describe as describe_objective
 from vaescope.runs import Cell, RunFolder, cell_key
-from vaescope.runs.members import keep_members, stacks
+from vaescope.runs.members import pending_stacks, save_members
 from vaescope.runs.store import CHECKPOINT_SECONDS
-from vaescope.training import Live, MemberSpec, Monitor, TrainSettings, train
+from vaescope.training import MemberSpec, Progress, ProgressBar, TrainSettings, train
 
 MODELS = ("vae", "ivae")
 NETWORKS = ("auto", "mlp", "conv")
@@ -62,7 +62,7 @@ class Plan:
 
     def carried_out(
         self,
-        monitor: Monitor,
+        monitor: Progress,
         out: str | Path | None = None,
         *,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -76,18 +76,18 @@ class Plan:
         stacked = parts.train.unsqueeze(0), parts.validation.unsqueeze(0)
         goal = _objective(self.objective, vae, settings, len(parts.train))
         if out is None:
-            return Fit(train(vae, *stacked, specs, settings, objective=goal, monitor=monitor))
+            return Fit(train(vae, *stacked, specs, settings, objective=goal, progress=monitor))
         spec_of = {cell_key(_cell(spec)): spec for spec in specs}
         cells = [_cell(spec) for spec in spec_of.values()]
         config = _config(vae, self.data, settings, goal)
-        with RunFolder.held(Path(out), config, checkpoint_seconds=checkpoint_seconds) as run:
-            for group in stacks(run, vae, cells, most):
+        with RunFolder.locked(Path(out), config, checkpoint_seconds=checkpoint_seconds) as run:
+            for group in pending_stacks(run, vae, cells, most):
                 mine = [spec_of[cell_key(cell)] for cell in group]
-                state = run.unfinished_state
-                members = train(vae, *stacked, mine, settings, objective=goal, monitor=monitor, keeper=state)
-                keep_members(run, group, members)
-            if left := run.unfinished(cells):
-                run.add([cell | run.load_weights(cell)[1] for cell in left], left)
+                state = run.checkpoint_store
+                members = train(vae, *stacked, mine, settings, objective=goal, progress=monitor, checkpoints=state)
+                save_members(run, group, members)
+            if left := run.cells_without_results(cells):
+                run.add_rows([{**cell, **run.load_member(cell)[1].to_dict()} for cell in left], left)
             return Fit(_kept(run, vae, specs) if load else [], run.path)
 
 
@@ -110,7 +110,7 @@ def fit(
     posterior: str = "diagonal",
     likelihood: str = "gaussian",
     settings: TrainSettings | None = None,
-    monitor: Monitor | None = None,
+    monitor: Progress | None = None,
     out: str | Path | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> Fit:
@@ -154,7 +154,7 @@ def fit(
     )
     if monitor is not None:
         return plan.carried_out(monitor, out, checkpoint_seconds=checkpoint_seconds)
-    with Live("fit") as live:
+    with ProgressBar("fit") as live:
         return plan.carried_out(live, out, checkpoint_seconds=checkpoint_seconds)
 
 
@@ -189,8 +189,7 @@ def planned(
         "posterior": posterior,
         "likelihood": likelihood,
         "noise": noise,
-        "auxiliary_dim": u.shape[1],
-        "prior_mean": prior_mean,
+        "auxiliary": AuxiliarySettings(u.shape[1], prior_mean),
     }
     vae = _model(data, latent_dim, network, architecture, hidden, activation, shared)
     settings = settings or TrainSettings()
@@ -244,8 +243,8 @@ def _model(
     fits = data.image is not None and all(side % SMALLEST == 0 for side in data.image[1:])
     if network == "conv" or (network == "auto" and fits):
         assert data.image is not None
-        return ConvVAE.of(data.image, latent_dim=latent_dim, architecture=architecture, **shared)
-    return VAE(observed_dim=data.x.shape[1], latent_dim=latent_dim, hidden=hidden, activation=activation, **shared)
+        return VAE.conv(data.image, latent_dim, architecture=architecture, **shared)
+    return VAE.mlp(data.x.shape[1], latent_dim, hidden=hidden, activation=activation, **shared)
 
 
 def _objective(objective: str | Objective, vae: VAE, settings: TrainSettings, samples: int) -> Objective:
@@ -276,7 +275,7 @@ def _kept(run: RunFolder, vae: VAE, specs: Sequence[MemberSpec]) -> list[Member]
         rows.setdefault(cell_key({name: row[name] for name in cells[0]}), []).append(row)
     members = []
     for spec, cell in zip(specs, cells, strict=True):
-        params, summary = run.load_weights(cell)
+        params, summary = run.load_member(cell)
         own = rows.get(cell_key(cell), [])
         names = [name for name in (own[0] if own else {}) if name not in (*cell, "epoch")]
         history = {name: [row[name] for row in own] for name in names}

@@ -15,7 +15,7 @@ from vaescope.jobs import Outcome, Task
 from vaescope.jobs import ray as on_ray
 from vaescope.runs.files import read_rows
 from vaescope.sweeps import Sweep, sweep
-from vaescope.training import Silent
+from vaescope.training import NoProgress
 
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # every node on 127.0.0.1, as on those systems
 ray = pytest.importorskip("ray")
@@ -58,7 +58,7 @@ def local(what, tmp_path_factory):
     out = tmp_path_factory.mktemp("local") / "out"
 
     def here(tasks):
-        return [Outcome(task.name, task.work(task.argument, task.out, Silent())) for task in tasks]
+        return [Outcome(task.name, task.work(task.argument, task.out, NoProgress())) for task in tasks]
 
     return sweep(what, out, run=here), bits(out)
 
@@ -116,7 +116,7 @@ def test_what_is_there_is_neither_trained_again_nor_lost(cluster, what, local, t
 
 
 def complain(argument, out, monitor):
-    monitor.say("about to fail")
+    monitor.message("about to fail")
     raise InputError("three was expected, got two.")
 
 

@@ -20,13 +20,13 @@ import torch
 from vaescope.jobs import Outcome
 from vaescope.runs.files import read_rows
 from vaescope.sweeps import Sweep, sweep
-from vaescope.training import Silent
+from vaescope.training import NoProgress
 
 LONGEST = 0.7  # seconds before a kill
 
 
 def here(tasks):
-    return [Outcome(task.name, task.work(task.argument, task.out, Silent())) for task in tasks]
+    return [Outcome(task.name, task.work(task.argument, task.out, NoProgress())) for task in tasks]
 
 
 def described(folder):

@@ -17,7 +17,7 @@ from vaescope.runs.lock import locked
 from vaescope.sweeps import Sweep, read_sweep, status, sweep
 from vaescope.sweeps.memory import free_bytes, largest_stack, member_bytes
 from vaescope.sweeps.run import plan_of, prior_of
-from vaescope.training import Silent, TrainSettings
+from vaescope.training import NoProgress, TrainSettings
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def data(tmp_path):
 
 
 def here(tasks):
-    return [Outcome(task.name, task.work(task.argument, task.out, Silent())) for task in tasks]
+    return [Outcome(task.name, task.work(task.argument, task.out, NoProgress())) for task in tasks]
 
 
 def small(data, **grid):
@@ -52,7 +52,7 @@ def test_one_table_with_a_row_per_member_as_fit_gives_them(data, tmp_path):
     assert read_rows(tmp_path / "out" / "results.parquet") == rows
     settings = TrainSettings(epochs=2, compile="never")
     alone = vs.fit(
-        np.load(data), latent_dim=3, precision=[1.0, 10.0], seeds=(0, 1), settings=settings, monitor=Silent()
+        np.load(data), latent_dim=3, precision=[1.0, 10.0], seeds=(0, 1), settings=settings, monitor=NoProgress()
     )
     assert [row["elbo"] for row in rows[4:]] == [member.best_elbo for member in alone.members]
     assert [line["state"] for line in status(tmp_path / "out")] == ["finished", "finished"]
@@ -85,7 +85,7 @@ def test_settings_of_every_kind(data):
     assert plan.vae.prior.bounds == (-1.0, 1.0)
     assert (plan.specs[0].precision, plan.specs[0].beta, plan.specs[0].seed) == (7.0, 2.0, 1)
     conditional = {"data": str(data), "latent_dim": 2, "auxiliary": str(data.parent / "u.npy")}
-    assert plan_of(conditional, [{"seed": 0, "beta": 1.0}]).vae.conditional
+    assert plan_of(conditional, [{"seed": 0, "beta": 1.0}]).vae.auxiliary_dim
     assert isinstance(prior_of("laplace"), vs.Laplace)
 
 
@@ -190,12 +190,12 @@ def test_looking_does_not_disturb(data, tmp_path):
 
 def test_runs_and_sweeps_do_not_share_a_folder(data, tmp_path):
     settings = TrainSettings(epochs=1, compile="never")
-    vs.fit(np.load(data), latent_dim=2, settings=settings, monitor=Silent(), out=tmp_path / "run")
+    vs.fit(np.load(data), latent_dim=2, settings=settings, monitor=NoProgress(), out=tmp_path / "run")
     with pytest.raises(RunError, match="holds a run"):
         sweep(small(data), tmp_path / "run", run=here)
     sweep(small(data), tmp_path / "sweep", run=here)
     with pytest.raises(RunError, match="holds a sweep"):
-        vs.fit(np.load(data), latent_dim=2, settings=settings, monitor=Silent(), out=tmp_path / "sweep")
+        vs.fit(np.load(data), latent_dim=2, settings=settings, monitor=NoProgress(), out=tmp_path / "sweep")
 
 
 def test_a_folder_belongs_to_one_sweep_and_one_process(data, tmp_path):

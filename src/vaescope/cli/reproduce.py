@@ -60,7 +60,7 @@ class Reproduce:
         console = new_console()
 
         from vaescope.papers.run import reproduce, write_index
-        from vaescope.training import Live
+        from vaescope.training import ProgressBar
 
         index = write_index(out, self.profile)
         if self.on.executor != "local" or (self.on.jobs > 1 and len(entries) > 1):
@@ -70,7 +70,7 @@ class Reproduce:
                 track(self.track, [out / entry.name for entry in entries])
             entries = []
         for entry in entries:
-            with Live(entry.name) as monitor:
+            with ProgressBar(entry.name) as monitor:
                 claims = reproduce(
                     entry.load(),
                     profile=self.profile,

@@ -81,7 +81,7 @@ def _first_line(error: Exception) -> str:
 
 def check_auxiliary(models: list[Any], u: Tensor | None) -> None:
     """An iVAE has its u, and nobody else any."""
-    conditional = bool(getattr(models[0], "conditional", False))
+    conditional = bool(getattr(models[0], "auxiliary_dim", 0))
     if conditional and u is None:
         raise InputError("this is an iVAE: say its u by --auxiliary (factors, or an .npy file with a row per sample).")
     if not conditional and u is not None:

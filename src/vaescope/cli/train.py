@@ -117,7 +117,7 @@ def _member_table(fitted: Fit, data: Dataset, u: Tensor | None) -> Table:
     some = slice(0, 5000)
     seen = None if u is None else u[some]
     for member in fitted.members:
-        row = member.summary()
+        row = member.summary().to_dict()
         shown = [member.seed, row["status"], row["epochs"], row["best_epoch"], row["elbo"], row["used_precision"]]
         if member.status == "finished":
             used = of_model(member, data.x[some].float(), auxiliary=seen, decoder=False).used

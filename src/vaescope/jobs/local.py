@@ -18,7 +18,7 @@ from typing import Any
 
 from vaescope.errors import InputError, RunError
 from vaescope.jobs.tasks import Lines, Outcome, Relay, Said, Task, explained
-from vaescope.training import Live
+from vaescope.training import ProgressBar
 
 ATTEMPTS = 3  # at a task whose process was killed
 
@@ -65,7 +65,7 @@ def run_inside(tasks: Sequence[Task]) -> Iterator[Outcome]:
     """One after another in this very process, with all of its cores: for scripts, and where nothing else is wanted."""
     for task in tasks:
         try:
-            with Live(task.name) as monitor:
+            with ProgressBar(task.name) as monitor:
                 yield Outcome(task.name, task.work(task.argument, task.out, monitor))
         except Exception as error:
             yield Outcome(task.name, error=explained(error))

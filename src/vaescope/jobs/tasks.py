@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from vaescope.errors import InputError, RunError
-from vaescope.training import Monitor
+from vaescope.training import Progress as Monitor
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Relay:
         words += f"; ELBO {elbo:.2f}" if math.isfinite(elbo) else ""
         self.tell(Said(self.name, done, None, words))
 
-    def say(self, message: str) -> None:
-        self.tell(Said(self.name, None, None, message))
+    def message(self, text: str) -> None:
+        self.tell(Said(self.name, None, None, text))
 
 
 def explained(error: BaseException) -> Exception:

@@ -18,7 +18,7 @@ from vaescope.papers.claims import Claim
 from vaescope.papers.comparison import Comparison
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.files import Row
-from vaescope.training import Monitor
+from vaescope.training import Progress
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Context:
     """Where and how a run is computed; never what it computes."""
 
     run: RunFolder
-    monitor: Monitor
+    monitor: Progress
     device: str = "cpu"
 
 

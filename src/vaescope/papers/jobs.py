@@ -9,7 +9,7 @@ from typing import Any
 
 from vaescope.jobs import Task
 from vaescope.papers.catalogue import Entry, find
-from vaescope.training import Monitor
+from vaescope.training import Progress
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def tasks(entries: Sequence[Entry], out: Path, job: Mapping[str, Any]) -> list[T
     return [Task(entry.name, work, Job(entry.name, **job), out, keeps=entry.name) for entry in entries]
 
 
-def work(job: Job, out: Path, monitor: Monitor) -> list[dict[str, Any]]:
+def work(job: Job, out: Path, monitor: Progress) -> list[dict[str, Any]]:
     """In a worker: its claims as data."""
     from vaescope.papers.run import reproduce, write_index
 

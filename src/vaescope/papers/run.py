@@ -28,7 +28,7 @@ from vaescope.report.page import (
 from vaescope.runs import RunFolder
 from vaescope.runs.files import Row, read_json, write_bytes, write_json, write_text
 from vaescope.runs.store import CHECKPOINT_SECONDS
-from vaescope.training import Monitor
+from vaescope.training import Progress
 
 COMPARISON = "comparison.json"
 TIMING = "timing.json"
@@ -39,7 +39,7 @@ def reproduce(
     *,
     profile: str,
     out: Path,
-    monitor: Monitor,
+    monitor: Progress,
     seeds: int | None = None,
     device: str = "cpu",
     changed: Mapping[str, Any] | None = None,
@@ -54,7 +54,7 @@ def reproduce(
     settings = settings if seeds is None else replace(settings, seeds=seeds)
     config = {"experiment": experiment.name, "profile": profile, "settings": _plain(asdict(settings))}
     every = CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds
-    with RunFolder.held(out / experiment.name, config, checkpoint_seconds=every) as run:
+    with RunFolder.locked(out / experiment.name, config, checkpoint_seconds=every) as run:
         _solve_the_rest(experiment, settings, Context(run, monitor, device))
         rows = run.rows(experiment.cells(settings))
         if all(row.get("status") == "diverged" for row in rows):
@@ -97,13 +97,13 @@ def check_device(device: str) -> None:
 
 def _solve_the_rest(experiment: Experiment, settings: Any, context: Context) -> None:
     """What is not there yet; the seconds it took are added to those of earlier calls."""
-    todo = context.run.unfinished(experiment.cells(settings))
+    todo = context.run.cells_without_results(experiment.cells(settings))
     if not todo:
         return
     begin = time.perf_counter()
     columns = list(todo[0])
     for rows in experiment.solve(todo, settings, context):
-        context.run.add(rows, [{name: row[name] for name in columns} for row in rows])
+        context.run.add_rows(rows, [{name: row[name] for name in columns} for row in rows])
     spent = _seconds(context.run.path) or 0.0
     write_json(context.run.path / TIMING, {"seconds": round(spent + time.perf_counter() - begin, 1)})
 

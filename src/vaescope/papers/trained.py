@@ -17,7 +17,7 @@ from vaescope.objectives import Objective, beta_elbo
 from vaescope.papers.base import Context, Experiment, Settings
 from vaescope.runs import Cell
 from vaescope.runs.files import Row
-from vaescope.runs.members import keep_members, stacks
+from vaescope.runs.members import pending_stacks, save_members
 from vaescope.training import MemberSpec, TrainSettings, train
 
 
@@ -85,8 +85,8 @@ class TrainedExperiment(Experiment):
             specs,
             settings.training(context.device),
             objective=objective,
-            monitor=context.monitor,
-            keeper=context.run.unfinished_state,
+            progress=context.monitor,
+            checkpoints=context.run.checkpoint_store,
         )
 
     @abstractmethod
@@ -114,23 +114,23 @@ class TrainedExperiment(Experiment):
             yield [cell | self._row(cell, data[self.data_key(cell)], settings, context) for cell in stack]
 
     def _row(self, cell: Cell, data: SyntheticData, settings: Any, context: Context) -> Row:
-        params, summary = context.run.load_weights(cell)
-        if summary["status"] != "finished":
-            return summary
+        params, summary = context.run.load_member(cell)
+        if summary.status != "finished":
+            return summary.to_dict()
         spec = self.spec(cell, 0, settings)
         model = self.model(cell, settings)
         member = Member.from_summary(model, params, summary, seed=spec.seed, beta=spec.beta)
-        return summary | self.measure(cell, member, data, settings)
+        return summary.to_dict() | self.measure(cell, member, data, settings)
 
     def _train_missing(
         self, cells: Sequence[Cell], data: dict[Any, SyntheticData], settings: Any, context: Context
     ) -> None:
         for name in self.kin:
-            context.run.take_over(cells, context.run.path.parent / name)
+            context.run.import_members(cells, context.run.path.parent / name)
         model = self.model(cells[0], settings)
-        for group in stacks(context.run, model, cells):
+        for group in pending_stacks(context.run, model, cells):
             keys = list(dict.fromkeys(self.data_key(cell) for cell in group))
             specs = [self.spec(cell, keys.index(self.data_key(cell)), settings) for cell in group]
             splits = [data[key].observations for key in keys]
             objective = self.objective(group[0], len(splits[0].train))
-            keep_members(context.run, group, self.train_stack(model, splits, specs, objective, settings, context))
+            save_members(context.run, group, self.train_stack(model, splits, specs, objective, settings, context))

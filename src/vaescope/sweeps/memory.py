@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from vaescope.fitting import Plan
-from vaescope.training.batches import GATHERED, STEPS_PER_DRAW
+from vaescope.training.batches import MAX_GATHERED, STEPS_PER_DRAW
 
 COPIES = 7  # of a member's weights: themselves, gradients, two moments, the best ones, and two on their way
 ACTIVATIONS = 6  # of a batch through both networks, forth and back
@@ -18,10 +18,12 @@ def member_bytes(plan: Plan) -> int:
     weights = sum(value.numel() for value in plan.vae.init([0]).values())
     batch = min(plan.settings.batch_size, len(plan.data))
     width = plan.data.x.shape[1]
-    passed = ACTIVATIONS * batch * (2 * width + 2 * sum(getattr(plan.vae, "hidden", ())) + 4 * plan.vae.latent_dim)
+    passed = (
+        ACTIVATIONS * batch * (2 * width + 2 * sum(getattr(plan.vae.networks, "hidden", ())) + 4 * plan.vae.latent_dim)
+    )
     gathered = STEPS_PER_DRAW * batch * (width + plan.vae.latent_dim)
     validation = len(plan.data) * plan.vae.latent_dim // 5
-    return BYTES * (COPIES * weights + passed + min(gathered, GATHERED) + validation + len(plan.data))
+    return BYTES * (COPIES * weights + passed + min(gathered, MAX_GATHERED) + validation + len(plan.data))
 
 
 def free_bytes() -> int:

@@ -15,13 +15,13 @@ from vaescope.errors import InputError, RunError
 from vaescope.fitting import Plan, planned
 from vaescope.jobs import Outcome, Task, run_inside
 from vaescope.papers import jobs
-from vaescope.runs.files import Row, read_json, remove_leftovers, write_json
+from vaescope.runs.files import Row, read_json, remove_partial_files, write_json
 from vaescope.runs.lock import locked
 from vaescope.runs.store import CHECKPOINT_SECONDS
 from vaescope.sweeps.memory import free_bytes, largest_stack
 from vaescope.sweeps.sweep import DATA, TRAINING, Stack, Sweep
 from vaescope.sweeps.table import write_results
-from vaescope.training import MemberSpec, Monitor, TrainSettings
+from vaescope.training import MemberSpec, Progress, TrainSettings
 
 PLAN = "sweep.json"
 STACKS = "stacks"
@@ -47,7 +47,7 @@ def sweep(
     folder = Path(out)
     check_plans(what)
     with locked(folder):
-        remove_leftovers(folder)
+        remove_partial_files(folder)
         limit = _tied(folder, what, memory)
         tasks = [_task(stack, folder, device, checkpoint_seconds, limit) for stack in what.stacks]
         execute = run or run_inside
@@ -114,7 +114,7 @@ def _task(stack: Stack, folder: Path, device: str, checkpoint_seconds: float, me
     return Task(stack.name, jobs.work, job, own)
 
 
-def fit_stack(work: FitWork, out: Path, monitor: Monitor) -> int:
+def fit_stack(work: FitWork, out: Path, monitor: Progress) -> int:
     """In a worker: train what is missing of a stack; how many members it has."""
     plan = plan_of(work.settings, work.members, work.device)
     most = largest_stack(plan, work.memory)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vaescope.errors import InputError
-from vaescope.runs.files import Row, as_run, read_json, read_rows, write_rows
+from vaescope.runs.files import Row, malformed_as_run_error, read_json, read_rows, write_rows
 from vaescope.runs.lock import is_locked
 from vaescope.sweeps.sweep import Stack, Sweep
 
@@ -54,7 +54,7 @@ def status(folder: str | Path) -> list[Row]:
     stacks = known.get("stacks") if isinstance(known, dict) else None
     if not isinstance(stacks, dict):
         raise InputError(f"{path / 'sweep.json'} is not a sweep's.")
-    with as_run(path / "sweep.json"):
+    with malformed_as_run_error(path / "sweep.json"):
         common = known.get("sweep", {}).get("common", {})
         return [_line(path / "stacks" / name, name, about, common) for name, about in stacks.items()]
 

@@ -15,7 +15,7 @@ from vaescope.cli import dispatch
 from vaescope.errors import InputError, RunError
 from vaescope.jobs.tracking import log
 from vaescope.runs.files import read_rows
-from vaescope.training import Silent, TrainSettings
+from vaescope.training import NoProgress, TrainSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -26,7 +26,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tracked") / "run"
     x = np.random.default_rng(0).normal(size=(100, 4))
     settings = TrainSettings(epochs=3, compile="never")
-    vs.fit(x, latent_dim=2, precision=5.0, seeds=(0, 1), settings=settings, monitor=Silent(), out=folder)
+    vs.fit(x, latent_dim=2, precision=5.0, seeds=(0, 1), settings=settings, monitor=NoProgress(), out=folder)
     (folder / "claims.json").write_text(json.dumps([{"sentence": "It holds.", "holds": True}]))
     (folder / "figures").mkdir()
     (folder / "figures" / "a.svg").write_text("<svg/>")

@@ -10,7 +10,7 @@ from typing import Any
 
 from vaescope.errors import InputError, RunError
 from vaescope.runs import Cell, cell_key
-from vaescope.runs.files import Row, as_run, read_json, read_rows
+from vaescope.runs.files import Row, malformed_as_run_error, read_json, read_rows
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Finished:
 def finished_run(path: Path) -> Finished:
     if not (path / "config.json").exists():
         raise InputError(f"{path} is not a run folder: it has no config.json.")
-    with as_run(path):
+    with malformed_as_run_error(path):
         return _finished(path)
 
 

@@ -64,7 +64,7 @@ class SelfConsistency(TrainedExperiment):
         return [{"precision": p, "seed": s} for p in settings.precisions for s in range(settings.seeds)]
 
     def model(self, cell: Cell, settings: SelfConsistencySettings) -> VAE:
-        return VAE(observed_dim=DIM, latent_dim=DIM, hidden=(10 * DIM, 10 * DIM))
+        return VAE.mlp(DIM, DIM, hidden=(10 * DIM, 10 * DIM))
 
     def data(self, cell: Cell, settings: SelfConsistencySettings) -> SyntheticData:
         mixing = OrthogonalMLP(DIM, layers=3, seed=cell["seed"])
