@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 
 from vaescope.models import VAE
-from vaescope.runs.store import CHECKPOINT_SECONDS, StateFile
-from vaescope.training import MemberSpec, Silent, TrainSettings, train
+from vaescope.runs.store import CHECKPOINT_SECONDS, CheckpointFile
+from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 
 SECONDS = 150.0  # of training, about: two writes and the last one
 
 
-class Timed(StateFile):
+class Timed(CheckpointFile):
     """Notes how long every write took."""
 
     def __init__(self, path: Path, seconds: float) -> None:
@@ -34,7 +34,7 @@ class Timed(StateFile):
         self.bytes = self.path.stat().st_size
 
 
-class Until(Silent):
+class Until(NoProgress):
     """Ends a run after some time, between two epochs."""
 
     def __init__(self, seconds: float) -> None:
@@ -48,14 +48,14 @@ class Until(Silent):
 def main() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 8000, 20, generator=generator)
-    model = VAE(20, 10, hidden=(256, 256))
+    model = VAE.mlp(20, 10, hidden=(256, 256))
     specs = [MemberSpec(seed, precision=10.0) for seed in range(24)]
     settings = TrainSettings(epochs=10_000, patience=10_000)
     with tempfile.TemporaryDirectory() as folder:
         keeper = Timed(Path(folder) / "state", CHECKPOINT_SECONDS)
         begin = time.perf_counter()
         with contextlib.suppress(KeyboardInterrupt):
-            train(model, x, x[:, :500], specs, settings, monitor=Until(SECONDS), keeper=keeper)
+            train(model, x, x[:, :500], specs, settings, progress=Until(SECONDS), checkpoints=keeper)
         whole = time.perf_counter() - begin
     share = sum(keeper.spent) / whole
     print(f"{len(specs)} members, state of {keeper.bytes / 2**20:.0f} MB, {whole:.0f} s at the default interval")

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from benchmarks.timing import best_rate, timed
 from vaescope.data.rendering import DSprites, Rendered, Shapes3D, Sprites
-from vaescope.models import ConvVAE
+from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
-from vaescope.training.step import adam_scales, compiled, make_step
+from vaescope.training.compilation import compile_stacked
+from vaescope.training.step import adam_scales, make_step
 
 IMAGE, LATENTS, BATCH = (3, 64, 64), 4, 64
 
@@ -67,10 +68,10 @@ def bare_step() -> Callable[[], object]:
 
 
 def our_step() -> Callable[[], object]:
-    model = ConvVAE.of(IMAGE, latent_dim=LATENTS)
+    model = VAE.conv(IMAGE, latent_dim=LATENTS)
     params = model.init([0])
     moments = tuple({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(2))
-    step = compiled(make_step(model, beta_elbo))
+    step = compile_stacked(make_step(model, beta_elbo))
     x, noise = torch.rand(1, BATCH, model.observed_dim), torch.randn(1, BATCH, LATENTS)
     scales = adam_scales(1, 1e-3, torch.device("cpu"))
     return lambda: step(params, moments, scales, x, noise, torch.ones(1), torch.ones(1))

@@ -21,7 +21,7 @@ from ray.cluster_utils import Cluster
 from vaescope.jobs import Task
 from vaescope.jobs.ray import run_on_ray
 from vaescope.sweeps import Sweep, sweep
-from vaescope.training import Monitor
+from vaescope.training import Progress
 
 NODES = (1, 2, 4)
 STACKS = 8
@@ -55,7 +55,7 @@ def on_nodes(what: Sweep, folder: Path, nodes: int) -> tuple[float, float]:
         cluster.shutdown()
 
 
-def _nothing(argument: Any, out: Path, monitor: Monitor) -> None:
+def _nothing(argument: Any, out: Path, monitor: Progress) -> None:
     """A task without work."""
 
 

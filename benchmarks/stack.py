@@ -24,7 +24,8 @@ from benchmarks.timing import ROUNDS, best_rate, timed
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
 from vaescope.training.batches import Batches
-from vaescope.training.step import adam_scales, compiled, make_step
+from vaescope.training.compilation import compile_stacked
+from vaescope.training.step import adam_scales, make_step
 
 MEMBERS, BATCH, DIM, HIDDEN, SAMPLES = 100, 64, 3, 30, 6400
 SHAPES = [(DIM, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 2 * DIM), (DIM, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, DIM)]
@@ -34,7 +35,7 @@ class StackEpoch:
     """An epoch of the real loop: shuffling, noise, compiled step."""
 
     def __init__(self) -> None:
-        model = VAE(DIM, DIM, hidden=(HIDDEN, HIDDEN))
+        model = VAE.mlp(DIM, DIM, hidden=(HIDDEN, HIDDEN))
         seeds = list(range(MEMBERS))
         data = torch.randn(1, SAMPLES, DIM)
         self.params = model.init(seeds)
@@ -42,7 +43,7 @@ class StackEpoch:
         self.count = 0
         self.ones = torch.ones(MEMBERS)
         self.batches = Batches(data, members=[(s, 0) for s in seeds], batch_size=BATCH, latent_dim=DIM)
-        self.step = compiled(make_step(model, beta_elbo))
+        self.step = compile_stacked(make_step(model, beta_elbo))
         self()
 
     def __call__(self) -> int:

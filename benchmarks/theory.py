@@ -46,7 +46,7 @@ def main() -> None:
     console.print(f"largest difference from reverse mode: {float((J - reference).detach().abs().max()):.1e}")
 
     points = torch.randn(10_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    mixing, vae = OrthogonalMLP(2, seed=0), VAE(2, 2, hidden=(30, 30))
+    mixing, vae = OrthogonalMLP(2, seed=0), VAE.mlp(2, 2, hidden=(30, 30))
     member = Member(vae, vae.init([0]), precision=1.0)
     for name, decode, z0 in (("mixing", mixing, points), ("MLP of width 30", member.decode, points)):
         x = decode(z0)

@@ -9,7 +9,7 @@ import vaescope as vs
 from vaescope.adapters.adapted import check_count, check_image, check_number
 from vaescope.errors import InputError, RunError
 from vaescope.protocol import LatentModel
-from vaescope.training import Silent, TrainSettings
+from vaescope.training import NoProgress, TrainSettings
 
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
 
@@ -72,7 +72,7 @@ def test_a_run_folder_is_opened_best_member_first(tmp_path):
         precision=1.0,
         seeds=range(3),
         settings=TrainSettings(epochs=2, compile="never"),
-        monitor=Silent(),
+        monitor=NoProgress(),
         out=tmp_path / "run",
     )
     before = (tmp_path / "run" / "config.json").stat().st_mtime_ns

@@ -12,7 +12,7 @@ from vaescope import cli
 from vaescope.diagnosis import page
 from vaescope.errors import InputError, RunError
 from vaescope.theory.rotation import best_rotation
-from vaescope.training import Silent, TrainSettings
+from vaescope.training import NoProgress, TrainSettings
 
 G = torch.Generator().manual_seed(0)
 W = torch.linalg.qr(torch.randn(5, 2, generator=G))[0] * torch.tensor([2.0, 1.0])
@@ -347,7 +347,7 @@ def test_logits_are_no_probabilities():
 
 def test_of_a_fit_the_best_finished_member_is_diagnosed():
     settings = TrainSettings(epochs=4, compile="never")
-    fitted = vs.fit(X, latent_dim=2, precision=100.0, seeds=range(4), settings=settings, monitor=Silent())
+    fitted = vs.fit(X, latent_dim=2, precision=100.0, seeds=range(4), settings=settings, monitor=NoProgress())
     found = vs.diagnose(fitted, X)
     best = vs.diagnose(fitted.best, X)
     assert found.summary() == best.summary()
@@ -359,7 +359,7 @@ def test_of_a_fit_the_best_finished_member_is_diagnosed():
 def test_images_that_a_model_was_trained_on():
     x = torch.rand(60, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     settings = TrainSettings(epochs=2, compile="never")
-    fitted = vs.fit(x, latent_dim=2, settings=settings, monitor=Silent())
+    fitted = vs.fit(x, latent_dim=2, settings=settings, monitor=NoProgress())
     assert len(vs.diagnose(fitted, x).summary()) == 2
     assert len(vs.diagnose(fitted, (255 * x).byte().numpy()).summary()) == 2
 
@@ -412,7 +412,9 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("diagnosis")
     np.save(folder / "x.npy", X.numpy())
     settings = TrainSettings(epochs=30, learning_rate=5e-3, compile="never")
-    vs.fit(X, latent_dim=5, precision=100.0, seeds=range(2), settings=settings, monitor=Silent(), out=folder / "run")
+    vs.fit(
+        X, latent_dim=5, precision=100.0, seeds=range(2), settings=settings, monitor=NoProgress(), out=folder / "run"
+    )
     return folder
 
 
@@ -485,7 +487,7 @@ def test_an_ivae_is_diagnosed_with_its_u(tmp_path, capsys):
         latent_dim=2,
         precision=100.0,
         settings=settings,
-        monitor=Silent(),
+        monitor=NoProgress(),
         out=tmp_path / "run",
     )
     with pytest.raises(InputError, match="this is an iVAE: say its u by --auxiliary"):

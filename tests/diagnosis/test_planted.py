@@ -7,7 +7,7 @@ import torch
 
 import vaescope as vs
 from vaescope.models import VAE
-from vaescope.training import MemberSpec, Silent, TrainSettings, train
+from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 
 SEEDS = 20
 MISSES = 1  # of twenty
@@ -37,7 +37,7 @@ def trained():
     for name, beta, epochs in (("healthy", 1.0, 120), ("beta", 20.0, 30), ("collapsed", 3000.0, 10)):
         specs = [MemberSpec(seed, precision=PRECISION, beta=beta, data=seed) for seed in range(SEEDS)]
         settings = replace(SETTINGS, epochs=epochs)
-        found[name] = train(VAE(6, 2, hidden=(30, 30)), TRAIN, VALIDATION, specs, settings, monitor=Silent())
+        found[name] = train(VAE.mlp(6, 2, hidden=(30, 30)), TRAIN, VALIDATION, specs, settings, progress=NoProgress())
     return found
 
 

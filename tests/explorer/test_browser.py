@@ -43,7 +43,7 @@ def page(browser):
 
 def member(seed):
     """The network of the sprites experiment, as it is before training, with one latent that says nothing."""
-    model = vs.models.ConvVAE.of((3, SIZE, SIZE), latent_dim=4)
+    model = vs.models.VAE.conv((3, SIZE, SIZE), latent_dim=4)
     return vs.models.Member(model, {n: v for n, v in model.init([seed]).items()}, precision=1.0)
 
 

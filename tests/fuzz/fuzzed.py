@@ -34,10 +34,10 @@ from vaescope.data.files.official import DSPRITES, FACES3D, SHAPES3D, load_offic
 from vaescope.errors import InputError, RunError
 from vaescope.jobs.tracking.folder import finished_run
 from vaescope.runs import RunFolder
-from vaescope.runs.store import StateFile
+from vaescope.runs.store import CheckpointFile
 from vaescope.sweeps import read_sweep, status, sweep
 from vaescope.sweeps.sweep import Sweep
-from vaescope.training import Silent, TrainSettings
+from vaescope.training import NoProgress, TrainSettings
 
 MEMORY = 3 * 2**30  # bytes of address space that an input may make a child take, beyond what it had
 SECONDS = 20
@@ -94,20 +94,20 @@ def build(folder):
 
     run = folder / "run of which"
     settings = TrainSettings(epochs=1, compile="never")
-    vs.fit(x, latent_dim=2, hidden=(3,), precision=1.0, settings=settings, monitor=Silent(), out=run)
+    vs.fit(x, latent_dim=2, hidden=(3,), precision=1.0, settings=settings, monitor=NoProgress(), out=run)
     (run / "claims.json").write_text('[{"sentence": "It holds.", "holds": true}]')
     cell = {"precision": 1.0, "beta": 1.0, "seed": 0}
     weights = Path("weights") / "precision=1_beta=1_seed=0.safetensors"
     config = json.loads((run / "config.json").read_text())
     for name, damaged, read in (
-        ("weights", weights, lambda f: RunFolder(f.parent.parent, config).load_weights(cell)),
+        ("weights", weights, lambda f: RunFolder(f.parent.parent, config).load_member(cell)),
         ("weights of a member", weights, lambda f: members_of(f.parent.parent)),
         ("config", Path("config.json"), lambda f: members_of(f.parent)),
         ("config, going on", Path("config.json"), lambda f: RunFolder(f.parent, config)),
         ("results", Path("results.parquet"), lambda f: members_of(f.parent)),
         ("history, tracked", Path("history.parquet"), lambda f: finished_run(f.parent)),
         ("claims, tracked", Path("claims.json"), lambda f: finished_run(f.parent)),
-        ("begun stack", Path("unfinished.json"), lambda f: RunFolder(f.parent, config).begun([cell])),
+        ("begun stack", Path("unfinished.json"), lambda f: RunFolder(f.parent, config).pending_stack([cell])),
     ):
         place = folder / name
         _copy(run, place)
@@ -117,13 +117,15 @@ def build(folder):
     add(
         "state",
         "s.safetensors",
-        lambda f: StateFile(f).save(state, '{"belongs_to": "x"}'),
-        lambda f: StateFile(f).load(),
+        lambda f: CheckpointFile(f).save(state, '{"belongs_to": "x"}'),
+        lambda f: CheckpointFile(f).load(),
     )
     np.save(folder / "y.npy", x)
     swept = Sweep({"data": str(folder / "y.npy"), "epochs": 1, "compile": "never", "latent_dim": 2}, {"seed": [0]})
     sweep(
-        swept, folder / "a sweep", run=lambda tasks: [t.work(t.argument, t.out, Silent()) and _done(t) for t in tasks]
+        swept,
+        folder / "a sweep",
+        run=lambda tasks: [t.work(t.argument, t.out, NoProgress()) and _done(t) for t in tasks],
     )
     readers.append(("status", folder / "a sweep" / "sweep.json", lambda f: status(f.parent)))
     return readers

@@ -20,7 +20,7 @@ import vaescope as vs
 from vaescope.adapters.run import members_of
 from vaescope.data.files import load
 from vaescope.errors import InputError, RunError
-from vaescope.runs.store import RunFolder, StateFile
+from vaescope.runs.store import RunFolder, CheckpointFile
 from vaescope.sweeps import read_sweep, status
 
 INPUTS = int(os.environ.get("VAESCOPE_FUZZ", "6000"))
@@ -89,14 +89,14 @@ def test_a_pickle_in_a_run_folder_is_refused_and_never_run(tmp_path):
     (tmp_path / "run" / "weights" / "precision=1_beta=1_seed=0.safetensors").write_bytes(bad)
     for name in ("results.parquet", "unfinished.json"):
         (tmp_path / "run" / name).write_bytes(bad)
-    for read in (lambda: run.load_weights(cell), lambda: run.rows([cell]), lambda: run.begun([cell])):
+    for read in (lambda: run.load_member(cell), lambda: run.rows([cell]), lambda: run.pending_stack([cell])):
         with pytest.raises(RunError):
             read()
     (tmp_path / "run" / "config.json").write_bytes(bad)
     with pytest.raises(RunError):
         members_of(tmp_path / "run")
     (tmp_path / "state").write_bytes(bad)
-    assert StateFile(tmp_path / "state").load() is None
+    assert CheckpointFile(tmp_path / "state").load() is None
     (tmp_path / "s.yaml").write_bytes(bad)
     (tmp_path / "sweep.json").write_bytes(bad)
     with pytest.raises(InputError):

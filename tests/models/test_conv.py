@@ -61,7 +61,7 @@ def test_initial_weights_are_drawn_as_torch_draws_them():
 
 
 def test_after_settling_no_row_depends_on_its_batch():
-    model = ConvVAE.of(IMAGE, latent_dim=3, architecture="orthogonality-faces")
+    model = VAE.conv(IMAGE, latent_dim=3, architecture="orthogonality-faces")
     x = torch.rand(40, model.observed_dim)
     params = model.settle(model.init([0]), x)
     member = vs.models.Member(model, params)
@@ -79,7 +79,7 @@ def images(count=48):
 
 @pytest.mark.parametrize("architecture", ["sprites", "orthogonality-faces"])
 def test_members_train_one_after_another_as_they_would_alone(architecture):
-    model = ConvVAE.of((3, 16, 16), latent_dim=2, architecture=architecture)
+    model = VAE.conv((3, 16, 16), latent_dim=2, architecture=architecture)
     specs = [MemberSpec(seed=0, precision=10.0), MemberSpec(seed=1, precision=10.0)]
     both = train(model, images(), images(16), specs, QUICK)
     alone = train(model, images(), images(16), specs[1:], QUICK)[0]
@@ -131,7 +131,7 @@ def test_training_can_be_watched():
     "model",
     [
         VAE(3, 2, hidden=(5,), prior=vs.Uniform(-1.0, 1.0), posterior="full"),
-        ConvVAE.of((1, 16, 16), latent_dim=2, likelihood="bernoulli", prior=vs.Beta(2.0, 3.0)),
+        VAE.conv((1, 16, 16), latent_dim=2, likelihood="bernoulli", prior=vs.Beta(2.0, 3.0)),
     ],
 )
 def test_a_described_model_can_be_rebuilt(model):
@@ -144,8 +144,8 @@ def test_a_described_model_can_be_rebuilt(model):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ConvVAE.of((3, 20, 20), latent_dim=2), "multiples of 16; got 20 x 20"),
-        (lambda: ConvVAE.of((3, 32, 32), latent_dim=2, architecture="resnet"), "architecture must be one of sprites"),
+        (lambda: VAE.conv((3, 20, 20), latent_dim=2), "multiples of 16; got 20 x 20"),
+        (lambda: VAE.conv((3, 32, 32), latent_dim=2, architecture="resnet"), "architecture must be one of sprites"),
         (lambda: TrainSettings(batch_size=10, accumulate=3), "accumulate must divide the batch size"),
         (lambda: TrainSettings(precision_warmup=-1), "precision_warmup must be >= 0"),
     ],

@@ -11,7 +11,7 @@ from vaescope.models import VAE, ConvVAE, Member
 from vaescope.models.describe import describe, rebuild
 from vaescope.protocol import LatentModel
 from vaescope.regime import of_model, prune
-from vaescope.training import MemberSpec, Silent, TrainSettings, train
+from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 
 QUICK = TrainSettings(epochs=3, batch_size=50, compile="never")
 
@@ -106,7 +106,7 @@ def test_training_finds_variances_that_depend_on_u():
     settings = TrainSettings(epochs=60, learning_rate=5e-3, batch_size=128)
     fitted = vs.fit(
         drawn.sources.float(), model="ivae", auxiliary=drawn.u, latent_dim=2, precision=100.0, settings=settings,
-        monitor=Silent(),
+        monitor=NoProgress(),
     ).best  # fmt: skip
     mean, _ = fitted.encode(drawn.sources.float(), drawn.u)
     found = vs.metrics.mcc(mean, drawn.sources)
@@ -127,7 +127,7 @@ def test_an_ivae_whose_posterior_repeats_its_prior_is_called_collapsed():
     u = torch.randint(3, (1500,), generator=torch.Generator().manual_seed(0))
     x = 4 * torch.eye(4)[u] + torch.randn(1500, 4, generator=torch.Generator().manual_seed(1))
     fitted = vs.fit(
-        x, model="ivae", auxiliary=u, prior_mean="learned", latent_dim=2, precision=1.0, monitor=Silent(),
+        x, model="ivae", auxiliary=u, prior_mean="learned", latent_dim=2, precision=1.0, monitor=NoProgress(),
         settings=TrainSettings(epochs=60, learning_rate=5e-3, batch_size=100),
     ).best  # fmt: skip
     judged = of_model(fitted, x, auxiliary=u)
@@ -138,7 +138,7 @@ def test_an_ivae_whose_posterior_repeats_its_prior_is_called_collapsed():
 
 def test_convolutional_ivaes_have_the_published_shape():
     """Bonheme & Grzes 2023, Tab. 1: 256 + 5 hidden numbers, 30 latents, prior variance from two layers of 50."""
-    model = ConvVAE.of((1, 64, 64), latent_dim=30, architecture="regime", likelihood="bernoulli", auxiliary_dim=5)
+    model = VAE.conv((1, 64, 64), latent_dim=30, architecture="regime", likelihood="bernoulli", auxiliary_dim=5)
     params = model.init([0])
     assert params["encoder.4.weight"].shape == (1, 261, 1024 + 5)
     assert params["encoder.5.weight"].shape == (1, 60, 261)
@@ -152,20 +152,20 @@ def test_convolutional_ivaes_have_the_published_shape():
 
 
 def test_convolutional_ivaes_with_batch_norm_settle():
-    model = ConvVAE.of((1, 16, 16), latent_dim=3, architecture="orthogonality-shapes", auxiliary_dim=2)
+    model = VAE.conv((1, 16, 16), latent_dim=3, architecture="orthogonality-shapes", auxiliary_dim=2)
     one = train(model, torch.rand(1, 60, 258), torch.rand(1, 20, 258), [MemberSpec(0)], QUICK)[0]
     x, u = torch.rand(8, 256), torch.rand(8, 2)
     torch.testing.assert_close(one.encode(x, u)[0][:1], one.encode(x[:1], u[:1])[0], rtol=1e-4, atol=1e-5)
 
 
 def test_it_can_be_kept_and_opened():
-    for model in (VAE(3, 2, auxiliary_dim=4, prior_mean="learned"), ConvVAE.of((1, 16, 16), latent_dim=2)):
+    for model in (VAE(3, 2, auxiliary_dim=4, prior_mean="learned"), VAE.conv((1, 16, 16), latent_dim=2)):
         assert describe(rebuild(describe(model))) == describe(model)
 
 
 def test_a_run_folder_keeps_an_ivae(tmp_path):
     x, u = torch.randn(200, 3), torch.randint(2, (200,))
-    options = {"model": "ivae", "auxiliary": u, "latent_dim": 2, "settings": QUICK, "monitor": Silent()}
+    options = {"model": "ivae", "auxiliary": u, "latent_dim": 2, "settings": QUICK, "monitor": NoProgress()}
     first = vs.fit(x, out=tmp_path / "run", **options).best
     again = vs.fit(x, out=tmp_path / "run", **options).best
     assert torch.equal(first.encode(x, u)[0], again.encode(x, u)[0])
@@ -228,7 +228,7 @@ def test_labels_come_in_many_forms(u):
 )
 def test_what_is_no_u_is_explained(u, message):
     with pytest.raises(InputError, match=message):
-        vs.fit(torch.randn(4, 3), model="ivae", auxiliary=u, latent_dim=2, settings=QUICK, monitor=Silent())
+        vs.fit(torch.randn(4, 3), model="ivae", auxiliary=u, latent_dim=2, settings=QUICK, monitor=NoProgress())
 
 
 def test_a_missing_u_is_explained_by_every_analysis():
@@ -274,7 +274,7 @@ def test_the_prior_of_an_ivae_is_asked_for_with_u():
 )
 def test_fit_explains_what_is_missing(options, message):
     with pytest.raises(InputError, match=message):
-        vs.fit(torch.randn(20, 3), latent_dim=2, settings=QUICK, monitor=Silent(), **options)
+        vs.fit(torch.randn(20, 3), latent_dim=2, settings=QUICK, monitor=NoProgress(), **options)
 
 
 def test_seeds_may_come_one_by_one():

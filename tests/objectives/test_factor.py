@@ -10,7 +10,7 @@ from vaescope.errors import InputError
 from vaescope.models import VAE
 from vaescope.objectives import Capacity, Factor, beta_elbo, elbo
 from vaescope.objectives.factor import taken_apart
-from vaescope.training import MemberSpec, Silent, TrainSettings, train
+from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 from vaescope.training.step import adam_, adam_scales
 
 MODEL = VAE(3, 2)
@@ -88,7 +88,7 @@ def test_a_trained_member_keeps_its_own_weights_alone_and_goes_on_from_them():
     x = torch.randn(1, 100, 3, generator=G)
     settings = TrainSettings(epochs=2, batch_size=50, compile="never")
     objective = Factor(2, hidden=(8,))
-    (member,) = train(MODEL, x, x, [MemberSpec(0, beta=4.0)], settings, objective=objective, monitor=Silent())
+    (member,) = train(MODEL, x, x, [MemberSpec(0, beta=4.0)], settings, objective=objective, monitor=NoProgress())
     assert set(member.params) == set(MODEL.init([0]))
     shown = []
     train(
@@ -100,7 +100,7 @@ def test_a_trained_member_keeps_its_own_weights_alone_and_goes_on_from_them():
         objective=objective,
         params=dict(member.params),
         watch=lambda _, m: shown.append(set(m.params)) or {},
-        monitor=Silent(),
+        monitor=NoProgress(),
     )
     assert shown == [set(member.params)] * 2
 
@@ -115,7 +115,7 @@ def test_a_penalty_on_total_correlation_lowers_it():
     for beta in (1.0, 10.0):
         specs = [MemberSpec(seed, precision=100.0, beta=beta) for seed in range(3)]
         objective = Factor(2, hidden=(32, 32))
-        found = train(model, x, x, specs, settings, objective=objective, monitor=Silent())
+        found = train(model, x, x, specs, settings, objective=objective, monitor=NoProgress())
         codes = [vs.objectives.decomposition(*m.encode(x[0])) for m in found]
         correlation.append(sum(float(parts.total_correlation.mean()) for parts in codes) / 3)
     assert correlation[1] < 0.9 * correlation[0]
@@ -142,7 +142,7 @@ def test_a_capacity_is_reached():
         [MemberSpec(0, precision=100.0, beta=200.0)],
         settings,
         objective=Capacity(2.0, steps=300),
-        monitor=Silent(),
+        monitor=NoProgress(),
     )
     mean, variance = member.encode(x[0])
     kl = vs.distributions.kl_per_latent(mean, variance, vs.Normal()).sum(-1).mean()
@@ -159,7 +159,7 @@ def test_fit_takes_objectives_by_name(name):
         beta=3.0,
         precision=1.0,
         settings=settings,
-        monitor=Silent(),
+        monitor=NoProgress(),
     )
     assert fitted.best.status == "finished"
 

@@ -13,7 +13,7 @@ from vaescope.models import VAE
 from vaescope.models.vae import Terms
 from vaescope.objectives import DIP, BetaTC, Capacity, Factor, beta_elbo, decompose, decomposition
 from vaescope.objectives.total_correlation import log_weights
-from vaescope.training import MemberSpec, Silent, TrainSettings, train
+from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 
 N, D = 7, 2
 G = torch.Generator().manual_seed(0)
@@ -237,8 +237,8 @@ def test_stacks_train_with_any_of_them(objective):
     x = torch.randn(1, 200, 3)
     settings = TrainSettings(epochs=3, batch_size=50, compile="never")
     specs = [MemberSpec(seed=s, beta=4.0) for s in range(2)]
-    together = train(VAE(3, 2), x, x, specs, settings, objective=objective, monitor=Silent())
-    alone = train(VAE(3, 2), x, x, specs[1:], settings, objective=objective, monitor=Silent())[0]
+    together = train(VAE(3, 2), x, x, specs, settings, objective=objective, monitor=NoProgress())
+    alone = train(VAE(3, 2), x, x, specs[1:], settings, objective=objective, monitor=NoProgress())[0]
     for name, value in alone.params.items():
         torch.testing.assert_close(value, together[1].params[name], rtol=1e-4, atol=1e-5)
 

@@ -8,13 +8,13 @@ import pytest
 from vaescope.papers.catalogue import CATALOGUE, PROFILES
 from vaescope.papers.run import reproduce
 from vaescope.runs.files import read_rows
-from vaescope.training import Silent
+from vaescope.training import NoProgress
 
 TOY = {"seeds": 1, "samples": 200, "epochs": 2, "held_epochs": 1, "exact_points": 4, "size": 16}
 TOY |= {"latents": (3, 4), "points": 2, "draws": 60, "step": 45.0}
 
 
-class NoTraining(Silent):
+class NoTraining(NoProgress):
     def begin(self, members, epochs):
         raise AssertionError("trained again")
 
@@ -33,7 +33,7 @@ def toy(entry):
 def done(request, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     experiment = toy(request.param)
-    claims = reproduce(experiment, profile="quick", out=out, monitor=Silent())
+    claims = reproduce(experiment, profile="quick", out=out, monitor=NoProgress())
     return experiment, out, claims
 
 

@@ -11,7 +11,7 @@ from vaescope.jobs.tasks import Relay
 from vaescope.papers.catalogue import find
 from vaescope.papers.run import reproduce
 from vaescope.runs.files import read_rows, write_json
-from vaescope.training import Silent
+from vaescope.training import NoProgress
 
 NAMES = ("principal-axes", "beta-precision")
 
@@ -24,7 +24,7 @@ def test_two_at_a_time_give_what_one_at_a_time_gives(tmp_path, capsys):
         assert (tmp_path / "two" / name / "report.html").exists()
     assert "index.html" in printed
     axes = find("principal-axes").load()
-    reproduce(axes, profile="quick", out=tmp_path / "one", monitor=Silent(), seeds=1)
+    reproduce(axes, profile="quick", out=tmp_path / "one", monitor=NoProgress(), seeds=1)
     rows = [read_rows(tmp_path / where / "principal-axes" / "results.parquet")[0] for where in ("one", "two")]
     assert rows[0]["total_variance"] == pytest.approx(rows[1]["total_variance"])
     index = (tmp_path / "two" / "index.html").read_text()
@@ -44,7 +44,7 @@ def test_workers_pass_on_how_far_they_are():
     relay = Relay("x", said.append)
     relay.begin(3, 10)
     relay.epoch(1, training=2, finished=1, diverged=0, elbo=-1.5)
-    relay.say("Going on.")
+    relay.message("Going on.")
     assert said == [
         ("x", 0, 10, "3 members"),
         ("x", 1, None, "2 training, 1 finished, 0 diverged; ELBO -1.50"),

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from vaescope.data.catalogue import official_file
-from vaescope.models import ConvVAE
+from vaescope.models import ConvNetworks, TrainingSummary
 from vaescope.orthogonality.principal_axes import ORDERS
 from vaescope.papers.run import reproduce
 from vaescope.papers.why_vaes_disentangle import local_nonlinearity, orthogonality, principal_axes, rotation
 from vaescope.papers.why_vaes_disentangle.disentangling import FULL, OBJECTIVES, QUICK, title
 from vaescope.papers.why_vaes_disentangle.orthogonality_results import VARIANTS, with_scores
 from vaescope.runs import RunFolder
-from vaescope.training import Silent
+from vaescope.training import NoProgress
 
 RNG = np.random.default_rng(0)
 
@@ -225,14 +225,15 @@ def test_the_published_networks_run_and_members_are_trained_once(tmp_path):
     small = replace(FULL, seeds=1, samples=200, epochs=1, size=16, colour_size=16, hidden=(20,), points=2, draws=60)
     trained = []
 
-    class Counting(Silent):
+    class Counting(NoProgress):
         def begin(self, members, epochs):
             trained.append(members)
 
     for module in (local_nonlinearity, orthogonality):
         base = type(module.EXPERIMENT)
         tiny = type(base.__name__, (base,), {"profiles": {"quick": small, "paper": small}})()
-        assert isinstance(tiny.model({"data": "3dshapes", "objective": "vae", "seed": 0}, small), ConvVAE)
+        model = tiny.model({"data": "3dshapes", "objective": "vae", "seed": 0}, small)
+        assert isinstance(model.networks, ConvNetworks)
         claims = reproduce(tiny, profile="quick", out=tmp_path, monitor=Counting())
         assert len(claims) >= 4
     assert sum(trained) == 6  # three objectives on two data sets, once
@@ -244,16 +245,17 @@ def test_the_published_networks_run_and_members_are_trained_once(tmp_path):
 def test_other_settings_are_not_taken_over(tmp_path):
     first = RunFolder(tmp_path / "a", {"experiment": "a", "settings": {"seeds": 1, "epochs": 5}})
     cell = {"seed": 0}
-    first.add([cell | {"epoch": 1, "loss": 1.0}], [cell], "history")
-    first.save_weights(cell, {"w": torch.ones(2)}, {"status": "finished"})
+    first.add_rows([cell | {"epoch": 1, "loss": 1.0}], [cell], "history")
+    summary = TrainingSummary("finished", epochs=1, best_epoch=1)
+    first.save_member(cell, {"w": torch.ones(2)}, summary)
     other = RunFolder(tmp_path / "b", {"experiment": "b", "settings": {"seeds": 1, "epochs": 6}})
-    other.take_over([cell], tmp_path / "a")
+    other.import_members([cell], tmp_path / "a")
     assert not other.has_weights(cell)
     same = RunFolder(tmp_path / "c", {"experiment": "c", "settings": {"seeds": 3, "epochs": 5}})
-    same.take_over([cell], tmp_path / "a")
-    assert same.load_weights(cell)[1] == {"status": "finished"}
+    same.import_members([cell], tmp_path / "a")
+    assert same.load_member(cell)[1] == summary
     assert same.rows([cell], "history") == [cell | {"epoch": 1, "loss": 1.0}]
-    same.take_over([cell], tmp_path / "nothing")
+    same.import_members([cell], tmp_path / "nothing")
 
 
 def test_official_files_join_the_papers_profile_where_they_are(tmp_path, monkeypatch):

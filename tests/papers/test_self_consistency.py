@@ -7,7 +7,7 @@ import pytest
 
 from vaescope.papers.embrace_the_gap.self_consistency import EXACT_PRECISIONS, EXPERIMENT, SelfConsistency
 from vaescope.papers.run import reproduce, write_index
-from vaescope.training import Silent
+from vaescope.training import NoProgress
 
 TOY = replace(EXPERIMENT.profiles["quick"], seeds=2, samples=400, epochs=3, exact_points=4, precisions=(1e1, 1e2, 1e3))
 
@@ -16,7 +16,7 @@ class Toy(SelfConsistency):
     profiles = {"quick": TOY, "paper": TOY}  # noqa: RUF012
 
 
-class NoTraining(Silent):
+class NoTraining(NoProgress):
     def begin(self, members, epochs):
         raise AssertionError("trained again")
 
@@ -24,7 +24,7 @@ class NoTraining(Silent):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    reproduce(Toy(), profile="quick", out=out, monitor=Silent())
+    reproduce(Toy(), profile="quick", out=out, monitor=NoProgress())
     return out
 
 
@@ -81,7 +81,7 @@ def test_more_seeds_train_only_the_new_members_and_leave_the_old(folder):
     before = rows(folder)
     counted = []
 
-    class Count(Silent):
+    class Count(NoProgress):
         def begin(self, members, epochs):
             counted.append(members)
 
@@ -144,7 +144,7 @@ def test_a_diverged_member_is_named_on_the_page_and_left_out(tmp_path):
         profiles = {"quick": replace(TOY, seeds=1, precisions=(1e2, 1e3, 1e38))}  # noqa: RUF012
         profiles["paper"] = profiles["quick"]
 
-    reproduce(Fragile(), profile="quick", out=tmp_path, monitor=Silent())
+    reproduce(Fragile(), profile="quick", out=tmp_path, monitor=NoProgress())
     table = {row["precision"]: row for row in rows(tmp_path)}
     assert table[1e38]["status"] == "diverged"
     assert table[1e38]["diverged_at_step"] == 1

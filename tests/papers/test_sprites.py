@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from vaescope.models import ConvVAE
+from vaescope.models import ConvNetworks
 from vaescope.papers.embrace_the_gap.sprites import EXPERIMENT, SpritesExperiment, source
 from vaescope.papers.embrace_the_gap.sprites_results import FACTORS, STEPS
 from vaescope.papers.run import reproduce
 from vaescope.runs.files import read_rows
-from vaescope.training import Silent
+from vaescope.training import NoProgress
 
 
 def test_the_paper_profile_runs(tmp_path):
     paper = EXPERIMENT.profiles["paper"]
     small = replace(paper, seeds=1, samples=120, epochs=2, size=32)
     experiment = type("Small", (SpritesExperiment,), {"profiles": {"paper": small}})()
-    assert isinstance(EXPERIMENT.model({"seed": 0}, paper), ConvVAE)
-    claims = reproduce(experiment, profile="paper", out=tmp_path, monitor=Silent())
+    assert isinstance(EXPERIMENT.model({"seed": 0}, paper).networks, ConvNetworks)
+    claims = reproduce(experiment, profile="paper", out=tmp_path, monitor=NoProgress())
     assert len(claims) == 5
     (row,) = read_rows(tmp_path / "sprites" / "results.parquet")
     assert len(row["along_mcc"]) == len(row["along_contrast"]) == 2

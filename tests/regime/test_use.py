@@ -94,7 +94,7 @@ def test_any_module_and_any_numbers_will_do(x):
 def test_images_are_taken_as_fit_takes_them():
     images = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), dtype=np.uint8)
     rows = torch.from_numpy(np.moveaxis(images, -1, 1).reshape(60, -1).astype(np.float32) / 255)
-    member = vs.fit(images, latent_dim=3, settings=TrainSettings(epochs=1), monitor=vs.training.Silent()).best
+    member = vs.fit(images, latent_dim=3, settings=TrainSettings(epochs=1), monitor=vs.training.NoProgress()).best
     np.testing.assert_allclose(of_model(member, images).kl, of_model(member, rows).kl, rtol=1e-5)
     np.testing.assert_allclose(advise(member, images).error, advise(member, rows).error, rtol=1e-5)
 
@@ -211,7 +211,7 @@ def test_the_advisor_finds_the_dimension_of_the_data():
     x = torch.stack([embedded(dim, seed) for seed, dim in enumerate(dims)])
     settings = TrainSettings(epochs=130, patience=130, learning_rate=5e-3, batch_size=128)
     specs = [MemberSpec(seed=i, data=i) for i in range(MEMBERS)]
-    model = VAE(OBSERVED, LATENTS, hidden=(64, 64), noise="optimal")
+    model = VAE.mlp(OBSERVED, LATENTS, hidden=(64, 64), noise="optimal")
     members = train(model, x[:, :SAMPLES], x[:, SAMPLES:], specs, settings)
     advice = [advise(member, x[i, SAMPLES:]) for i, member in enumerate(members)]
     right = [a.latents == dim for a, dim in zip(advice, dims, strict=True)]
@@ -233,7 +233,7 @@ def test_the_truncation_curve_of_a_known_model():
 
 def test_a_pruned_bernoulli_model_keeps_its_curve():
     x = (torch.rand(200, 6) > 0.5).float()
-    options = {"likelihood": "bernoulli", "settings": TrainSettings(epochs=1), "monitor": vs.training.Silent()}
+    options = {"likelihood": "bernoulli", "settings": TrainSettings(epochs=1), "monitor": vs.training.NoProgress()}
     member = vs.fit(x, latent_dim=3, **options).best
     pruned = prune(member, x, keep=[0, 1], tolerance=100.0)
     assert advise(pruned, x).elbo is not None
@@ -252,7 +252,7 @@ def test_the_last_elbo_of_the_curve_is_the_models_own():
     """Against a fresh estimate of E log p(x|z) - KL with other draws."""
     x = embedded(3, 0)[:1500]
     settings = TrainSettings(epochs=60, learning_rate=5e-3)
-    member = vs.fit(x, latent_dim=6, settings=settings, precision=50.0, monitor=vs.training.Silent()).best
+    member = vs.fit(x, latent_dim=6, settings=settings, precision=50.0, monitor=vs.training.NoProgress()).best
     advice = advise(member, x, samples=1500)
     noise = torch.randn(20, 1500, 6, generator=torch.Generator().manual_seed(1))
     fresh = [member.model.terms(member.params, x[None], n[None], torch.tensor([50.0])) for n in noise]

@@ -15,12 +15,12 @@ CELLS = [{"precision": p, "seed": s} for p in (1.0, 10.0) for s in (0, 1)]
 
 def test_rows_come_back_in_the_order_of_the_cells(tmp_path):
     run = RunFolder(tmp_path / "toy", CONFIG)
-    run.add([CELLS[2] | {"value": 2.0}, CELLS[0] | {"value": 0.0}], [CELLS[2], CELLS[0]])
+    run.add_rows([CELLS[2] | {"value": 2.0}, CELLS[0] | {"value": 0.0}], [CELLS[2], CELLS[0]])
     assert [row["value"] for row in run.rows(CELLS)] == [0.0, 2.0]
     assert run.unfinished(CELLS) == [CELLS[1], CELLS[3]]
-    run.add([CELLS[1] | {"other": "text"}], [CELLS[1]])
+    run.add_rows([CELLS[1] | {"other": "text"}], [CELLS[1]])
     assert run.rows(CELLS)[1] == CELLS[1] | {"value": None, "other": "text"}
-    run.add([CELLS[1] | {"other": "new"}], [CELLS[1]])
+    run.add_rows([CELLS[1] | {"other": "new"}], [CELLS[1]])
     assert [row["other"] for row in run.rows(CELLS)] == [None, "new", None]
 
 
@@ -28,8 +28,8 @@ def test_weights_keep_numbers_and_summary(tmp_path):
     run = RunFolder(tmp_path, CONFIG)
     params = {"w": torch.randn(1, 3, 2), "b": torch.randn(1, 1, 2).expand(1, 4, 2)}
     assert not run.has_weights(CELLS[0])
-    run.save_weights(CELLS[0], params, {"status": "finished", "elbo": -1.5})
-    loaded, summary = run.load_weights(CELLS[0])
+    run.save_member(CELLS[0], params, {"status": "finished", "elbo": -1.5})
+    loaded, summary = run.load_member(CELLS[0])
     assert summary == {"status": "finished", "elbo": -1.5}
     assert all(torch.equal(loaded[name], params[name]) for name in params)
 
@@ -38,7 +38,7 @@ def test_a_broken_weights_file_is_one_line(tmp_path):
     run = RunFolder(tmp_path, CONFIG)
     write_bytes(tmp_path / "weights" / f"{cell_key(CELLS[0])}.safetensors", b"\x80\x04not a safe file")
     with pytest.raises(vs.RunError, match="remove it to train this member anew"):
-        run.load_weights(CELLS[0])
+        run.load_member(CELLS[0])
 
 
 def test_other_settings_are_refused_but_more_seeds_are_not(tmp_path):
@@ -82,9 +82,9 @@ def test_a_broken_table_is_one_line(tmp_path):
 def test_a_stack_that_was_killed_at_its_very_end_is_ended(tmp_path):
     run = RunFolder(tmp_path, CONFIG)
     run.begin(CELLS[:2])
-    run.save_weights(CELLS[0], {"w": torch.ones(1)}, {})
+    run.save_member(CELLS[0], {"w": torch.ones(1)}, {})
     run.tidy()
-    assert run.begun(CELLS) == CELLS[:2]  # one is missing: it goes on
-    run.save_weights(CELLS[1], {"w": torch.ones(1)}, {})
+    assert run.pending_stack(CELLS) == CELLS[:2]  # one is missing: it goes on
+    run.save_member(CELLS[1], {"w": torch.ones(1)}, {})
     run.tidy()
     assert not (tmp_path / "unfinished.json").exists()

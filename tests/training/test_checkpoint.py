@@ -8,8 +8,8 @@ import torch
 import vaescope as vs
 from vaescope.models import VAE, ConvVAE
 from vaescope.objectives import BetaTC, beta_elbo, describe
-from vaescope.runs.store import StateFile
-from vaescope.training import MemberSpec, Silent, TrainSettings, checkpoint, train
+from vaescope.runs.store import CheckpointFile
+from vaescope.training import MemberSpec, NoProgress, TrainSettings, checkpoint, train
 
 SPECS = [MemberSpec(seed, precision=p, data=seed % 2) for seed in range(3) for p in (1.0, 50.0)]
 
@@ -20,10 +20,10 @@ def after_every_epoch(monkeypatch):
 
 
 def state_in(folder):
-    return StateFile(folder / "state", seconds=0.0)
+    return CheckpointFile(folder / "state", seconds=0.0)
 
 
-class Interrupt(Silent):
+class Interrupt(NoProgress):
     """Stops in the middle of an epoch."""
 
     def __init__(self, at):
@@ -34,7 +34,7 @@ class Interrupt(Silent):
         if done == self.at:
             raise KeyboardInterrupt
 
-    def say(self, message):
+    def message(self, text):
         self.said.append(message)
 
 
@@ -70,7 +70,7 @@ def test_resumed_members_are_bit_identical(at, noise, tmp_path):
 
 
 def test_convolutional_members_go_on_too(tmp_path):
-    model = ConvVAE.of((1, 16, 16), latent_dim=2)
+    model = VAE.conv((1, 16, 16), latent_dim=2)
     x = torch.rand(1, 32, 256, generator=torch.Generator().manual_seed(0))
     settings, specs = TrainSettings(epochs=4, batch_size=8, compile="never"), [MemberSpec(0), MemberSpec(1)]
     whole = train(model, x, x, specs, settings)
@@ -115,7 +115,7 @@ def test_fit_goes_on_in_its_folder(tmp_path):
         "checkpoint_seconds": 0.0,
         "settings": TrainSettings(epochs=6, compile="never"),
     }
-    whole = vs.fit(x, monitor=Silent(), **options)
+    whole = vs.fit(x, monitor=NoProgress(), **options)
     with pytest.raises(KeyboardInterrupt):
         vs.fit(x, monitor=Interrupt(4), out=tmp_path / "run", **options)
     monitor = Interrupt(None)
@@ -148,7 +148,7 @@ def test_a_finished_convolutional_member_is_not_trained_again(tmp_path):
     resumed = vs.fit(x, monitor=monitor, out=tmp_path / "run", **options)
     assert monitor.begun == 1
     assert monitor.said == ["Going on after epoch 1."]
-    same(resumed.members, vs.fit(x, monitor=Silent(), **options).members)
+    same(resumed.members, vs.fit(x, monitor=NoProgress(), **options).members)
 
 
 def test_objectives_that_cannot_be_told_apart_are_never_the_same():

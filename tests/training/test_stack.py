@@ -8,7 +8,7 @@ import torch
 import vaescope as vs
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
-from vaescope.training import MemberSpec, Silent, TrainSettings, train
+from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 from vaescope.training.batches import Batches
 from vaescope.training.step import adam_scales, compiled, make_step
 
@@ -219,14 +219,14 @@ def test_a_compiled_function_serves_any_number_of_members():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-class Listener(Silent):
+class Listener(NoProgress):
     def __init__(self):
         self.messages, self.epochs = [], []
 
     def epoch(self, done, **state):
         self.epochs.append((done, state))
 
-    def say(self, message):
+    def message(self, text):
         self.messages.append(message)
 
 

@@ -56,7 +56,7 @@ class Viewed:
 def with_normal_prior(model: Any) -> Any:
     """The model, its prior replaced by the normal distribution of the same mean and variance where it is another."""
     prior = model.prior
-    if isinstance(prior, Normal) or getattr(model, "conditional", False) or not isinstance(prior, Prior):
+    if isinstance(prior, Normal) or getattr(model, "auxiliary_dim", 0) or not isinstance(prior, Prior):
         return model
     return Viewed(model, normal=Normal(*prior.mean_and_variance()))
 

@@ -8,7 +8,7 @@ from vaescope.errors import InputError, RunError
 from vaescope.models import Member
 from vaescope.models.describe import rebuild
 from vaescope.runs import RunFolder
-from vaescope.runs.files import as_run, read_json, read_rows
+from vaescope.runs.files import malformed_as_run_error, read_json, read_rows
 
 
 def members_of(folder: str | Path) -> list[Member]:
@@ -16,7 +16,7 @@ def members_of(folder: str | Path) -> list[Member]:
     path = Path(folder)
     if not (path / "config.json").exists():
         raise InputError(f"{path} is not a run folder: it has no config.json.")
-    with as_run(path):
+    with malformed_as_run_error(path):
         return _members(path)
 
 
@@ -30,7 +30,7 @@ def _members(path: Path) -> list[Member]:
     for row in read_rows(path / "results.parquet"):
         cell = {name: row[name] for name in ("precision", "beta", "seed")}
         if row["status"] == "finished":
-            params, summary = run.load_weights(cell)
+            params, summary = run.load_member(cell)
             members.append(Member.from_summary(model, params, summary, seed=cell["seed"], beta=cell["beta"]))
     if not members:
         raise RunError(f"{path} has no finished member.")

@@ -250,7 +250,7 @@ def _decoded(measure: Callable[..., np.ndarray], model: Any, x: Any, u: Any) -> 
 
 def _rotatable(model: Any) -> bool:
     prior = model.prior
-    if getattr(model, "conditional", False) or not isinstance(prior, Normal):
+    if getattr(model, "auxiliary_dim", 0) or not isinstance(prior, Normal):
         return False
     return all(torch.as_tensor(v).unique().numel() == 1 for v in (prior.mean, prior.variance))
 

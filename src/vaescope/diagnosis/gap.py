@@ -61,7 +61,7 @@ def split(sample: Sample) -> Split:
     if not known and likelihood != "bernoulli" and not own:
         raise Skipped("the likelihood is not known; give precision=, likelihood= or log_likelihood= to the adapter")
     n, u = sample.x.shape[1], len(sample.used)
-    if known and u <= LARGEST_EXACT and n <= LARGEST_OUTPUT and not getattr(model, "conditional", False):
+    if known and u <= LARGEST_EXACT and n <= LARGEST_OUTPUT and not getattr(model, "auxiliary_dim", 0):
         return _exact(sample)
     if u > LARGEST_CLIMBED:
         raise Skipped(f"more than {LARGEST_CLIMBED} latents in use take too long")

@@ -1,8 +1,11 @@
 """Networks and variational autoencoders, for stacks of members."""
 
-from vaescope.models.conv_vae import ConvVAE
+from vaescope.models.architectures import ConvNetworks
+from vaescope.models.auxiliary import AuxiliarySettings
 from vaescope.models.member import Member
-from vaescope.models.mlp import MLP
-from vaescope.models.vae import VAE, Terms
+from vaescope.models.mlp import MLPNetworks
+from vaescope.models.summary import TrainingSummary
+from vaescope.models.terms import Terms
+from vaescope.models.vae import VAE, FixedMaps
 
-__all__ = ["MLP", "VAE", "ConvVAE", "Member", "Terms"]
+__all__ = ["VAE", "AuxiliarySettings", "ConvNetworks", "FixedMaps", "MLPNetworks", "Member", "Terms", "TrainingSummary"]

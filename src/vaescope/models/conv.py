@@ -1,31 +1,32 @@
-"""Convolutional networks, with weights in the same dictionaries as the stack's.
+"""Convolutional networks whose weights live in the same dictionaries as those of MLPs.
 
-A layer's weights keep a leading member axis, usually of length one: convolutional members gain nothing from
-being stacked on a CPU and are trained one after another. Images are rows of pixels to everything outside.
+Weights keep a leading member axis, usually of length one: stacking convolutional members is not faster on a CPU, so
+they train one after another. Inputs and outputs are flat rows of pixels.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.models.mlp import Params
+from vaescope.models.networks import Params
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: `linear`, `conv` or `deconv`, its outputs or channels, and what follows it."""
+    """A `linear`, `conv` or `deconv` layer, then batch norm and ReLU if it has them."""
 
     kind: str
     outputs: int
+    """Units of a linear layer, channels of the others."""
     kernel: int = 4
     stride: int = 2
     padding: int = 1
@@ -33,7 +34,7 @@ class Layer:
     relu: bool = True
 
     def shapes(self, inputs: Shape) -> tuple[Shape, Shape, int]:
-        """Of the weight and of the output, and how many inputs one output sees."""
+        """Shape of the weight, shape of the output, and fan-in."""
         if self.kind == "linear":
             flat = math.prod(inputs)
             return (self.outputs, flat), (self.outputs,), flat
@@ -47,145 +48,105 @@ class Layer:
         return weight, (self.outputs, *sizes), self.outputs * self.kernel**2
 
 
+class SizedLayer(NamedTuple):
+    """A layer with the shapes that it has in a network."""
+
+    layer: Layer
+    input_shape: Shape
+    weight_shape: Shape
+    output_shape: Shape
+    fan_in: int
+
+
 @dataclass(frozen=True)
 class ConvNet:
-    """Layers in a row, from an input of `shape` to a flat output; linear layers flatten, `views` unflatten."""
+    """A sequence of layers from an input of `shape` to a flat output. Linear layers flatten their input."""
 
     name: str
+    """Prefix of the weights' names."""
     shape: Shape
     layers: tuple[Layer, ...]
-    views: tuple[tuple[int, Shape], ...] = ()
-    """Before which layer its input is seen as which shape."""
-    joined: tuple[int, int] = (0, 0)
-    """Before which layer how many numbers, the last of every row, join the others."""
+    reshape: tuple[int, Shape] | None = None
+    """(layer, shape): the input of this layer is reshaped to this shape."""
+    late_inputs: tuple[int, int] = (0, 0)
+    """(layer, count): the last `count` numbers of every row skip all layers before this one."""
 
-    def plan(self) -> list[tuple[Layer, Shape, Shape, Shape, int]]:
-        """Every layer with the shapes of its input, weight and output, and its fan-in."""
-        views, current, steps = dict(self.views), self.shape, []
-        for place, layer in enumerate(self.layers):
-            current = views.get(place, current)
-            if self.joined[1] and place == self.joined[0]:
-                current = (math.prod(current) + self.joined[1],)
-            weight, output, fan = layer.shapes(current)
-            steps.append((layer, current, weight, output, fan))
+    def sized_layers(self) -> list[SizedLayer]:
+        """Every layer with its shapes."""
+        current, sized = self.shape, []
+        late_layer, late_count = self.late_inputs
+        for index, layer in enumerate(self.layers):
+            if self.reshape and index == self.reshape[0]:
+                current = self.reshape[1]
+            if late_count and index == late_layer:
+                current = (math.prod(current) + late_count,)
+            weight, output, fan_in = layer.shapes(current)
+            sized.append(SizedLayer(layer, current, weight, output, fan_in))
             current = output
-        return steps
+        return sized
 
     @property
     def output_shape(self) -> Shape:
-        return self.plan()[-1][3]
+        return self.sized_layers()[-1].output_shape
 
     def init(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Fresh weights of one member: uniform within ±1/√fan-in, as PyTorch's own layers draw them."""
+        """Initial weights of one member: uniform in ±1/√fan-in, like PyTorch's own layers."""
         params = {}
-        for place, (layer, _, weight, output, fan) in enumerate(self.plan()):
-            for kind, shape in (("weight", weight), ("bias", (layer.outputs,))):
-                params[f"{self.name}.{place}.{kind}"] = (2 * torch.rand(shape, generator=generator) - 1) * fan**-0.5
-            if layer.norm:
-                params[f"{self.name}.{place}.gain"] = torch.ones(output[0])
-                params[f"{self.name}.{place}.shift"] = torch.zeros(output[0])
+        for index, sized in enumerate(self.sized_layers()):
+            prefix = f"{self.name}.{index}"
+            for kind, shape in (("weight", sized.weight_shape), ("bias", (sized.layer.outputs,))):
+                params[f"{prefix}.{kind}"] = (2 * torch.rand(shape, generator=generator) - 1) * sized.fan_in**-0.5
+            if sized.layer.norm:
+                params[f"{prefix}.gain"] = torch.ones(sized.output_shape[0])
+                params[f"{prefix}.shift"] = torch.zeros(sized.output_shape[0])
         return params
 
     def __call__(self, params: Params, h: Float[Tensor, "E B i"]) -> Float[Tensor, "E B o"]:
-        """Every member's network on that member's batch, member by member."""
-        members = [self.one({name: p[e] for name, p in params.items()}, h[e]) for e in range(len(h))]
-        return torch.stack(members)
+        """Apply each member's weights to its own batch, one member after another."""
+        return torch.stack([self.one({name: p[e] for name, p in params.items()}, h[e]) for e in range(len(h))])
 
     def one(self, params: Params, rows: Float[Tensor, "B i"]) -> Float[Tensor, "B o"]:
-        """One member's network; rows in, rows out."""
-        return self._through(params, rows, {})
+        """The network of one member, with weights without a member axis."""
+        return self._apply(params, rows, {})
 
     def statistics(self, params: Params, rows: Float[Tensor, "B i"]) -> dict[str, Tensor]:
-        """Mean and variance of every normalised layer's input over these rows, to be kept with the weights."""
+        """Mean and variance, over these rows, of the input of every batch norm, named like weights."""
         found: dict[str, Tensor] = {}
-        self._through(params, rows, found)
+        self._apply(params, rows, found)
         return found
 
-    def _through(self, params: Params, rows: Tensor, found: dict[str, Tensor]) -> Tensor:
-        """All layers in turn; `found` receives the statistics of normalised ones."""
-        where, extra = self.joined
-        h, late = (rows[:, :-extra], rows[:, -extra:]) if extra else (rows, rows)
-        for place, (layer, seen, _, _, _) in enumerate(self.plan()):
-            prefix = f"{self.name}.{place}"
-            if extra and place == where:
+    def _apply(self, params: Params, rows: Tensor, statistics: dict[str, Tensor]) -> Tensor:
+        """All layers in turn; writes the batch-norm statistics into `statistics`."""
+        late_layer, late_count = self.late_inputs
+        h, late = (rows[:, :-late_count], rows[:, -late_count:]) if late_count else (rows, rows)
+        for index, sized in enumerate(self.sized_layers()):
+            layer, prefix = sized.layer, f"{self.name}.{index}"
+            if late_count and index == late_layer:
                 h = torch.cat([h.flatten(1), late], dim=1)
-            h = _apply(layer, h.reshape(len(h), *seen), params[f"{prefix}.weight"], params[f"{prefix}.bias"])
+            h = _transform(
+                layer, h.reshape(len(h), *sized.input_shape), params[f"{prefix}.weight"], params[f"{prefix}.bias"]
+            )
             if layer.norm:
-                over = [axis for axis in range(h.ndim) if axis != 1]
-                found |= {f"{prefix}.mean": h.mean(over), f"{prefix}.variance": h.var(over, unbiased=False)}
-                h = _normalise(h, params, prefix)
+                axes = [axis for axis in range(h.ndim) if axis != 1]
+                statistics |= {f"{prefix}.mean": h.mean(axes), f"{prefix}.variance": h.var(axes, unbiased=False)}
+                h = _batch_norm(h, params, prefix)
             h = torch.relu(h) if layer.relu else h
         return h.reshape(len(h), -1)
 
 
-def _apply(layer: Layer, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _transform(layer: Layer, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The linear or convolutional part of a layer."""
     if layer.kind == "linear":
         return F.linear(h.flatten(1), weight, bias)
-    convolve: Any = F.conv2d if layer.kind == "conv" else F.conv_transpose2d
+    convolve = F.conv2d if layer.kind == "conv" else F.conv_transpose2d
     h = h if h.ndim == 4 else h[:, :, None, None]
-    weight = weight.permute(0, 3, 1, 2)  # kept with channels last, the layout that convolutions are fastest in
+    weight = weight.permute(0, 3, 1, 2)  # stored with channels last, the fastest layout for convolutions
     return convolve(h.to(memory_format=torch.channels_last), weight, bias, layer.stride, layer.padding)
 
 
-def _normalise(h: Tensor, params: Params, prefix: str) -> Tensor:
-    """Batch normalisation: by the batch while training, by what was kept with the weights afterwards."""
+def _batch_norm(h: Tensor, params: Params, prefix: str) -> Tensor:
+    """With the statistics of the batch, or those stored with the weights (`freeze_batch_norm`)."""
     mean, variance = params.get(f"{prefix}.mean"), params.get(f"{prefix}.variance")
     return F.batch_norm(
         h, mean, variance, params[f"{prefix}.gain"], params[f"{prefix}.shift"], training=mean is None, momentum=0.0
     )
-
-
-# the papers' architectures --------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """Hidden layers of encoder and decoder; the outputs are added to fit the model."""
-
-    channels: tuple[int, ...]
-    linear: tuple[int, ...]
-    """Of the encoder, after its convolutions."""
-    back: tuple[int, ...]
-    """Of the decoder, before the layer that its deconvolutions start from."""
-    norm_from: int | None = None
-    """The first layer of the encoder with batch norm; all later ones have it too."""
-    norm_back: bool = False
-    """Whether the decoder's hidden layers have it."""
-
-    @property
-    def norm(self) -> bool:
-        return self.norm_from is not None or self.norm_back
-
-
-_DOWN = (32, 32, 64, 64)
-ARCHITECTURES = {
-    "sprites": Architecture(_DOWN, (256, 256), (256, 256)),  # Reizinger et al. 2022, Tab. 5
-    "regime": Architecture(_DOWN, (256,), (256,)),  # Bonheme & Grzes 2023, Tab. 1
-    # Bhowal et al. 2024, Tab. 3: without batch norm, as for 3DShapes and MPI3D, and as for 3DFaces
-    "orthogonality": Architecture(_DOWN, (256,), (64,)),
-    "orthogonality-shapes": Architecture(_DOWN, (256,), (64,), norm_from=3),
-    "orthogonality-faces": Architecture(_DOWN, (512,), (512,), norm_from=0, norm_back=True),
-}
-
-
-def encoder(name: str, image: Shape, outputs: int, architecture: Architecture, auxiliary: int = 0) -> ConvNet:
-    """Strided convolutions, then linear layers; an auxiliary input joins between, and widens the first of them."""
-    first = len(architecture.channels) + len(architecture.linear)  # beyond the last, where there is no batch norm
-    start = first if architecture.norm_from is None else architecture.norm_from
-    widths = [w + auxiliary * (place == 0) for place, w in enumerate(architecture.linear)]
-    kinds = [("conv", c) for c in architecture.channels] + [("linear", w) for w in widths]
-    layers = [Layer(kind, width, norm=place >= start) for place, (kind, width) in enumerate(kinds)]
-    joined = (len(architecture.channels), auxiliary)
-    return ConvNet(name, image, (*layers, Layer("linear", outputs, relu=False)), joined=joined)
-
-
-def decoder(name: str, image: Shape, inputs: int, architecture: Architecture) -> ConvNet:
-    """Linear layers, then strided deconvolutions back to the image."""
-    channels, norm = architecture.channels, architecture.norm_back
-    small = tuple(s // 2 ** len(channels) for s in image[1:])
-    layers = [Layer("linear", width, norm=norm) for width in architecture.back]
-    layers.append(Layer("linear", channels[-1] * math.prod(small)))
-    first = len(layers)
-    layers += [Layer("deconv", c, norm=norm) for c in reversed(channels[:-1])]
-    layers.append(Layer("deconv", image[0], relu=False))
-    return ConvNet(name, (inputs,), tuple(layers), views=((first, (channels[-1], *small)),))

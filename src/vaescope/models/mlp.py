@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope import validation
 from vaescope.errors import InputError
-
-Params = Mapping[str, Tensor]
+from vaescope.models.networks import Dims, Params
 
 
 def smooth_leaky_relu(h: Tensor) -> Tensor:
     """0.2·h + 0.8·log(1 + eʰ) (Gresele et al. 2021).
 
-    The logarithm is written out: faster than `softplus`, whose log1p would only refine
-    digits that the linear term drowns. The clamp keeps the unused branch finite, for gradients.
+    The logarithm is written out because it is faster than `softplus`, whose log1p only changes digits
+    that the linear term rounds away. The clamp keeps the gradient of the unused branch finite.
     """
     return 0.2 * h + 0.8 * torch.where(h > 30, h, torch.log(1 + torch.exp(h.clamp(max=30))))
 
@@ -36,9 +36,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class MLP:
-    """Linear layers of the given sizes with an activation between them; weights are not kept here.
+    """Linear layers with an activation between them. Holds sizes, not weights.
 
-    `name` prefixes the parameters, so that several networks share one dictionary.
+    Args:
+        name: prefix of the weights' names, so that several networks can share one dictionary.
+        sizes: units of every layer, from the input to the output.
+        activation: one of `ACTIVATIONS`.
     """
 
     name: str
@@ -46,17 +49,16 @@ class MLP:
     activation: str = "smooth_leaky_relu"
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}.")
+        validation.choice("activation", self.activation, ACTIVATIONS)
         if len(self.sizes) < 2 or min(self.sizes) < 1:
-            raise InputError(f"layer sizes must be positive, got {self.sizes}.")
+            raise InputError(f"layer sizes must be at least 1, got {self.sizes}.")
 
     @property
     def layers(self) -> int:
         return len(self.sizes) - 1
 
     def init(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Fresh weights of one member: uniform within ±1/√inputs, as `torch.nn.Linear` draws them."""
+        """Initial weights of one member: uniform in ±1/√inputs, like `torch.nn.Linear`."""
         params = {}
         for layer, (inputs, outputs) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
             bound = inputs**-0.5
@@ -66,10 +68,53 @@ class MLP:
         return params
 
     def __call__(self, params: Params, h: Float[Tensor, "E B i"]) -> Float[Tensor, "E B o"]:
-        """Every member's network on that member's batch: one batched matrix product per layer."""
+        """Apply each member's weights to its own batch: one batched matrix product per layer."""
         activate = ACTIVATIONS[self.activation]
         for layer in range(self.layers):
-            # the bias is added apart: compiled, the sum fuses with the activation that follows
+            # a separate sum, because the compiler fuses it with the activation
             h = torch.bmm(h, params[f"{self.name}.{layer}.weight"]) + params[f"{self.name}.{layer}.bias"]
             h = activate(h) if layer < self.layers - 1 else h
         return h
+
+
+@dataclass(frozen=True)
+class MLPNetworks:
+    """Encoder and decoder as MLPs.
+
+    Args:
+        hidden: units of the encoder's hidden layers; the decoder has them in reverse.
+        activation: one of `ACTIVATIONS`.
+        split_encoder: use separate networks for posterior means and scales.
+    """
+
+    hidden: tuple[int, ...] = (30, 30)
+    activation: str = "smooth_leaky_relu"
+    split_encoder: bool = False
+
+    def __post_init__(self) -> None:
+        validation.choice("activation", self.activation, ACTIVATIONS)
+        if any(units < 1 for units in self.hidden):
+            raise InputError(f"hidden layers must have at least 1 unit, got {self.hidden}.")
+
+    @property
+    def stackable(self) -> bool:
+        return True
+
+    @property
+    def image_shape(self) -> None:
+        return None
+
+    def encoders(self, dims: Dims) -> tuple[MLP, ...]:
+        inputs = dims.observed + dims.auxiliary
+        if not self.split_encoder:
+            return (MLP("encoder", (inputs, *self.hidden, dims.posterior), self.activation),)
+        outputs = {"encoder.mean": dims.latent, "encoder.scale": dims.posterior - dims.latent}
+        return tuple(MLP(name, (inputs, *self.hidden, size), self.activation) for name, size in outputs.items())
+
+    def decoder(self, dims: Dims) -> MLP:
+        return MLP("decoder", (dims.latent, *reversed(self.hidden), dims.observed), self.activation)
+
+    def freeze_batch_norm(
+        self, dims: Dims, params: Params, rows: Float[Tensor, "N r"], to_latents: Callable[[Tensor], Tensor]
+    ) -> Params:
+        return params

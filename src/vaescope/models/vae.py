@@ -1,194 +1,201 @@
 """The variational autoencoder of a stack: networks, prior, posterior family and likelihood.
 
-A `VAE` holds no weights. Its functions take a dictionary of parameters whose first axis is the
-member, and data with the same first axis, so that one call serves one member or a hundred.
+A `VAE` holds settings, no weights. Its methods take a dictionary of weights whose first axis is the member, and data
+with the same first axis, so one call serves one member or a hundred.
 
-With `auxiliary_dim` it is an identifiable VAE (Khemakhem et al. 2020): encoder q(z|x,u) and prior
-p(z|u) see an auxiliary u, which stands behind x in every row of its data. Everything that moves
-rows about, batches and checkpoints alike, need not know.
+With an auxiliary input it is an identifiable VAE (Khemakhem et al. 2020): the encoder q(z|x, auxiliary) and the prior
+p(z|auxiliary) depend on it. Rows of its data hold x followed by the auxiliary input, so batches and checkpoints need
+no special case.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import randomness
-from vaescope.distributions import (
-    Normal,
-    Posterior,
-    Prior,
-    bernoulli,
-    family,
-    gaussian,
-    kl,
-    optimal_precision,
-)
+from vaescope import randomness, validation
+from vaescope.distributions import Normal, Posterior, Prior, bernoulli, family, gaussian, kl, optimal_precision
 from vaescope.distributions.likelihoods import LIKELIHOODS, NOISES
 from vaescope.errors import InputError
-from vaescope.models.conditional import PRIOR_MEANS, LearnedNormal
-from vaescope.models.mlp import MLP, Params
+from vaescope.models.architectures import ConvNetworks
+from vaescope.models.auxiliary import AuxiliarySettings
+from vaescope.models.conditional_prior import LearnedNormal
+from vaescope.models.mlp import MLPNetworks
+from vaescope.models.networks import Dims, ImageShape, Network, Networks, Params
+from vaescope.models.terms import Terms
 
-Map = Callable[[Tensor], Tensor]
+FixedMap = Callable[[Tensor], Tensor]
+CALIBRATION_ROWS = 1024  # of the training data, over which batch-norm statistics are computed after training
 
 
-class Terms(NamedTuple):
-    """What every objective is made of, per member and sample, in nats."""
+@dataclass(frozen=True)
+class FixedMaps:
+    """Maps that are not trained.
 
-    log_likelihood: Float[Tensor, "E B"]
-    kl: Float[Tensor, "E B"]
-    squared_error: Float[Tensor, "E B"]
-    posterior: Posterior | None = None
-    u: Float[Tensor, "E B d"] | None = None
-    """The draw of the latents, in their unbounded coordinate."""
-    step: Float[Tensor, ""] | None = None
-    """Of training, counted from 1; nothing outside of it."""
+    Args:
+        decoder: replaces the decoder network; maps z to the mean of x, or to logits.
+        encoder_input: applied to x before the encoder, for example standardisation.
+    """
+
+    decoder: FixedMap | None = None
+    encoder_input: FixedMap | None = None
 
 
 @dataclass(frozen=True)
 class VAE:
-    """Settings of one architecture; all members of a stack share it.
+    """Settings of a VAE, shared by all members of a stack; see also `VAE.mlp` and `VAE.conv`.
 
-    `decoder` replaces the learned decoder by a fixed map; `split_encoder` gives mean and scale
-    networks of their own; `encoder_input` is a fixed map before them, such as standardisation.
-    `noise` says where the precision comes from: `fixed` by the caller, `learned` by gradient, or
-    `optimal`, its maximum-likelihood value given the current errors. `auxiliary_dim` makes it an iVAE:
-    the variance of p(z|u) is learned, its mean is `fixed` at that of `prior`, or `learned` too.
+    Args:
+        observed_dim: numbers in one observation x.
+        latent_dim: d, the number of latents.
+        networks: encoder and decoder.
+        prior: p(z). An identifiable VAE needs a `Normal` of variance 1, whose mean is used if it is fixed.
+        posterior: `diagonal`, `isotropic` or `full`, the covariance of q(z|x).
+        likelihood: `gaussian` or `bernoulli`.
+        noise: where γ² comes from: `fixed` by the caller, `learned` by gradient, or `optimal`, its
+            maximum-likelihood value given the current errors.
+        auxiliary: the auxiliary input of an identifiable VAE.
+        fixed: maps that are not trained.
     """
 
     observed_dim: int
     latent_dim: int
-    hidden: tuple[int, ...] = (30, 30)
-    activation: str = "smooth_leaky_relu"
+    networks: Networks = field(default_factory=MLPNetworks)
     prior: Prior = field(default_factory=Normal)
     posterior: str = "diagonal"
     likelihood: str = "gaussian"
     noise: str = "fixed"
-    decoder: Map | None = None
-    split_encoder: bool = False
-    encoder_input: Map | None = None
-    auxiliary_dim: int = 0
-    prior_mean: str = "fixed"
-    prior_hidden: tuple[int, ...] = (50, 50)
+    auxiliary: AuxiliarySettings = field(default_factory=AuxiliarySettings)
+    fixed: FixedMaps = field(default_factory=FixedMaps)
+
+    @classmethod
+    def mlp(
+        cls,
+        observed_dim: int,
+        latent_dim: int,
+        *,
+        hidden: tuple[int, ...] = (30, 30),
+        activation: str = "smooth_leaky_relu",
+        split_encoder: bool = False,
+        **rest: Any,
+    ) -> VAE:
+        """A VAE of MLPs; see `MLPNetworks`.
+
+        >>> VAE.mlp(3, 2, hidden=(5,)).networks.hidden
+        (5,)
+        """
+        return cls(observed_dim, latent_dim, MLPNetworks(hidden, activation, split_encoder), **rest)
+
+    @classmethod
+    def conv(cls, image_shape: ImageShape, latent_dim: int, *, architecture: str = "sprites", **rest: Any) -> VAE:
+        """A convolutional VAE; see `ConvNetworks`.
+
+        >>> VAE.conv((3, 32, 32), latent_dim=4).observed_dim
+        3072
+        """
+        networks = ConvNetworks(image_shape, architecture)
+        return cls(math.prod(image_shape), latent_dim, networks, **rest)
 
     def __post_init__(self) -> None:
-        if self.observed_dim < 1 or self.latent_dim < 1:
-            raise InputError(
-                f"a VAE needs observed_dim and latent_dim of at least 1, got {self.observed_dim}, {self.latent_dim}."
-            )
-        if self.likelihood not in LIKELIHOODS:
-            raise InputError(f"likelihood must be one of {', '.join(LIKELIHOODS)}, got {self.likelihood!r}.")
-        if self.noise not in NOISES:
-            raise InputError(f"noise must be one of {', '.join(NOISES)}, got {self.noise!r}.")
+        validation.whole_number("observed_dim", self.observed_dim)
+        validation.whole_number("latent_dim", self.latent_dim)
+        validation.choice("likelihood", self.likelihood, LIKELIHOODS)
+        validation.choice("noise", self.noise, NOISES)
         family(self.posterior)
-        if self.prior_mean not in PRIOR_MEANS:
-            raise InputError(f"prior_mean must be one of {', '.join(PRIOR_MEANS)}, got {self.prior_mean!r}.")
-        if self.auxiliary_dim < 0:
-            raise InputError(f"auxiliary_dim must be at least 0, got {self.auxiliary_dim}.")
-        if self.conditional:
-            self._check_conditional()
+        shape = self.networks.image_shape
+        if shape is not None and math.prod(shape) != self.observed_dim:
+            raise InputError(
+                f"images of shape {shape} have {math.prod(shape)} values, got observed_dim {self.observed_dim}."
+            )
+        if self.auxiliary_dim:
+            _check_conditional_prior(self.prior)
 
-    def _check_conditional(self) -> None:
-        if not isinstance(self.prior, Normal):
-            raise InputError(f"an iVAE's prior is normal given u, got {type(self.prior).__name__}; use vs.Normal().")
-        if not bool((torch.as_tensor(self.prior.variance) == 1).all()):
-            raise InputError("the variance of an iVAE's prior is learned; give vs.Normal(mean) with variance 1.")
-
-    # rows -------------------------------------------------------------------------------------
+    # dimensions -------------------------------------------------------------------------------
 
     @property
-    def conditional(self) -> bool:
-        """Whether it is an iVAE, with a prior p(z|u)."""
-        return self.auxiliary_dim > 0
+    def auxiliary_dim(self) -> int:
+        """Columns of the auxiliary input; 0 for a plain VAE."""
+        return self.auxiliary.dim
 
     @property
     def row_dim(self) -> int:
-        """Numbers in a row of its data: x, and u behind it."""
+        """Columns of the data: x, then the auxiliary input."""
         return self.observed_dim + self.auxiliary_dim
 
-    def parted(self, rows: Float[Tensor, "*B r"]) -> tuple[Float[Tensor, "*B n"], Float[Tensor, "*B m"]]:
-        """x and u of every row; u has no columns where there is none."""
+    @property
+    def dims(self) -> Dims:
+        """Sizes from which the networks are built."""
+        outputs = family(self.posterior).outputs(self.latent_dim)
+        return Dims(self.observed_dim, self.latent_dim, self.auxiliary_dim, outputs)
+
+    def split_auxiliary(self, rows: Float[Tensor, "*B r"]) -> tuple[Float[Tensor, "*B n"], Float[Tensor, "*B m"]]:
+        """x and auxiliary input of every row; the latter has no columns for a plain VAE."""
         return rows[..., : self.observed_dim], rows[..., self.observed_dim :]
 
-    # networks ---------------------------------------------------------------------------------
-
-    @property
-    def stacked(self) -> bool:
-        """Whether members gain from being trained side by side."""
-        return True
-
-    def settle(self, params: Params, x: Float[Tensor, "N n"]) -> Params:
-        """Weights as they are used after training; MLPs have nothing to settle."""
-        return params
-
-    @property
-    def _encoder_outputs(self) -> int:
-        return family(self.posterior).outputs(self.latent_dim)
-
-    @property
-    def _encoders(self) -> tuple[MLP, ...]:
-        outputs = self._encoder_outputs
-        ends = (self.latent_dim, outputs - self.latent_dim) if self.split_encoder else (outputs,)
-        names = ("encoder.mean", "encoder.scale") if self.split_encoder else ("encoder",)
-        return tuple(
-            MLP(name, (self.row_dim, *self.hidden, end), self.activation) for name, end in zip(names, ends, strict=True)
-        )
-
-    @property
-    def _decoder(self) -> MLP:
-        return MLP("decoder", (self.latent_dim, *reversed(self.hidden), self.observed_dim), self.activation)
-
-    @property
-    def _prior_networks(self) -> dict[str, MLP]:
-        """Of p(z|u): what is learned of it, by name."""
-        learned = ("mean", "log_variance") if self.prior_mean == "learned" else ("log_variance",)
-        sizes = (self.auxiliary_dim, *self.prior_hidden, self.latent_dim)
-        return {part: MLP(f"prior.{part}", sizes, "leaky_relu") for part in learned} if self.conditional else {}
+    # weights ----------------------------------------------------------------------------------
 
     def init(self, seeds: Sequence[int]) -> dict[str, Tensor]:
-        """Fresh parameters, a member per seed; a member's weights depend on its seed alone."""
+        """Initial weights, one member per seed; a member's weights depend on its seed alone."""
         members = [self._init_member(seed) for seed in seeds]
         return {name: torch.stack([m[name] for m in members]) for name in members[0]}
 
     def _init_member(self, seed: int) -> dict[str, Tensor]:
         generator = randomness.generator(seed, "weights")
-        networks = (*self._encoders, *(() if self.decoder else (self._decoder,)))
+        decoders: tuple[Network, ...] = () if self.fixed.decoder else (self.networks.decoder(self.dims),)
+        prior_networks = self.auxiliary.prior_networks(self.latent_dim).values()
         params: dict[str, Tensor] = {}
-        for network in (*networks, *self._prior_networks.values()):
+        for network in (*self.networks.encoders(self.dims), *decoders, *prior_networks):
             params |= network.init(generator)
         if self.noise == "learned":
             params["log_precision"] = torch.zeros(1)
         return params
 
-    # the two directions -----------------------------------------------------------------------
+    def freeze_batch_norm(self, params: Params, rows: Float[Tensor, "N r"]) -> Params:
+        """One member's weights for use after training, with batch-norm statistics over these rows of training data."""
+        inputs = self._encoder_inputs(rows[:CALIBRATION_ROWS])
+        return self.networks.freeze_batch_norm(self.dims, params, inputs, self._mean_latents)
+
+    def _mean_latents(self, outputs: Float[Tensor, "*B o"]) -> Float[Tensor, "*B d"]:
+        return self.prior.to_support(self._posterior(outputs).mean)
+
+    # encoder, decoder, prior ------------------------------------------------------------------
 
     def encode(self, params: Params, rows: Float[Tensor, "E B r"]) -> Posterior:
-        """q(z|x), or q(z|x,u), in the unbounded coordinate of the latents."""
-        if self.encoder_input:
-            x, u = self.parted(rows)
-            rows = torch.cat([self.encoder_input(x), u], dim=-1) if self.conditional else self.encoder_input(x)
-        outputs = torch.cat([network(params, rows) for network in self._encoders], dim=-1)
+        """q(z|x), or q(z|x, auxiliary), in the unbounded coordinate of the latents."""
+        inputs = self._encoder_inputs(rows)
+        outputs = [network(params, inputs) for network in self.networks.encoders(self.dims)]
+        return self._posterior(torch.cat(outputs, dim=-1))
+
+    def _encoder_inputs(self, rows: Float[Tensor, "*B r"]) -> Float[Tensor, "*B r"]:
+        if self.fixed.encoder_input is None:
+            return rows
+        x, auxiliary = self.split_auxiliary(rows)
+        mapped = self.fixed.encoder_input(x)
+        return torch.cat([mapped, auxiliary], dim=-1) if self.auxiliary_dim else mapped
+
+    def _posterior(self, outputs: Float[Tensor, "*B o"]) -> Posterior:
         return family(self.posterior).from_outputs(outputs, self.latent_dim)
 
-    def decode(self, params: Params, z: Float[Tensor, "E B d"]) -> Float[Tensor, "E B n"]:
-        """The decoder's output: the mean of x, or logits under a Bernoulli likelihood."""
-        return self.decoder(z) if self.decoder else self._decoder(params, z)
+    def decoder_output(self, params: Params, z: Float[Tensor, "E B d"]) -> Float[Tensor, "E B n"]:
+        """The mean of x, or logits under a Bernoulli likelihood."""
+        return self.fixed.decoder(z) if self.fixed.decoder else self.networks.decoder(self.dims)(params, z)
 
-    def prior_at(self, params: Params, u: Float[Tensor, "E B m"]) -> Prior:
-        """p(z|u), or the prior itself where it does not depend on anything."""
-        if not self.conditional:
+    def prior_at(self, params: Params, auxiliary: Float[Tensor, "E B m"]) -> Prior:
+        """p(z|auxiliary), or the prior itself for a plain VAE."""
+        networks = self.auxiliary.prior_networks(self.latent_dim)
+        if not networks:
             return self.prior
-        found = {part: network(params, u) for part, network in self._prior_networks.items()}
-        fixed: float | Tensor = self.prior.mean  # type: ignore[attr-defined]
-        mean = found.get("mean", fixed)
-        return LearnedNormal(mean, found["log_variance"].exp())
+        assert isinstance(self.prior, Normal)
+        found = {part: network(params, auxiliary) for part, network in networks.items()}
+        return LearnedNormal(found.get("mean", self.prior.mean), found["log_variance"].exp())
 
-    # the objective's parts --------------------------------------------------------------------
+    # terms of the objective -------------------------------------------------------------------
 
     def terms(
         self,
@@ -197,29 +204,40 @@ class VAE:
         noise: Float[Tensor, "E B d"],
         precision: Float[Tensor, " E"],
     ) -> Terms:
-        """Reconstruction and KL of every sample, with one draw of the latents."""
-        x, u = self.parted(rows) if self.conditional else (rows, rows)
+        """Reconstruction and KL of every sample, with one draw of the latents.
+
+        Args:
+            params: weights of E members.
+            rows: a batch per member.
+            noise: standard normal noise for the draw.
+            precision: γ² of every member; not used unless the noise is fixed.
+        """
+        x, auxiliary = self.split_auxiliary(rows)
         posterior = self.encode(params, rows)
-        drawn = posterior.sample(noise)
-        output = self.decode(params, self.prior.to_support(drawn))
+        u = posterior.sample(noise)
+        output = self.decoder_output(params, self.prior.to_support(u))
         squared_error = (x - output).square().sum(-1)
         if self.likelihood == "bernoulli":
             log_likelihood = bernoulli(x, output)
         else:
             used = self.current_precision(params, precision, squared_error)
             log_likelihood = gaussian(squared_error, self.observed_dim, used.unsqueeze(-1))
-        divergence = kl(posterior, self.prior_at(params, u))
-        return Terms(log_likelihood, divergence, squared_error, posterior, drawn)
+        divergence = kl(posterior, self.prior_at(params, auxiliary))
+        return Terms(log_likelihood, divergence, squared_error, posterior, u)
 
     def current_precision(
-        self,
-        params: Params,
-        precision: Float[Tensor, " E"],
-        squared_error: Float[Tensor, "E B"] | None = None,
+        self, params: Params, precision: Float[Tensor, " E"], squared_error: Float[Tensor, "E B"]
     ) -> Float[Tensor, " E"]:
-        """γ² of every member: as given, as learned, or the optimum for these errors."""
+        """γ² of every member: as given, as learned, or optimal for these errors."""
         if self.noise == "learned":
             return params["log_precision"].squeeze(-1).exp()
-        if self.noise == "optimal" and squared_error is not None:
+        if self.noise == "optimal":
             return optimal_precision(squared_error.mean(-1), self.observed_dim)
         return precision
+
+
+def _check_conditional_prior(prior: Prior) -> None:
+    if not isinstance(prior, Normal):
+        raise InputError(f"an identifiable VAE needs a normal prior, got {type(prior).__name__}; use vs.Normal().")
+    if not bool((torch.as_tensor(prior.variance) == 1).all()):
+        raise InputError("an identifiable VAE learns the variance of its prior; use vs.Normal(mean) with variance 1.")

@@ -1,10 +1,10 @@
-"""Objectives as pure functions of the terms: each returns a loss per member, to be minimised."""
+"""Training objectives: functions of the `Terms` of a batch that return a loss per member, to be minimised."""
 
 from vaescope.objectives.dip import DIP
-from vaescope.objectives.elbo import Capacity, Objective, WithNetwork, at, beta_elbo, describe, elbo
+from vaescope.objectives.elbo import Capacity, Objective, beta_elbo, describe
 from vaescope.objectives.factor import Factor
 from vaescope.objectives.names import NAMES, named
-from vaescope.objectives.total_correlation import BetaTC, Parts, decompose, decomposition
+from vaescope.objectives.total_correlation import BetaTC, decomposition
 
 __all__ = [
     "DIP",
@@ -13,13 +13,8 @@ __all__ = [
     "Capacity",
     "Factor",
     "Objective",
-    "Parts",
-    "WithNetwork",
-    "at",
     "beta_elbo",
-    "decompose",
     "decomposition",
     "describe",
-    "elbo",
     "named",
 ]

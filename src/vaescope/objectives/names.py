@@ -1,4 +1,4 @@
-"""Objectives by the names users type."""
+"""Objectives by name."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from vaescope.objectives.factor import Factor
 from vaescope.objectives.total_correlation import BetaTC
 
 NAMES = ("beta", "beta-tc", "factor", "dip-1", "dip-2", "capacity")
-CAPACITY = 25.0  # nats, and the steps to reach them: Burgess et al. 2018 on dSprites
+CAPACITY = 25.0  # nats, with the steps to reach them: Burgess et al. 2018 on dSprites
 CAPACITY_STEPS = 100_000
 
 
 def named(name: str, *, samples: int, latent_dim: int, steps: int = CAPACITY_STEPS) -> Objective:
-    """The objective of that name with its published settings, for a training set of this size.
+    """The objective of this name with its published settings.
 
-    `steps` are those of the whole training: a capacity is reached no later than half-way.
+    Args:
+        name: one of `NAMES`.
+        samples: size of the training set.
+        latent_dim: of the model.
+        steps: of the training; a capacity is reached after half of them at the latest.
 
     >>> named("beta-tc", samples=100, latent_dim=2)
     BetaTC(samples=100, sampling='stratified')

@@ -1,18 +1,18 @@
-r"""The KL in three parts, and the β-TCVAE that weighs the middle one (Chen et al. 2018).
+r"""Decomposition of the KL into three parts, and the β-TCVAE, which weights the second (Chen et al. 2018).
 
 .. math:: E_x \mathrm{KL}[q(z|x)\|p(z)] = \underbrace{I(x; z)}_{index\text{-}code}
     + \underbrace{\mathrm{KL}[q(z)\|\textstyle\prod_j q(z_j)]}_{total\ correlation}
     + \underbrace{\textstyle\sum_j \mathrm{KL}[q(z_j)\|p(z_j)]}_{dimension\text{-}wise}
 
-q(z) = 1/N Σ_n q(z|x_n) sums over the whole data set; a batch gives an estimate of it:
+q(z) = 1/N Σ_n q(z|x_n) sums over the data set; a batch of size B gives an estimate:
 
-- *weighted*: Σ_j q(z|x_j) / (N B), as published; too small by a factor N at the full batch, which is a constant in
-  every logarithm and leaves gradients as they are.
-- *stratified*: q(z|x_i)/N + (N-1)/(N (B-1)) Σ_{j≠i} q(z|x_j), where z is from x_i. Unbiased for q(z), exact at
-  the full batch. The published weights single out one j; these are their average over which one, so they have the
-  same expectation and less variance.
+- *weighted*: Σ_j q(z|x_j) / (N B), as published. At the full batch it is too small by a factor N, a constant that does
+  not change gradients.
+- *stratified*: q(z|x_i)/N + (N-1)/(N (B-1)) Σ_{j≠i} q(z|x_j), where z is drawn from q(z|x_i). Unbiased for q(z), and
+  exact at the full batch. The published weights treat one random j differently; these are their average over j, with
+  the same expectation and less variance.
 
-The logarithm of an unbiased estimate is still too small on average, by less the larger the batch.
+The logarithm of an unbiased estimate is still biased downwards, less so for larger batches.
 """
 
 from __future__ import annotations
@@ -25,34 +25,41 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import randomness
+from vaescope import randomness, validation
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.errors import InputError
-from vaescope.models.vae import Terms
+from vaescope.models import Terms
 
 SAMPLINGS = ("stratified", "weighted")
 LOG_2PI = math.log(2 * math.pi)
-NUMBERS_AT_ONCE = 2**24
+MAX_NUMBERS = 2**24  # in memory at once
 
 
 class Parts(NamedTuple):
-    """Of the KL, per sample, in nats; one draw of z each, so that their sum is log q(z|x) - log p(z)."""
+    """Parts of the KL per sample, in nats, at one draw of z; their sum is log q(z|x) - log p(z)."""
 
     index_code: Float[Tensor, "*B"]
+    """log q(z|x) - log q(z), whose mean is the mutual information of x and z."""
     total_correlation: Float[Tensor, "*B"]
+    """log q(z) - Σ_j log q(z_j)."""
     dimension_wise: Float[Tensor, "*B"]
+    """Σ_j log q(z_j) - log p(z)."""
 
 
 def log_weights(batch: int, samples: int, sampling: str) -> Float[Tensor, "B B"]:
-    """log w_ij, the weight of q(z_i|x_j) in the estimate of q(z_i).
+    """log w_ij, where w_ij is the weight of q(z_i|x_j) in the estimate of q(z_i).
+
+    Args:
+        batch: B, the batch size.
+        samples: N, the size of the data set.
+        sampling: `stratified` or `weighted`; see above.
 
     >>> log_weights(3, 9, "stratified").exp().sum(1)
     tensor([1., 1., 1.])
     """
-    if sampling not in SAMPLINGS:
-        raise InputError(f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}.")
+    validation.choice("sampling", sampling, SAMPLINGS)
     if not 1 <= batch <= samples:
-        raise InputError(f"a batch of {batch} cannot be drawn from {samples} samples.")
+        raise InputError(f"the batch size must be 1 to {samples}, the number of samples, got {batch}.")
     if sampling == "weighted":
         return torch.full((batch, batch), -math.log(samples * batch))
     others = (samples - 1) / (samples * (batch - 1)) if batch > 1 else 1.0
@@ -67,10 +74,18 @@ def decompose(
     log_prior: Float[Tensor, "*E B d"],
     weights: Float[Tensor, "B B"],
 ) -> Parts:
-    """The three parts from a batch: every z under every posterior of it."""
-    apart = z.unsqueeze(-2) - mean.unsqueeze(-3)
-    spread = variance.unsqueeze(-3)
-    density = -0.5 * (apart.square() / spread + spread.log() + LOG_2PI)
+    """The three parts from one batch: the density of every z under every posterior.
+
+    Args:
+        mean: of the posteriors.
+        variance: of the posteriors.
+        z: one draw from each posterior.
+        log_prior: log p(z_j) of every draw and latent.
+        weights: logarithms from `log_weights`.
+    """
+    difference = z.unsqueeze(-2) - mean.unsqueeze(-3)
+    variances = variance.unsqueeze(-3)
+    density = -0.5 * (difference.square() / variances + variances.log() + LOG_2PI)
     own = density.diagonal(dim1=-3, dim2=-2).sum(-2)
     joint = torch.logsumexp(density.sum(-1) + weights, dim=-1)
     marginal = torch.logsumexp(density + weights.unsqueeze(-1), dim=-2).sum(-1)
@@ -79,9 +94,13 @@ def decompose(
 
 @dataclass(frozen=True)
 class BetaTC:
-    """-(ELBO) + (β - 1) total correlation, the KL itself in closed form (Chen et al. 2018, Eq. 4).
+    """-(ELBO) + (β - 1) total correlation, with the KL in closed form (Chen et al. 2018, Eq. 4).
 
-    `samples` is the size of the training set; β = 1 is the negative ELBO exactly.
+    β = 1 is exactly the negative ELBO.
+
+    Args:
+        samples: size of the training set.
+        sampling: estimate of q(z), `stratified` or `weighted`.
     """
 
     samples: int
@@ -93,8 +112,8 @@ class BetaTC:
     def __call__(self, terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
         posterior = terms.posterior
         if not isinstance(posterior, DiagonalGaussian) or terms.u is None:
-            raise InputError("the β-TCVAE needs a diagonal posterior.")
-        batch = terms.u.shape[-2]  # validation may come in larger batches than there are training samples
+            raise InputError("the β-TCVAE needs a diagonal posterior; use posterior='diagonal'.")
+        batch = terms.u.shape[-2]  # batches of validation data may be larger than the training set
         weights = log_weights(batch, max(self.samples, batch), self.sampling).to(terms.u)
         parts = decompose(posterior.mean, posterior.variance, terms.u, torch.zeros_like(terms.u), weights)
         loss = terms.kl - terms.log_likelihood + (beta.unsqueeze(-1) - 1) * parts.total_correlation
@@ -110,29 +129,32 @@ def decomposition(
     prior_variance: Tensor | float = 1.0,
     seed: int = 0,
 ) -> Parts:
-    """The three parts of a trained model, q(z) being the mixture over all given samples: exact but for one draw each.
+    """The three parts of the KL of a trained model; q(z) is the exact mixture over all given posteriors.
+
+    Args:
+        mean: of the posteriors.
+        variance: of the posteriors.
+        prior_mean: of the normal prior, a number or one per latent.
+        prior_variance: of the normal prior, a number or one per latent.
+        seed: of the one draw of z per sample.
 
     >>> parts = decomposition(torch.zeros(10, 2), torch.ones(10, 2))
     >>> bool(parts.index_code.abs().max() < 1e-6)
     True
     """
-    if mean.ndim != 2 or mean.shape != variance.shape or 0 in mean.shape or not bool((variance > 0).all()):
-        raise InputError(
-            f"mean and variance must be (N, d) and variances > 0, got {tuple(mean.shape)} and {tuple(variance.shape)}."
-        )
-    if not bool(mean.isfinite().all() and variance.isfinite().all()):
-        raise InputError("mean and variance must be finite, got NaN or infinity.")
-    if any(
-        torch.as_tensor(p).ndim > 1 or torch.as_tensor(p).numel() not in (1, mean.shape[1])
-        for p in (prior_mean, prior_variance)
-    ):
-        raise InputError("the parts are those of one prior for all samples: give a number, or one per latent.")
+    mean, variance = validation.posterior(mean, variance)
+    for name, value in (("prior_mean", prior_mean), ("prior_variance", prior_variance)):
+        parameter = torch.as_tensor(value)
+        if parameter.ndim > 1 or parameter.numel() not in (1, mean.shape[1]):
+            raise InputError(
+                f"{name} must be a number or one per latent, shared by all samples, got shape {tuple(parameter.shape)}."
+            )
     noise = torch.randn(mean.shape, generator=randomness.generator(seed, "decomposition"), dtype=mean.dtype)
     z = mean + variance.sqrt() * noise.to(mean.device)
     log_prior = Normal(prior_mean, prior_variance).log_density(z).sum(-1)
     own = -0.5 * ((z - mean).square() / variance + variance.log() + LOG_2PI).sum(-1)
     joints, marginals = [], []
-    for part in z.split(max(1, NUMBERS_AT_ONCE // mean.numel())):
+    for part in z.split(max(1, MAX_NUMBERS // mean.numel())):
         density = -0.5 * ((part.unsqueeze(1) - mean).square() / variance + variance.log() + LOG_2PI)
         joints.append(torch.logsumexp(density.sum(-1), dim=1) - math.log(len(mean)))
         marginals.append((torch.logsumexp(density, dim=1) - math.log(len(mean))).sum(-1))

@@ -43,8 +43,8 @@ class Pruned:
         return getattr(self.whole, "likelihood", None)
 
     @property
-    def conditional(self) -> bool:
-        return bool(getattr(self.whole, "conditional", False))
+    def auxiliary_dim(self) -> int:
+        return int(getattr(self.whole, "auxiliary_dim", 0))
 
     @property
     def prior(self) -> Prior:

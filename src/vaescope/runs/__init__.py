@@ -1,4 +1,4 @@
-"""Run folders: written atomically, finished work never done twice."""
+"""Run folders: files are replaced atomically, and finished work is never repeated."""
 
 from vaescope.runs.store import Cell, RunFolder, cell_key
 

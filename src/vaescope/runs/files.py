@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of it."""
+"""Files of a run folder. Every write is atomic: after a crash a file is the old one or the new one, never partial."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
 
 from vaescope.errors import InputError, RunError
 
-Row = dict[str, Any]
-UNFINISHED = ".unfinished"
+Row = Mapping[str, object]
+PARTIAL = ".unfinished"  # suffix of files that are being written
+
+
+# writing --------------------------------------------------------------------------------------
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write beside, flush to disk, rename, and flush the folder, so that the new name outlives a power cut too."""
+    """Write to a temporary file, flush it, rename it, and flush the folder, so that a power cut loses nothing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
     except OSError as error:
         raise cannot_write(path, error) from None
     try:
@@ -37,7 +43,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise RunError(f"cannot write {path}: {_reason(error)}; what was finished is kept.") from None
+        raise RunError(f"cannot write {path}: {_reason(error)}; finished results are intact.") from None
 
 
 def _flush_folder(folder: Path) -> None:
@@ -50,10 +56,10 @@ def _flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Files that a killed process was writing, in a run's own folders; for who holds their lock."""
-    for place in (folder, folder / "weights", folder / "figures"):
-        for file in place.glob(f".*{UNFINISHED}"):
+def remove_partial_files(folder: Path) -> None:
+    """Delete files that a killed process was writing to a run folder. The caller must hold the folder's lock."""
+    for directory in (folder, folder / "weights", folder / "figures"):
+        for file in directory.glob(f".*{PARTIAL}"):
             file.unlink(missing_ok=True)
 
 
@@ -65,31 +71,12 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"cannot read {path}: {_line(error)}; remove the folder to start anew.") from None
-
-
-@contextlib.contextmanager
-def as_run(path: Path) -> Iterator[None]:
-    """What is read here is taken for what a run keeps; where it is something else, that is one line."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
-        if isinstance(error, InputError | RunError):
-            raise
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
-        raise RunError(f"{path} is not as a run keeps it ({reason}); remove it to start anew.") from None
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows as parquet; a column that a row lacks is null there."""
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Rows as Parquet; a column that a row does not have is null there."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = pa.table({name: [row.get(name) for row in rows] for name in names})
     sink = pa.BufferOutputStream()
@@ -97,18 +84,56 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_bytes(path, sink.getvalue().to_pybytes())
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a parquet file, none if there is no such file."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Tensors with text as safetensors."""
+    contiguous = {name: value.contiguous() for name, value in tensors.items()}
+    write_bytes(path, save(contiguous, metadata=dict(metadata)))
+
+
+# reading --------------------------------------------------------------------------------------
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"cannot read {path}: {_one_line(error)}; remove the folder to start again.") from None
+
+
+def read_rows(path: Path) -> list[dict[str, object]]:
+    """The rows of a Parquet file; none if there is no such file."""
     if not path.exists():
         return []
     try:
-        return pq.read_table(path, memory_map=False).to_pylist()
+        rows: list[dict[str, object]] = pq.read_table(path, memory_map=False).to_pylist()
     except (OSError, pa.ArrowException, ValueError, TypeError, MemoryError, OverflowError) as error:
-        raise RunError(f"cannot read {path}: {_line(error)}; remove it to measure anew.") from None
+        raise RunError(f"cannot read {path}: {_one_line(error)}; remove it to compute it again.") from None
+    return rows
 
 
-def _line(error: BaseException) -> str:
-    """What a library says, as one line."""
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and text of a safetensors file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file, not a dict)
+            return tensors, file.metadata() or {}
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
+        raise RunError(f"cannot read {path}: {_one_line(error)}; remove it to train again.") from None
+
+
+@contextlib.contextmanager
+def malformed_as_run_error(path: Path) -> Iterator[None]:
+    """Turn errors from unexpected content of a run's files into a `RunError` of one line."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
+        if isinstance(error, InputError | RunError):
+            raise
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+        raise RunError(f"{path} is not what a run folder contains ({reason}); remove it to start again.") from None
+
+
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 

@@ -1,4 +1,4 @@
-"""One process at a time in a run folder. The lock is the kernel's: it goes when its process does, however it goes."""
+"""One process at a time per run folder, by a lock of the operating system that ends with its process."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from vaescope.runs.files import cannot_write
 
 try:
     import fcntl
-except ImportError:  # Windows: a file that is open for writing there cannot be replaced by somebody else anyway
+except ImportError:  # Windows, where a file that is open for writing cannot be replaced
     fcntl = None  # type: ignore[assignment]
 
 NAME = ".lock"
-PATIENCE = 1.0  # seconds for which a folder that is in use is waited for
+WAIT_SECONDS = 1.0  # for a lock that is held only briefly
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder, or say who does."""
+    """Hold the lock of a folder; raise `RunError` naming the process that holds it."""
     file = folder / NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,10 +32,10 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise cannot_write(file, error) from None
     try:
-        if not _taken_soon(handle, file):
+        if not _acquire_soon(handle, file):
             raise RunError(f"{folder} is in use by {_holder(file)}; wait for it, stop it, or choose another --out.")
         about = {"process": os.getpid(), "machine": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        with contextlib.suppress(OSError):  # a full disk does not keep the lock from holding
+        with contextlib.suppress(OSError):  # the lock also works on a full disk
             os.ftruncate(handle, 0)
             os.pwrite(handle, json.dumps(about).encode(), 0)
         yield
@@ -44,28 +44,28 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether somebody is at work in a folder."""
+    """Whether a process holds the lock of a folder."""
     try:
         handle = os.open(folder / NAME, os.O_RDWR)
     except OSError:
         return False
     try:
-        return not _taken(handle, folder / NAME)
+        return not _acquire(handle, folder / NAME)
     finally:
         os.close(handle)
 
 
-def _taken_soon(handle: int, file: Path) -> bool:
-    """Somebody may only be looking (`is_locked`), or be about to leave."""
-    end = time.monotonic() + PATIENCE
-    while not _taken(handle, file):
+def _acquire_soon(handle: int, file: Path) -> bool:
+    """Try for a while: the holder may only be checking (`is_locked`), or be about to exit."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not _acquire(handle, file):
         if time.monotonic() > end:
             return False
         time.sleep(0.05)
     return True
 
 
-def _taken(handle: int, file: Path) -> bool:
+def _acquire(handle: int, file: Path) -> bool:
     if fcntl is None:
         return True
     try:
@@ -74,7 +74,7 @@ def _taken(handle: int, file: Path) -> bool:
         return False
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise RunError(f"{file} cannot be locked: {reason}; choose an --out on storage that knows locks.") from None
+        raise RunError(f"{file} cannot be locked: {reason}; choose an --out on storage that supports locks.") from None
     return True
 
 

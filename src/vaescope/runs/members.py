@@ -1,7 +1,7 @@
-"""Which members are trained side by side, and keeping them in the order that a crash cannot spoil.
+"""Which members train together, and storing them in an order that survives a crash.
 
-A stack is written down before it is trained. After a crash the same members are trained side by side again, from the
-state that was kept: numbers of a stack may depend, in their last bits, on how many members it has.
+A stack is written to the run folder before it is trained. After a crash the same members train together again, from
+their checkpoint, because the last bits of a stack's numbers may depend on its number of members.
 """
 
 from __future__ import annotations
@@ -12,25 +12,32 @@ from vaescope.models import VAE, Member
 from vaescope.runs.store import Cell, RunFolder
 
 
-def stacks(run: RunFolder, model: VAE, cells: Sequence[Cell], most: int | None = None) -> Iterator[list[Cell]]:
-    """What has to be trained, a stack at a time (of so many members at most): first the one that was begun, if any.
+def pending_stacks(
+    run: RunFolder, model: VAE, cells: Sequence[Cell], max_members: int | None = None
+) -> Iterator[list[Cell]]:
+    """Cells that remain to be trained, one stack at a time: first an interrupted stack, if there is one.
 
-    Where members train one by one anyway, each is a stack of its own.
+    Args:
+        run: the run folder.
+        model: of all cells; members that do not gain from stacking form stacks of one.
+        cells: all cells that should be trained.
+        max_members: largest size of a stack.
     """
-    run.tidy()
-    begun = run.begun(cells)
-    rest = [cell for cell in cells if cell not in begun and not run.has_weights(cell)]
-    size = (most or len(rest) or 1) if model.stacked else 1
-    for group in [begun] * bool(begun) + [rest[first : first + size] for first in range(0, len(rest), size)]:
-        run.begin(group)
-        yield group
+    run.discard_finished_stack()
+    pending = run.pending_stack(cells)
+    rest = [cell for cell in cells if cell not in pending and not run.has_weights(cell)]
+    size = (max_members or len(rest) or 1) if model.networks.stackable else 1
+    for stack in [pending] * bool(pending) + [rest[first : first + size] for first in range(0, len(rest), size)]:
+        run.start_stack(stack)
+        yield stack
 
 
-def keep_members(run: RunFolder, cells: Sequence[Cell], members: Sequence[Member]) -> None:
-    """History, then weights; only then is the state of their training let go."""
-    new = [pair for pair in zip(cells, members, strict=True) if not run.has_weights(pair[0])]
+def save_members(run: RunFolder, cells: Sequence[Cell], members: Sequence[Member]) -> None:
+    """Save histories, then weights, and only then delete the checkpoint."""
+    new = [(cell, member) for cell, member in zip(cells, members, strict=True) if not run.has_weights(cell)]
     if new:
-        run.add([row for cell, member in new for row in member.epochs(cell)], [cell for cell, _ in new], "history")
+        rows = [row for cell, member in new for row in member.history_rows(cell)]
+        run.add_rows(rows, [cell for cell, _ in new], "history")
     for cell, member in new:
-        run.save_weights(cell, member.params, member.summary())
-    run.end()
+        run.save_member(cell, member.params, member.summary())
+    run.finish_stack()

@@ -1,215 +1,266 @@
-"""A run folder: settings, a row per member, histories, claims, figures, weights, and a page.
+"""A run folder: settings, results, histories, weights, checkpoint, and what a report adds.
 
-A member's history is written before its weights, and its weights before its row in
-`results.parquet`: a row is never without them, and a member with weights is never trained again.
+A member's history is written before its weights, and its weights before its row in `results.parquet`: a row always has
+weights, and a member with weights is never trained again.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
+from vaescope import validation
 from vaescope.errors import InputError, RunError
-from vaescope.runs.files import Row, as_run, read_json, read_rows, remove_leftovers, write_bytes, write_json, write_rows
+from vaescope.models import TrainingSummary
+from vaescope.runs.files import (
+    Row,
+    malformed_as_run_error,
+    read_json,
+    read_rows,
+    read_tensors,
+    remove_partial_files,
+    write_json,
+    write_rows,
+    write_tensors,
+)
 from vaescope.runs.lock import locked
+from vaescope.settings import CHECKPOINT_SECONDS
 
-Cell = dict[str, Any]
-Identity = tuple[Any, ...]
-CHECKPOINT_SECONDS = 60.0  # at least, between two states of an unfinished stack
+FORMAT_VERSION = 2
+CellValue = str | int | float | bool
+Cell = Mapping[str, CellValue]
+"""One setting of an experiment: column names with values."""
 
 
-def cell_key(cell: Mapping[str, Any]) -> str:
-    """A name for a cell, good for a file.
+def cell_key(cell: Cell) -> str:
+    """A name for a cell that can be part of a file name.
 
     >>> cell_key({"precision": 1000.0, "seed": 3})
     'precision=1000_seed=3'
     """
-    return "_".join(f"{name}={_short(value) if isinstance(value, float) else value}" for name, value in cell.items())
+    return "_".join(f"{name}={_format(value) if isinstance(value, float) else value}" for name, value in cell.items())
 
 
-def _short(value: float) -> str:
-    """Six digits where they are all there is."""
+def _format(value: float) -> str:
+    """Six digits if they are exact, otherwise all."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 class RunFolder:
-    """One experiment's folder, tied to the settings it was made with."""
+    """The folder of one experiment, bound to its settings.
+
+    Opening a folder that was made with other settings, or by another version of the format, raises `RunError`; a
+    different number of seeds is allowed.
+
+    Args:
+        path: the folder; it is created if necessary.
+        config: `experiment`, `settings` and further plain data; written to `config.json`.
+        checkpoint_seconds: seconds between two checkpoints, at least.
+    """
 
     def __init__(
-        self, path: Path, config: Mapping[str, Any], *, checkpoint_seconds: float = CHECKPOINT_SECONDS
+        self, path: Path, config: Mapping[str, object], *, checkpoint_seconds: float = CHECKPOINT_SECONDS
     ) -> None:
-        """Open or begin a run; refuse a folder that was made with other settings (more seeds are fine)."""
         if (path / "sweep.json").exists():
             raise RunError(f"{path} holds a sweep; choose another --out.")
-        self.path, self.config, self.checkpoint_seconds = path, config, checkpoint_seconds
+        self.path, self.checkpoint_seconds = path, checkpoint_seconds
+        self.config: Mapping[str, object] = {"version": FORMAT_VERSION, **config}
         file = path / "config.json"
-        known = read_json(file) if file.exists() else None
-        if known is not None:
-            with as_run(file):
-                _refuse_other_settings(path, known, config)
-        if known != config:
-            write_json(file, config)
+        stored = read_config(path) if file.exists() else None
+        if stored is not None:
+            with malformed_as_run_error(file):
+                _refuse_other_settings(path, stored, self.config)
+        if stored != self.config:
+            write_json(file, self.config)
 
     @classmethod
     @contextmanager
-    def held(
-        cls, path: Path, config: Mapping[str, Any], *, checkpoint_seconds: float = CHECKPOINT_SECONDS
+    def locked(
+        cls, path: Path, config: Mapping[str, object], *, checkpoint_seconds: float = CHECKPOINT_SECONDS
     ) -> Iterator[RunFolder]:
-        """The folder for one process alone, without what a killed one was just writing."""
-        if not (math.isfinite(checkpoint_seconds) and checkpoint_seconds >= 0):
-            raise InputError(f"the time between two states must be some seconds, got {checkpoint_seconds}.")
+        """The folder with its lock held, without partial files of killed processes."""
+        validation.number("checkpoint_seconds", checkpoint_seconds, minimum=0.0)
         with locked(path):
             run = cls(path, config, checkpoint_seconds=checkpoint_seconds)
-            remove_leftovers(path)
+            remove_partial_files(path)
             yield run
 
-    # the stack that is being trained ----------------------------------------------------------
-
-    def begin(self, cells: Sequence[Cell]) -> None:
-        """Write down who is trained side by side."""
-        write_json(self._begun, list(cells))
-
-    def begun(self, cells: Sequence[Cell]) -> list[Cell]:
-        """The stack that was begun and not ended, if it is one of these cells alone and lacks a member."""
-        if not self._begun.exists():
-            return []
-        found = read_json(self._begun)
-        sound = isinstance(found, list) and all(isinstance(cell, dict) and cell in cells for cell in found)
-        return found if sound and not all(self.has_weights(cell) for cell in found) else []
-
-    def tidy(self) -> None:
-        """End a stack whose members are all kept: its process was killed when it was about to."""
-        if not self._begun.exists():
-            return
-        found = read_json(self._begun)
-        if isinstance(found, list) and all(isinstance(cell, dict) and self.has_weights(cell) for cell in found):
-            self.end()
-
-    def end(self) -> None:
-        """All of its members are kept."""
-        self.unfinished_state.clear()
-        self._begun.unlink(missing_ok=True)
+    # the stack in training --------------------------------------------------------------------
 
     @property
-    def _begun(self) -> Path:
+    def _stack_file(self) -> Path:
         return self.path / "unfinished.json"
 
+    @property
+    def checkpoint_store(self) -> CheckpointFile:
+        """Where the stack in training stores its checkpoint."""
+        return CheckpointFile(self.path / "unfinished.safetensors", self.checkpoint_seconds)
+
+    def start_stack(self, cells: Sequence[Cell]) -> None:
+        """Write down which cells train together."""
+        write_json(self._stack_file, [dict(cell) for cell in cells])
+
+    def pending_stack(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The interrupted stack, if it consists of these cells and lacks a member; otherwise empty."""
+        stack = self._read_stack()
+        if stack is None or not all(cell in cells for cell in stack) or self._has_all_weights(stack):
+            return []
+        return list(stack)
+
+    def discard_finished_stack(self) -> None:
+        """Finish an interrupted stack all of whose members were saved."""
+        stack = self._read_stack()
+        if stack is not None and self._has_all_weights(stack):
+            self.finish_stack()
+
+    def finish_stack(self) -> None:
+        """Delete checkpoint and list of the stack; call after all of its members are saved."""
+        self.checkpoint_store.clear()
+        self._stack_file.unlink(missing_ok=True)
+
+    def _read_stack(self) -> list[Cell] | None:
+        """The cells written by `start_stack`; None if there are none or the file holds something else."""
+        found = read_json(self._stack_file) if self._stack_file.exists() else None
+        return found if isinstance(found, list) and all(isinstance(cell, dict) for cell in found) else None
+
+    def _has_all_weights(self, cells: Sequence[Cell]) -> bool:
+        return all(self.has_weights(cell) for cell in cells)
+
     # tables -----------------------------------------------------------------------------------
-
-    def rows(self, cells: Sequence[Cell], table: str = "results") -> list[Row]:
-        """The rows that these cells have in a table, in the order of the cells."""
-        columns = list(cells[0]) if cells else []
-        known: dict[Identity, list[Row]] = {}
-        for row in read_rows(self._table(table)):
-            known.setdefault(_identity(row, columns), []).append(row)
-        return [row for cell in cells for row in known.get(_identity(cell, columns), [])]
-
-    def unfinished(self, cells: Sequence[Cell]) -> list[Cell]:
-        """The cells without a row in the results."""
-        columns = list(cells[0]) if cells else []
-        done = {_identity(row, columns) for row in self.rows(cells)}
-        return [cell for cell in cells if _identity(cell, columns) not in done]
-
-    def add(self, rows: Sequence[Row], cells: Sequence[Cell], table: str = "results") -> None:
-        """Append the rows of these cells; rows they had before are replaced."""
-        columns = list(cells[0])
-        renewed = {_identity(cell, columns) for cell in cells}
-        kept = [row for row in read_rows(self._table(table)) if _identity(row, columns) not in renewed]
-        write_rows(self._table(table), [*kept, *rows])
 
     def _table(self, name: str) -> Path:
         return self.path / f"{name}.parquet"
 
-    # weights ----------------------------------------------------------------------------------
+    def rows(self, cells: Sequence[Cell], table: str = "results") -> list[dict[str, object]]:
+        """The rows of these cells in a table, in the order of the cells."""
+        columns = list(cells[0]) if cells else []
+        by_cell: dict[tuple[object, ...], list[dict[str, object]]] = {}
+        for row in read_rows(self._table(table)):
+            by_cell.setdefault(_identity(row, columns), []).append(row)
+        return [row for cell in cells for row in by_cell.get(_identity(cell, columns), [])]
+
+    def cells_without_results(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells that have no row in the results."""
+        columns = list(cells[0]) if cells else []
+        done = {_identity(row, columns) for row in self.rows(cells)}
+        return [cell for cell in cells if _identity(cell, columns) not in done]
+
+    def add_rows(self, rows: Sequence[Row], cells: Sequence[Cell], table: str = "results") -> None:
+        """Append rows of these cells to a table; their earlier rows are replaced."""
+        columns = list(cells[0])
+        replaced = {_identity(cell, columns) for cell in cells}
+        others = [row for row in read_rows(self._table(table)) if _identity(row, columns) not in replaced]
+        write_rows(self._table(table), [*others, *rows])
+
+    # members ----------------------------------------------------------------------------------
 
     def _weights(self, cell: Cell) -> Path:
         return self.path / "weights" / f"{cell_key(cell)}.safetensors"
 
-    @property
-    def unfinished_state(self) -> StateFile:
-        """Where training keeps its state while it runs."""
-        return StateFile(self.path / "unfinished.safetensors", self.checkpoint_seconds)
-
     def has_weights(self, cell: Cell) -> bool:
         return self._weights(cell).exists()
 
-    def take_over(self, cells: Sequence[Cell], elder: Path) -> None:
-        """Members that another experiment of the same settings has trained, if it has: they are not trained twice."""
-        file = elder / "config.json"
-        if not file.exists() or _differing(read_json(file), self.config):
+    def save_member(self, cell: Cell, params: Mapping[str, Tensor], summary: TrainingSummary) -> None:
+        """Weights and training summary of a member, in one file."""
+        write_tensors(self._weights(cell), params, {"summary": json.dumps(summary.to_dict())})
+
+    def load_member(self, cell: Cell) -> tuple[dict[str, Tensor], TrainingSummary]:
+        """Weights and training summary of a member."""
+        path = self._weights(cell)
+        params, metadata = read_tensors(path)
+        try:
+            return params, TrainingSummary.from_dict(json.loads(metadata["summary"]))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise RunError(
+                f"cannot read the summary in {path}: {error}; remove it to train this member again."
+            ) from None
+
+    def import_members(self, cells: Sequence[Cell], source: Path) -> None:
+        """Copy members that another run with the same settings has trained; does nothing if there is no such run."""
+        if not (source / "config.json").exists() or _differences(read_config(source), self.config):
             return
-        other = RunFolder(elder, read_json(file))
+        other = RunFolder(source, read_config(source))
         for cell in cells:
             if other.has_weights(cell) and not self.has_weights(cell):
-                self.add(other.rows([cell], "history"), [cell], "history")
-                self.save_weights(cell, *other.load_weights(cell))
-
-    def save_weights(self, cell: Cell, params: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
-        """A trained member: its weights, and how its training went, in one file."""
-        tensors = {name: value.contiguous() for name, value in params.items()}
-        write_bytes(self._weights(cell), save(tensors, metadata={"summary": json.dumps(summary)}))
-
-    def load_weights(self, cell: Cell) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        path = self._weights(cell)
-        try:
-            with safe_open(path, framework="pt") as file:
-                params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file, not a dict)
-                return params, json.loads(file.metadata()["summary"])
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
-            raise RunError(f"cannot read {path}: {error}; remove it to train this member anew.") from None
+                self.add_rows(other.rows([cell], "history"), [cell], "history")
+                self.save_member(cell, *other.load_member(cell))
 
 
-class StateFile:
-    """The state of training that was not finished: one file, replaced as a whole (a `Keeper`)."""
+class CheckpointFile:
+    """A `CheckpointStore` in one file that is replaced atomically."""
 
-    def __init__(self, path: Path, seconds: float = CHECKPOINT_SECONDS) -> None:
-        self.path, self.seconds = path, seconds
+    def __init__(self, path: Path, interval_seconds: float = CHECKPOINT_SECONDS) -> None:
+        self.path, self.interval_seconds = path, interval_seconds
 
     def save(self, tensors: Mapping[str, Tensor], text: str) -> None:
-        write_bytes(self.path, save(dict(tensors), metadata={"state": text}))
+        write_tensors(self.path, tensors, {"state": text})
 
     def load(self) -> tuple[dict[str, Tensor], str] | None:
-        """The state, or None where there is none that can be read."""
+        """The checkpoint, or None if there is none that can be read."""
         try:
-            with safe_open(self.path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()["state"]  # noqa: SIM118
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError):
+            tensors, metadata = read_tensors(self.path)
+        except RunError:
             return None
+        return (tensors, metadata["state"]) if "state" in metadata else None
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
-def _identity(row: Mapping[str, Any], columns: Sequence[str]) -> Identity:
-    """What tells cells apart: the values of their columns."""
+# settings of a folder -------------------------------------------------------------------------
+
+
+def read_config(folder: Path) -> dict[str, object]:
+    """The content of `config.json`; refuses other versions of the format."""
+    file = folder / "config.json"
+    config = read_json(file)
+    if not isinstance(config, dict):
+        raise RunError(f"{file} does not hold the settings of a run; choose another --out or remove it.")
+    version = config.get("version", 1)
+    if version != FORMAT_VERSION:
+        raise RunError(
+            f"{folder} was written by {_age(version)} version of vaescope (format {version}); "
+            "choose another --out or remove it."
+        )
+    return config
+
+
+def _age(version: object) -> str:
+    return "a later" if isinstance(version, int) and version > FORMAT_VERSION else "an earlier"
+
+
+def _identity(row: Mapping[str, object], columns: Sequence[str]) -> tuple[object, ...]:
+    """The values that identify a cell."""
     return tuple(row.get(name) for name in columns)
 
 
-def _refuse_other_settings(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def _refuse_other_settings(path: Path, old: Mapping[str, object], new: Mapping[str, object]) -> None:
     if old.get("experiment") != new["experiment"]:
         raise RunError(
             f"{path} holds a run of {old.get('experiment')!r}, not of {new['experiment']!r}; choose another --out."
         )
-    differing = _differing(old, new)
-    if differing:
+    if differences := _differences(old, new):
         raise RunError(
-            f"{path} was made with other settings ({'; '.join(differing)}); choose another --out or remove it."
+            f"{path} was made with other settings ({'; '.join(differences)}); choose another --out or remove it."
         )
 
 
-def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Settings that differ, in words; more or fewer seeds are no difference."""
-    before, after = old.get("settings", {}), new["settings"]
+def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """Settings that differ, as text; the number of seeds may differ."""
+    before, after = _settings(old), _settings(new)
     return [
         f"{name} was {before.get(name)}, is {after.get(name)}"
         for name in {**before, **after}
         if name != "seeds" and before.get(name) != after.get(name)
     ]
+
+
+def _settings(config: Mapping[str, object]) -> Mapping[str, object]:
+    settings = config.get("settings", {})
+    if not isinstance(settings, Mapping):
+        raise InputError(f"the settings of a run must be a mapping, got {type(settings).__name__}.")
+    return settings

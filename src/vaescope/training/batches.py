@@ -1,8 +1,8 @@
-"""Every member's own stream of shuffled batches and noise."""
+"""Shuffled batches and noise from a random generator per member."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -10,22 +10,23 @@ from torch import Tensor
 
 from vaescope import randomness
 
-GATHERED = 2**24  # numbers gathered at once: images go a few batches at a time
-STEPS_PER_DRAW = 64  # one call to a member's generator serves this many steps; part of its stream
+MAX_GATHERED = 2**24  # numbers gathered at once: images are gathered a few batches at a time
+STEPS_PER_DRAW = 64  # steps for which noise is drawn in one call; part of a member's random stream
 
 
 class Batches:
-    """Batches for a stack. A member's stream depends on its seed, its data and the batch size alone."""
+    """Batches of a stack. A member's batches depend on its seed, its data and the batch size alone.
+
+    Args:
+        data: data sets, on the training device.
+        members: (seed, index of the data set) of every member.
+        batch_size: rows per step, limited by the size of a data set.
+        latent_dim: columns of the noise.
+    """
 
     def __init__(
-        self,
-        data: Float[Tensor, "D N n"],
-        *,
-        members: Sequence[tuple[int, int]],
-        batch_size: int,
-        latent_dim: int,
+        self, data: Float[Tensor, "D N n"], *, members: Sequence[tuple[int, int]], batch_size: int, latent_dim: int
     ) -> None:
-        """`members` gives each member's (seed, data set)."""
         self.data = data
         self.latent_dim = latent_dim
         self.batch_size = min(batch_size, data.shape[1])
@@ -33,20 +34,23 @@ class Batches:
         self._generators = [randomness.generator(seed, "batches") for seed, _ in members]
         self._data_of = torch.tensor([data_set for _, data_set in members], device=data.device)
         numbers = len(members) * self.batch_size * data.shape[2]
-        self._together = max(1, min(STEPS_PER_DRAW, GATHERED // numbers))
-
-    @property
-    def generators(self) -> list[torch.Generator]:
-        """Every member's random stream."""
-        return self._generators
+        self._steps_per_gather = max(1, min(STEPS_PER_DRAW, MAX_GATHERED // numbers))
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these members."""
         self._generators = [self._generators[row] for row in rows]
         self._data_of = self._data_of[list(rows)]
 
+    def generator_states(self) -> dict[str, Tensor]:
+        """State of every member's generator, by row."""
+        return {str(row): generator.get_state() for row, generator in enumerate(self._generators)}
+
+    def set_generator_states(self, states: Mapping[str, Tensor]) -> None:
+        for row, generator in enumerate(self._generators):
+            generator.set_state(states[str(row)])
+
     def epoch(self) -> Iterator[tuple[Float[Tensor, "E B n"], Float[Tensor, "E B d"]]]:
-        """One pass over every member's data in an order of its own; a last partial batch is left out."""
+        """Batches and noise of one pass over every member's data, each in its own order; drops a last partial batch."""
         samples, device = self.data.shape[1], self.data.device
         orders = torch.stack([torch.randperm(samples, generator=g) for g in self._generators])
         for first in range(0, self.steps, STEPS_PER_DRAW):
@@ -55,6 +59,8 @@ class Batches:
             rows = window.unflatten(1, (steps, self.batch_size)).transpose(0, 1)
             shape = (steps, self.batch_size, self.latent_dim)
             noise = torch.stack([torch.randn(shape, generator=g) for g in self._generators], dim=1).to(device)
-            for part, its_noise in zip(rows.split(self._together), noise.split(self._together), strict=True):
-                x = self.data[self._data_of[None, :, None], part].contiguous()  # one layout: compiled once
-                yield from zip(x, its_noise, strict=True)
+            parts = zip(rows.split(self._steps_per_gather), noise.split(self._steps_per_gather), strict=True)
+            for part, part_noise in parts:
+                # contiguous: one memory layout, so the step is compiled once
+                x = self.data[self._data_of[None, :, None], part].contiguous()
+                yield from zip(x, part_noise, strict=True)

@@ -1,91 +1,128 @@
-"""The state of a stack between two epochs, so that an interrupted run goes on where it was.
+"""Checkpoints between epochs, so that interrupted training continues where it stopped.
 
-What is kept is all that training depends on: weights, Adam's moments, best weights, every member's random
-stream and record. A resumed run therefore gives the numbers of one that was never interrupted.
+A checkpoint holds everything that training depends on: weights, Adam's moments, best weights, the random generators
+and the record of every member. A resumed run therefore gives the same bits as one that was never interrupted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import Any, Protocol, runtime_checkable
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
-from vaescope.models import VAE
-from vaescope.objectives import Objective, describe
-from vaescope.training.settings import MemberSpec, TrainSettings
+from vaescope.models import VAE, FixedMaps
+from vaescope.objectives import describe
+from vaescope.plain import Plain, to_plain
+from vaescope.training.problem import Problem
 
-SHARE = 0.02  # of the time, at most, that is spent on writing: large states are written less often
-SAMPLED_ROWS = 64  # of the data, by which they are recognised
+MAX_SHARE = 0.02  # of the training time may be spent writing checkpoints: large ones are written less often
+SAMPLED_ROWS = 64  # rows of every data set that enter the fingerprint
 
 
 @runtime_checkable
-class Keeper(Protocol):
-    """Where a state is kept: tensors and one text, replaced as a whole."""
+class CheckpointStore(Protocol):
+    """Storage for one checkpoint: tensors and a text, replaced together."""
 
     @property
-    def seconds(self) -> float:
-        """At least so long between two writes."""
+    def interval_seconds(self) -> float:
+        """Seconds between two checkpoints, at least."""
         ...
 
-    def save(self, tensors: Mapping[str, Tensor], text: str) -> None: ...
+    def save(self, tensors: Mapping[str, Tensor], text: str) -> None:
+        """Replace the checkpoint."""
+        ...
 
-    def load(self) -> tuple[dict[str, Tensor], str] | None: ...
+    def load(self) -> tuple[dict[str, Tensor], str] | None:
+        """The checkpoint, or None if there is none that can be read."""
+        ...
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Delete the checkpoint."""
+        ...
 
 
-def fingerprint(
-    model: VAE,
-    objective: Objective,
-    train: Tensor,
-    validation: Tensor,
-    members: Sequence[MemberSpec],
-    settings: TrainSettings,
-) -> str:
-    """What a state belongs to: model (less its functions), objective, data, members and how they are trained."""
-    plain = {f.name: repr(v) for f in fields(model) if not callable(v := getattr(model, f.name))}
+class Checkpoints:
+    """The checkpoints of one training run, written when they are due. Without a store nothing is written or read."""
+
+    def __init__(self, store: CheckpointStore | None, problem: Problem, *, has_initial: bool) -> None:
+        self.store = store
+        self.fingerprint = fingerprint(problem, has_initial=has_initial) if store else ""
+        self._saved_at = time.monotonic()
+        self._pause = 0.0
+
+    def due(self) -> bool:
+        """Whether the last checkpoint is old enough."""
+        if self.store is None:
+            return False
+        return time.monotonic() - self._saved_at >= max(self.store.interval_seconds, self._pause)
+
+    def save(self, tensors: Mapping[str, Tensor], state: Mapping[str, Plain]) -> None:
+        if self.store is None:
+            return
+        begin = time.monotonic()
+        self.store.save(tensors, json.dumps({"fingerprint": self.fingerprint, "state": state}))
+        self._saved_at = time.monotonic()
+        self._pause = (self._saved_at - begin) / MAX_SHARE
+
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Plain]] | None:
+        """Tensors and state of an earlier checkpoint of this very run; None if there is none."""
+        stored = self.store.load() if self.store else None
+        if stored is None:
+            return None
+        tensors, text = stored
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return None
+        if not isinstance(found, dict) or found.get("fingerprint") != self.fingerprint:
+            return None
+        return tensors, found["state"]
+
+
+def fingerprint(problem: Problem, *, has_initial: bool = False) -> str:
+    """Identifies a run: model, objective, data (some rows), members and settings.
+
+    Functions have no stable description: of fixed maps, only their presence enters.
+
+    Args:
+        problem: what is trained.
+        has_initial: whether training starts from given weights instead of random ones.
+    """
     about = [
-        type(model).__name__,
-        plain,
-        describe(objective),
-        [asdict(m) for m in members],
-        {**asdict(settings), "device": ""},
+        _describe_model(problem.model),
+        describe(problem.objective),
+        to_plain(list(problem.members)),
+        to_plain(replace(problem.settings, device="")),
+        has_initial,
     ]
     digest = hashlib.sha256(json.dumps(about).encode())
-    for data in (train, validation):
+    for data in (problem.train_data, problem.validation_data):
         digest.update(json.dumps(list(data.shape)).encode())
         digest.update(data[:, :: max(1, data.shape[1] // SAMPLED_ROWS)].contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
-def described(text: str) -> dict[str, Any]:
-    """What was written beside the tensors; nothing where that cannot be read."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def _describe_model(model: VAE) -> list[str]:
+    has_fixed = [str(fixed is not None) for fixed in (model.fixed.decoder, model.fixed.encoder_input)]
+    return [type(model).__name__, repr(replace(model, fixed=FixedMaps())), *has_fixed]
 
 
-def flat(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Tensors of several dictionaries under one name each.
+def flatten(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of several dictionaries in one.
 
-    >>> list(flat({"params": {"w": torch.zeros(1)}}))
+    >>> import torch
+    >>> list(flatten({"params": {"w": torch.zeros(1)}}))
     ['params/w']
     """
     return {f"{group}/{name}": t.contiguous() for group, tensors in groups.items() for name, t in tensors.items()}
 
 
-def group(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """One of the dictionaries back."""
-    prefix = f"{name}/"
+def unflatten(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
+    """One of the dictionaries that were flattened."""
+    prefix = f"{group}/"
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-
-def streams(generators: Sequence[torch.Generator]) -> dict[str, Tensor]:
-    return {str(row): generator.get_state() for row, generator in enumerate(generators)}

@@ -1,51 +1,39 @@
-"""The training loop: E members side by side, each stopping when it is done.
+"""The training loop: all members of a stack at once, each with its own early stopping.
 
-A member is finished when its objective on the validation data (the ELBO, unless β differs from one)
-has not improved for `patience` epochs, and keeps its best weights. A member whose loss stops being
-finite is marked diverged, with the step. Both leave the stack at the end of the epoch, and from
-then on cost nothing.
+A member stops when its objective on the validation data (the ELBO if β = 1) has not improved for `patience` epochs; it
+keeps the weights of its best epoch. A member whose loss is no longer finite is marked as diverged, with the step. Both
+leave the stack at the end of the epoch and then cost nothing.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from functools import cache
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import randomness
 from vaescope.distributions import optimal_precision
 from vaescope.errors import InputError
-from vaescope.models import VAE, Member
-from vaescope.objectives import Objective, WithNetwork, beta_elbo
-from vaescope.training import checkpoint
+from vaescope.models import VAE, Member, TrainingSummary
+from vaescope.models.networks import Params
+from vaescope.objectives.elbo import Objective, WithNetwork, beta_elbo
+from vaescope.settings import TrainSettings
 from vaescope.training.batches import Batches
-from vaescope.training.checkpoint import Keeper, fingerprint
-from vaescope.training.progress import Monitor, Silent
-from vaescope.training.settings import MemberSpec, TrainSettings
-from vaescope.training.step import adam_scales, compiled, has_compiler, make_step, make_validation
+from vaescope.training.checkpoint import Checkpoints, CheckpointStore, flatten, unflatten
+from vaescope.training.compilation import build_functions
+from vaescope.training.evaluation import ValidationSet
+from vaescope.training.problem import Problem
+from vaescope.training.progress import NoProgress, Progress
+from vaescope.training.specs import MemberSpec
+from vaescope.training.state import Record, StackState
+from vaescope.training.step import adam_scales
 
 Watch = Callable[[int, Member], Mapping[str, float]]
-VALIDATION_ROWS = 256  # rows of the validation set per call: small enough to stay in the cache
-
-
-@dataclass
-class Record:
-    """What is known of one member, whether it is still training or has left."""
-
-    spec: MemberSpec
-    status: str = "training"
-    best_score: float = -math.inf
-    best_elbo: float = -math.inf
-    best_epoch: int = 0
-    diverged_at_step: int | None = None
-    history: dict[str, list[float]] = field(default_factory=lambda: {"loss": [], "elbo": []})
+Initial = Callable[[], Mapping[str, Tensor]]
 
 
 def train(
@@ -56,335 +44,193 @@ def train(
     settings: TrainSettings | None = None,
     *,
     objective: Objective = beta_elbo,
-    monitor: Monitor | None = None,
-    params: dict[str, Tensor] | None = None,
+    progress: Progress | None = None,
+    initial: Initial | None = None,
     watch: Watch | None = None,
-    keeper: Keeper | None = None,
+    checkpoints: CheckpointStore | None = None,
 ) -> list[Member]:
-    """Train one model per spec, all at once, and return them in order with their best weights.
+    """Train one member per spec and return them in order, each with the weights of its best epoch.
 
-    `params` continues from given weights (first axis: members) instead of fresh ones. `watch` is shown every
-    member after every epoch, as it is then, and what it says of it goes into the member's history. `keeper`
-    holds the state of an unfinished run: training goes on from it, writes it again now and then, and once more at the
-    end; who keeps the members clears it then.
+    Args:
+        model: the VAE.
+        train_data: data sets; a member's spec says which one it uses. Rows hold x, then the auxiliary input.
+        validation_data: for early stopping and the choice of the best epoch.
+        members: one spec per member.
+        settings: of the optimisation.
+        objective: the loss of every member.
+        progress: receives messages and the state after every epoch.
+        initial: returns starting weights (first axis: members) instead of random ones. Called only when there is no
+            checkpoint of this very run.
+        watch: called with the epoch and every active member after every epoch; what it returns joins its history.
+        checkpoints: stores the state of unfinished training. Training continues from it, replaces it from time to time
+            and at the end; the caller clears it after saving the members.
     """
     settings = settings or TrainSettings()
-    _check(model, train_data, validation_data, members)
-    monitor = monitor or Silent()
-    if model.stacked or len(members) == 1:
-        run = _Run(model, train_data, validation_data, members, settings, objective, monitor, params, watch, keeper)
-        return run.to_the_end()
-    trained = []  # one after another, where side by side gains nothing
-    for place, spec in enumerate(members):
-        own = None if params is None else {name: value[place : place + 1] for name, value in params.items()}
-        run = _Run(model, train_data, validation_data, [spec], settings, objective, monitor, own, watch, keeper)
-        trained += run.to_the_end()
+    device = torch.device(settings.device)
+    data = train_data.float().to(device), validation_data.float().to(device)
+    problem = Problem(model, objective, *data, members, settings)
+    progress = progress or NoProgress()
+    if model.networks.stackable or len(members) == 1:
+        return _Run(problem, progress, initial, watch, checkpoints).run()
+    once = cache(initial) if initial else None
+    trained = []
+    for index, spec in enumerate(members):
+        own = _row_of(once, index) if once else None
+        trained += _Run(replace(problem, members=[spec]), progress, own, watch, checkpoints).run()
     return trained
 
 
-def _check(model: VAE, train_data: Tensor, validation_data: Tensor, members: Sequence[MemberSpec]) -> None:
-    if not members:
-        raise InputError("a stack needs at least one member, got none.")
-    for name, data in (("training", train_data), ("validation", validation_data)):
-        if data.ndim != 3 or data.shape[-1] != model.row_dim:
-            behind = f" ({model.observed_dim} of x, then {model.auxiliary_dim} of u)" if model.conditional else ""
-            raise InputError(
-                f"{name} data must have shape (data sets, samples, {model.row_dim}{behind}), got {tuple(data.shape)}."
-            )
-    used = max(spec.data for spec in members)
-    if used >= len(train_data):
-        raise InputError(f"a member asks for data set {used}, but there are {len(train_data)}; count from 0.")
+def _row_of(initial: Initial, index: int) -> Initial:
+    """The starting weights of one member."""
+    return lambda: {name: value[index : index + 1] for name, value in initial().items()}
 
 
 class _Run:
-    """The state of one call to `train`: rows of every tensor are the members still training."""
+    """One stack, from its first epoch or a checkpoint to its trained members."""
 
     def __init__(
         self,
-        model: VAE,
-        train_data: Tensor,
-        validation_data: Tensor,
-        members: Sequence[MemberSpec],
-        settings: TrainSettings,
-        objective: Objective,
-        monitor: Monitor,
-        params: dict[str, Tensor] | None,
+        problem: Problem,
+        progress: Progress,
+        initial: Initial | None,
         watch: Watch | None,
-        keeper: Keeper | None,
+        store: CheckpointStore | None,
     ) -> None:
-        self.model, self.settings, self.monitor, self.watch = model, settings, monitor, watch
-        device = torch.device(settings.device)
-        self.records = [Record(spec) for spec in members]
-        self.rows = list(range(len(members)))  # which record each row of the tensors belongs to
-        seeds = [spec.seed for spec in members]
-        start = params if params is not None else model.init(seeds)
-        self.own = set(start)  # names of the model's weights; an objective may have some beside them
-        start = start | objective.init(seeds) if isinstance(objective, WithNetwork) else start
-        self.params = {name: value.clone().to(device) for name, value in start.items()}
-        self.moments = tuple({name: torch.zeros_like(p) for name, p in self.params.items()} for _ in range(2))
-        self.best = {name: p.clone() for name, p in self.params.items()}
-        self.kept: dict[int, dict[str, Tensor]] = {}
-        self.device = device
-        self.steps_done = 0
-        self.precision = torch.tensor([spec.precision for spec in members], device=device)
-        self.beta = torch.tensor([spec.beta for spec in members], device=device)
+        self.problem, self.progress, self.watch = problem, progress, watch
         self.batches = Batches(
-            train_data.float().to(device),
-            members=[(spec.seed, spec.data) for spec in members],
-            batch_size=settings.batch_size,
-            latent_dim=model.latent_dim,
+            problem.train_data,
+            members=[(spec.seed, spec.data) for spec in problem.members],
+            batch_size=problem.settings.batch_size,
+            latent_dim=problem.model.latent_dim,
         )
-        self.validation_data = validation_data.float().to(device)
-        self.validation_noise = self._draw_validation_noise(device)
-        self.best_precision = self.precision.clone()
-        self.epochs_done = 0
-        self.keeper, self.kept_at, self.pause = keeper, time.monotonic(), 0.0
-        self.belongs_to = (
-            fingerprint(model, objective, self.batches.data, self.validation_data, members, settings) if keeper else ""
-        )
-        self._go_on()
-        self.step, self.validation = self._functions(objective)
+        self.validation = ValidationSet(problem)
+        self.objective_params = _objective_params(problem)
+        self.checkpoints = Checkpoints(store, problem, has_initial=initial is not None)
+        self.state = self._restore() or self._start(initial)
+        self.functions = build_functions(problem, self.batches, self.state, progress)
 
-    def _draw_validation_noise(self, device: torch.device) -> Tensor:
-        # drawn once: epochs are compared with the same noise
-        shape = (self.validation_data.shape[1], self.model.latent_dim)
-        generators = [randomness.generator(r.spec.seed, "validation") for r in self.records]
-        return torch.stack([torch.randn(shape, generator=g) for g in generators]).to(device)
+    def _start(self, initial: Initial | None) -> StackState:
+        params = initial() if initial else self.problem.model.init(self.problem.seeds)
+        return StackState.initial({**params, **self.objective_params}, self.problem.members, self.problem.device)
 
-    # the loop ---------------------------------------------------------------------------------
+    # epochs -----------------------------------------------------------------------------------
 
-    def to_the_end(self) -> list[Member]:
-        self.monitor.begin(len(self.records), self.settings.epochs)
-        for epoch in range(self.epochs_done + 1, self.settings.epochs + 1 if self.rows else 0):
-            losses, errors = self._epoch()
-            if self.model.noise == "optimal":
-                self.precision = optimal_precision(errors.mean(0), self.model.observed_dim)
-            self._note(epoch, losses, self._validate())
-            self._show(epoch)
-            self._let_go(last=epoch == self.settings.epochs)
-            self.epochs_done = epoch
-            self._report(epoch)
-            if not self.rows:
-                break
-            self._checkpoint()
-        self._checkpoint(last=True)
-        return [self._member(index) for index in range(len(self.records))]
+    def run(self) -> list[Member]:
+        self.progress.begin(len(self.problem.members), self.problem.settings.epochs)
+        while self.state.log.active:
+            self._run_epoch()
+            if self.state.log.active and self.checkpoints.due():
+                self._save()
+        self._save()  # the members are not stored yet: without this a crash now would cost all of them
+        return [self._trained(index) for index in range(len(self.problem.members))]
 
-    def _epoch(self) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
+    def _run_epoch(self) -> None:
+        losses, errors = self._train_epoch()
+        if self.problem.model.noise == "optimal":
+            self.state.tensors.precision = optimal_precision(errors.mean(0), self.problem.model.observed_dim)
+        elbo, scores = self.validation.evaluate(self.functions, self.state).tolist()
+        settings = self.problem.settings
+        last = self.state.log.epochs_done + 1 == settings.epochs
+        self.state.record_epoch(losses, elbo, scores, patience=settings.patience, last=last)
+        self._call_watch()
+        if (staying := self.state.retire_stopped()) is not None:
+            self.batches.select(staying)
+            self.validation.select(staying)
+        self._report()
+
+    def _train_epoch(self) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
+        """Loss and squared error of every step and active member."""
+        settings, log, tensors = self.problem.settings, self.state.log, self.state.tensors
         losses, errors = [], []
         for x, noise in self.batches.epoch():
-            self.steps_done += 1
-            scales = adam_scales(self.steps_done, self.settings.learning_rate, self.device)
-            warmth = self._warmth()
-            precision = self.precision if warmth == 1 else self.precision * warmth
-            loss, error = self.step(self.params, self.moments, scales, x, noise, precision, self.beta)
+            log.steps_done += 1
+            scales = adam_scales(log.steps_done, settings.learning_rate, self.problem.device)
+            factor = _warmup_factor(log.steps_done, settings.precision_warmup)
+            precision = tensors.precision if factor == 1 else tensors.precision * factor
+            loss, error = self.functions.step(
+                tensors.params, tensors.moments, scales, x, noise, precision, tensors.beta
+            )
             losses.append(loss)
             errors.append(error)
         return torch.stack(losses), torch.stack(errors)
 
-    def _warmth(self) -> float:
-        """The share of γ² that counts at this step: from a hundredth to all of it over the warm-up."""
-        steps = self.settings.precision_warmup
-        return 1.0 if self.steps_done >= steps else 100.0 ** (self.steps_done / steps - 1)
-
-    @torch.no_grad()
-    def _validate(self) -> Float[Tensor, "2 E"]:
-        """ELBO and objective of every member."""
-        samples = self.validation_data.shape[1]
-        total = torch.zeros(2, len(self.rows), device=self.device)
-        data_of = torch.tensor([self.records[row].spec.data for row in self.rows])
-        for first in range(0, samples, VALIDATION_ROWS):
-            x = self.validation_data[:, first : first + VALIDATION_ROWS][data_of]
-            noise = self.validation_noise[:, first : first + VALIDATION_ROWS].contiguous()
-            # the last, shorter part runs uncompiled: it is not worth a compilation of its own
-            evaluate = self.validation if x.shape[1] == VALIDATION_ROWS else self.eager_validation
-            total += x.shape[1] * evaluate(self.params, x, noise, self.precision, self.beta)
-        return total / samples
-
-    def _note(self, epoch: int, losses: Tensor, validation: Float[Tensor, "2 E"]) -> None:
-        """Write down what happened to every member in this epoch; keep weights that are its best."""
-        finite = losses.isfinite()
-        bad_step = torch.where(finite.all(0), -1, (~finite).int().argmax(0)).tolist()
-        means = losses.mean(0).tolist()
-        values, scores = validation.tolist()
-        improved = []
-        for row, index in enumerate(self.rows):
-            record = self.records[index]
-            record.history["loss"].append(means[row])
-            record.history["elbo"].append(values[row])
-            if bad_step[row] >= 0 or not math.isfinite(values[row]):
-                offset = bad_step[row] if bad_step[row] >= 0 else len(losses) - 1
-                record.status = "diverged"
-                record.diverged_at_step = (epoch - 1) * len(losses) + offset + 1
-            elif scores[row] > record.best_score:
-                record.best_score, record.best_elbo, record.best_epoch = scores[row], values[row], epoch
-                improved.append(row)
-            elif epoch - record.best_epoch >= self.settings.patience:
-                record.status = "finished"
-        for name, value in self.params.items():
-            self.best[name][improved] = value[improved]
-        self.best_precision[improved] = self.precision[improved]
-
-    def _let_go(self, *, last: bool) -> None:
-        """Take finished and diverged members out of every tensor."""
-        for index in self.rows:
-            record = self.records[index]
-            record.status = "finished" if last and record.status == "training" else record.status
-        leaving = [row for row, index in enumerate(self.rows) if self.records[index].status != "training"]
-        if not leaving:
-            return
-        for row in leaving:
-            index = self.rows[row]
-            self.kept[index] = {name: value[row : row + 1].clone() for name, value in self.best.items()}
-            spec = self.records[index].spec
-            self.records[index].spec = replace(spec, precision=float(self.best_precision[row]))
-        self._keep([row for row in range(len(self.rows)) if row not in set(leaving)])
-
-    def _keep(self, rows: list[int]) -> None:
-        self.rows = [self.rows[row] for row in rows]
-        for tensors in (self.params, *self.moments, self.best):
-            for name in tensors:
-                tensors[name] = tensors[name][rows]
-        for name in ("precision", "beta", "best_precision", "validation_noise"):
-            setattr(self, name, getattr(self, name)[rows])
-        self.batches.select(rows)
-
-    def _show(self, epoch: int) -> None:
+    def _call_watch(self) -> None:
         if self.watch is None:
             return
-        for row, index in enumerate(self.rows):
-            weights = {name: self.params[name][row : row + 1].detach().cpu() for name in self.own}
-            spec = self.records[index].spec
-            weights = dict(self.model.settle(weights, self.batches.data[spec.data].cpu()))
-            member = Member(self.model, weights, spec.seed, spec.beta, float(self.precision[row]))
-            for name, value in self.watch(epoch, member).items():
-                self.records[index].history.setdefault(name, []).append(value)
+        for row, record in enumerate(self.state.active_records):
+            weights = {name: value[row : row + 1].detach() for name, value in self.state.tensors.params.items()}
+            member = self._member(record, weights, float(self.state.tensors.precision[row]))
+            for name, value in self.watch(self.state.log.epochs_done, member).items():
+                record.history.setdefault(name, []).append(value)
 
-    def _report(self, epoch: int) -> None:
-        statuses = [record.status for record in self.records]
-        values = torch.tensor([r.best_elbo for r in self.records if math.isfinite(r.best_elbo)])
-        self.monitor.epoch(
-            epoch,
+    def _report(self) -> None:
+        records = self.state.log.records
+        statuses = [record.status for record in records]
+        values = torch.tensor([record.best_elbo for record in records if math.isfinite(record.best_elbo)])
+        self.progress.epoch(
+            self.state.log.epochs_done,
             training=statuses.count("training"),
             finished=statuses.count("finished"),
             diverged=statuses.count("diverged"),
             elbo=float(values.median()) if len(values) else math.nan,
         )
 
-    def _member(self, index: int) -> Member:
-        record = self.records[index]
-        weights = {name: value for name, value in self.kept[index].items() if name in self.own}
-        params = self.model.settle(weights, self.batches.data[record.spec.data])
-        precision: float | None = record.spec.precision
-        if self.model.noise == "learned":
-            precision = float(params["log_precision"].exp())
-        return Member(
-            model=self.model,
-            params={name: value.cpu() for name, value in params.items()},
-            seed=record.spec.seed,
-            beta=record.spec.beta,
-            precision=None if self.model.likelihood == "bernoulli" else precision,
+    # members ----------------------------------------------------------------------------------
+
+    def _trained(self, index: int) -> Member:
+        record = self.state.log.records[index]
+        member = self._member(record, self.state.final[index], record.precision)
+        summary = TrainingSummary(
             status=record.status,
-            best_elbo=record.best_elbo,
+            epochs=len(record.history["elbo"]),
             best_epoch=record.best_epoch,
+            elbo=record.best_elbo if record.status == "finished" else None,
+            used_precision=member.precision,
             diverged_at_step=record.diverged_at_step,
-            history=record.history,
+            converged=record.converged,
         )
+        return replace(member, training=summary, history=record.history)
 
-    # going on where it was --------------------------------------------------------------------
+    def _member(self, record: Record, weights: Params, precision: float) -> Member:
+        """A member with these weights, without those of the objective."""
+        model, spec = self.problem.model, record.spec
+        own = {name: value for name, value in weights.items() if name not in self.objective_params}
+        params = model.freeze_batch_norm(own, self.batches.data[spec.data])
+        if model.noise == "learned":
+            precision = float(params["log_precision"].exp())
+        params = {name: value.cpu() for name, value in params.items()}
+        used = None if model.likelihood == "bernoulli" else precision
+        return Member(model, params, spec.seed, spec.beta, used)
 
-    def _checkpoint(self, *, last: bool = False) -> None:
-        """Between two epochs, when the last time is long enough ago; and at the end, whatever happens to who keeps."""
-        begin = time.monotonic()
-        if self.keeper is None or not (last or begin - self.kept_at >= max(self.keeper.seconds, self.pause)):
-            return
-        tensors = checkpoint.flat(
-            {
-                "params": self.params,
-                "first": self.moments[0],
-                "second": self.moments[1],
-                "best": self.best,
-                "rest": {name: getattr(self, name) for name in ("precision", "beta", "best_precision")},
-                "streams": checkpoint.streams(self.batches.generators),
-            }
-            | {f"kept {index}": weights for index, weights in self.kept.items()}
-        )
-        state = {
-            "belongs_to": self.belongs_to,
-            "epochs_done": self.epochs_done,
-            "steps_done": self.steps_done,
-            "rows": self.rows,
-            "records": [asdict(record) for record in self.records],
-        }
-        self.keeper.save(tensors, json.dumps(state))
-        self.kept_at = time.monotonic()
-        self.pause = (self.kept_at - begin) / checkpoint.SHARE
+    # checkpoints ------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        """From the state of an earlier call with the same members, data and settings, if there is one."""
-        found = self.keeper.load() if self.keeper else None
-        state = checkpoint.described(found[1]) if found else {}
-        if found is None or state.get("belongs_to") != self.belongs_to:
-            return
-        tensors = found[0]
-        self.records = [Record(**(record | {"spec": MemberSpec(**record["spec"])})) for record in state["records"]]
-        self.validation_noise = self.validation_noise[state["rows"]]
-        self.batches.select(state["rows"])
-        self.rows = state["rows"]
-        self.epochs_done, self.steps_done = state["epochs_done"], state["steps_done"]
-        self.params, self.best = (
-            {k: v.to(self.device) for k, v in checkpoint.group(tensors, g).items()} for g in ("params", "best")
-        )
-        self.moments = tuple(
-            {k: v.to(self.device) for k, v in checkpoint.group(tensors, g).items()} for g in ("first", "second")
-        )
-        for name, value in checkpoint.group(tensors, "rest").items():
-            setattr(self, name, value.to(self.device))
-        for row, generator in enumerate(self.batches.generators):
-            generator.set_state(checkpoint.group(tensors, "streams")[str(row)])
-        gone = [index for index in range(len(self.records)) if index not in self.rows]
-        self.kept = {index: checkpoint.group(tensors, f"kept {index}") for index in gone}
-        self.monitor.say(f"Going on after epoch {self.epochs_done}.")
+    def _save(self) -> None:
+        tensors, state = self.state.to_checkpoint()
+        generators = flatten({"generators": self.batches.generator_states()})
+        self.checkpoints.save(tensors | generators, state)
 
-    # compiling --------------------------------------------------------------------------------
+    def _restore(self) -> StackState | None:
+        """The state of an earlier, interrupted call with the same arguments."""
+        found = self.checkpoints.load()
+        if found is None:
+            return None
+        try:
+            state = StackState.from_checkpoint(*found, self.problem.device)
+        except (InputError, KeyError):
+            self.progress.message("The checkpoint cannot be read: training starts again.")
+            return None
+        self.batches.select(state.log.active)
+        self.batches.set_generator_states(unflatten(found[0], "generators"))
+        self.validation.select(state.log.active)
+        self.progress.message(f"Resuming after epoch {state.log.epochs_done}.")
+        return state
 
-    def _functions(self, objective: Objective) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        autocast = self.device.type if self.settings.mixed_precision and self.device.type == "cuda" else None
-        step = make_step(self.model, objective, accumulate=self.settings.accumulate, autocast=autocast)
-        validation = make_validation(self.model, objective)
-        self.eager_validation = validation
-        if not self._compile_pays():
-            return step, validation
-        if not has_compiler():
-            self.monitor.say("No C++ compiler found: training runs uncompiled, up to three times slower.")
-            return step, validation
-        fast = compiled(step), compiled(validation)
-        if len(self.rows) < len(self.records):
-            self._compile_as_at_first(*fast)
-        return fast
 
-    def _compile_as_at_first(self, step: Callable[..., Any], validation: Callable[..., Any]) -> None:
-        """With as many members as the run began with: code for fewer could differ in the last bits of its sums."""
-        members, device = len(self.records), self.device
+def _objective_params(problem: Problem) -> dict[str, Tensor]:
+    """Initial weights of the objective's own network, if it has one."""
+    return problem.objective.init(problem.seeds) if isinstance(problem.objective, WithNetwork) else {}
 
-        def many(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {name: torch.zeros(members, *t.shape[1:], device=device) for name, t in tensors.items()}
 
-        width, latents = self.batches.data.shape[2], self.model.latent_dim
-        own = torch.ones(members, device=device), torch.ones(members, device=device)
-        x, noise = (torch.zeros(members, self.batches.batch_size, n, device=device) for n in (width, latents))
-        scales = adam_scales(1, self.settings.learning_rate, device)
-        step(many(self.best), (many(self.best), many(self.best)), scales, x, noise, *own)
-        if self.validation_data.shape[1] >= VALIDATION_ROWS:
-            x, noise = (torch.zeros(members, VALIDATION_ROWS, n, device=device) for n in (width, latents))
-            with torch.no_grad():
-                validation(many(self.best), x, noise, *own)
-
-    def _compile_pays(self) -> bool:
-        if self.settings.compile != "auto":
-            return self.settings.compile == "always"
-        # a compiled step saves about 2 ms of calls and 0.03 ms per member; compiling takes about 20 s
-        steps = self.settings.epochs * self.batches.steps
-        if not self.model.stacked:
-            return steps > 3000  # compiling takes about 20 s, and saves a fifth of a step of 30 ms
-        return steps * (2e-3 + 3e-5 * len(self.records)) > 20
+def _warmup_factor(step: int, warmup_steps: int) -> float:
+    """The factor of γ² at this step: rises exponentially from 0.01 to 1 over the warm-up."""
+    return 1.0 if step >= warmup_steps else 100.0 ** (step / warmup_steps - 1)

@@ -1,29 +1,43 @@
-"""What a long job shows while it runs: a live line in a terminal, nothing elsewhere."""
+"""Progress of training: a bar in a terminal, or nothing."""
 
 from __future__ import annotations
 
 import math
-import sys
 from types import TracebackType
 from typing import Protocol, runtime_checkable
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
 
 
 @runtime_checkable
-class Monitor(Protocol):
-    """Told by the training loop how far it is."""
+class Progress(Protocol):
+    """Receives the progress of training."""
 
-    def begin(self, members: int, epochs: int) -> None: ...
+    def begin(self, members: int, epochs: int) -> None:
+        """Training starts, or resumes."""
+        ...
 
-    def epoch(self, done: int, *, training: int, finished: int, diverged: int, elbo: float) -> None: ...
+    def epoch(self, done: int, *, training: int, finished: int, diverged: int, elbo: float) -> None:
+        """An epoch is done.
 
-    def say(self, message: str) -> None: ...
+        Args:
+            done: epochs done.
+            training: members that continue.
+            finished: members that have stopped.
+            diverged: members that have diverged.
+            elbo: median over members of the best validation ELBO; NaN before there is one.
+        """
+        ...
+
+    def message(self, text: str) -> None:
+        """A line for the user."""
+        ...
 
 
-class Silent:
-    """Says nothing."""
+class NoProgress:
+    """Shows nothing."""
 
     def begin(self, members: int, epochs: int) -> None:
         pass
@@ -31,20 +45,20 @@ class Silent:
     def epoch(self, done: int, *, training: int, finished: int, diverged: int, elbo: float) -> None:
         pass
 
-    def say(self, message: str) -> None:
+    def message(self, text: str) -> None:
         pass
 
 
-class Live:
-    """A progress line: members training, finished, diverged; median validation ELBO; time left.
+class ProgressBar:
+    """A progress bar on standard error, with the state of the members and the time left.
 
-    Use as a context manager. The line is drawn only in a terminal; messages are always printed.
+    Use as a context manager. The bar appears only in a terminal; messages are always printed.
     """
 
     def __init__(self, title: str, console: Console | None = None) -> None:
         self.title = title
         self.console = console or Console(stderr=True, highlight=False)
-        self._progress = Progress(
+        self._progress = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[state]}"),
@@ -58,7 +72,7 @@ class Live:
         )
         self._task = self._progress.add_task(title, total=None, state="")
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> ProgressBar:
         self._progress.__enter__()
         return self
 
@@ -75,10 +89,5 @@ class Live:
         state += f"; ELBO {elbo:.2f}" if math.isfinite(elbo) else ""
         self._progress.update(self._task, completed=done, state=state)
 
-    def say(self, message: str) -> None:
-        self.console.print(message, markup=False)
-
-
-def for_terminal(title: str) -> Live | Silent:
-    """A live line if somebody is looking, else silence (for library calls)."""
-    return Live(title) if sys.stderr.isatty() else Silent()
+    def message(self, text: str) -> None:
+        self.console.print(text, markup=False)

@@ -58,7 +58,7 @@ class BetaPrecision(TrainedExperiment):
         ]
 
     def model(self, cell: Cell, settings: BetaPrecisionSettings) -> VAE:
-        return VAE(observed_dim=DIM, latent_dim=DIM, hidden=(30, 30))
+        return VAE.mlp(DIM, DIM, hidden=(30, 30))
 
     def spec(self, cell: Cell, data: int, settings: Any) -> MemberSpec:
         precision = settings.precision

@@ -77,7 +77,7 @@ class CovarianceStructure(TrainedExperiment):
         return MemberSpec(cell["seed"], precision=settings.precision, data=data)
 
     def model(self, cell: Cell, settings: CovarianceSettings) -> VAE:
-        return VAE(DIM, DIM, hidden=(30, 30), prior=BOX, posterior=cell["posterior"])
+        return VAE.mlp(DIM, DIM, hidden=(30, 30), prior=BOX, posterior=cell["posterior"])
 
     def data(self, cell: Cell, settings: CovarianceSettings) -> SyntheticData:
         return mixed_uniform(mixing(cell["mixing"], cell["seed"]), seed=cell["seed"], samples=settings.samples)

@@ -18,8 +18,8 @@ from vaescope.data.arrays import Split, split
 from vaescope.data.mixings import Compose, Mixing, OrthogonalMLP, TriangularMLP
 from vaescope.data.pieces import Affine
 from vaescope.distributions import DiagonalGaussian, Normal, Prior, Uniform, gaussian, kl
-from vaescope.models import VAE, Member, Terms
-from vaescope.models.mlp import Params
+from vaescope.models import VAE, FixedMaps, Member, Terms
+from vaescope.models.networks import Params
 from vaescope.objectives import Objective
 from vaescope.papers.base import Context
 from vaescope.papers.claims import Claim
@@ -111,7 +111,7 @@ class HeldMean(VAE):
         posterior = self.encode(params, x)
         held = self.prior.from_support(self.inverse(x))
         q = DiagonalGaussian(held, posterior.marginal_variance)
-        squared_error = (x - self.decode(params, self.prior.to_support(q.sample(noise)))).square().sum(-1)
+        squared_error = (x - self.decoder_output(params, self.prior.to_support(q.sample(noise)))).square().sum(-1)
         regression = (posterior.mean - held).square().sum(-1)
         log_likelihood = gaussian(squared_error, self.observed_dim, precision.unsqueeze(-1))
         return Terms(log_likelihood - regression, kl(q, self.prior), squared_error)
@@ -186,15 +186,14 @@ class ElboGap(TrainedExperiment):
         sources = case.prior.sample(20_000, DIM, generator=randomness.generator(0, "calibration"))
         x = case.decoder()(sources)
         shift, scale = x.mean(0), x.std(0)
-        return VAE(
-            observed_dim=DIM,
-            latent_dim=DIM,
+        return VAE.mlp(
+            DIM,
+            DIM,
             hidden=(50, 50),
             activation="relu",
             prior=case.prior,
-            decoder=case.decoder(),
             split_encoder=True,
-            encoder_input=lambda v: (v - shift.to(v)) / scale.to(v),
+            fixed=FixedMaps(case.decoder(), encoder_input=lambda v: (v - shift.to(v)) / scale.to(v)),
         )
 
     def train_stack(
@@ -208,7 +207,7 @@ class ElboGap(TrainedExperiment):
     ) -> list[Member]:
         stacked = [torch.stack([getattr(s, part) for s in data]).float() for part in ("train", "validation")]
         options = {f.name: getattr(model, f.name) for f in fields(VAE)}
-        first = HeldMean(**options, inverse=model.decoder.inverse)  # type: ignore[union-attr]
+        first = HeldMean(**options, inverse=model.fixed.decoder.inverse)  # type: ignore[union-attr]
         held = TrainSettings(
             epochs=settings.held_epochs,
             batch_size=settings.batch_size,
@@ -216,7 +215,7 @@ class ElboGap(TrainedExperiment):
             patience=settings.held_epochs,
             device=context.device,
         )
-        warm = train(first, stacked[0], stacked[1], specs, held, monitor=context.monitor)
+        warm = train(first, stacked[0], stacked[1], specs, held, progress=context.monitor)
         params = {name: torch.cat([m.params[name] for m in warm]) for name in warm[0].params}
         return train(
             model,
@@ -224,8 +223,8 @@ class ElboGap(TrainedExperiment):
             stacked[1],
             specs,
             settings.training(context.device),
-            monitor=context.monitor,
-            params=params,
+            progress=context.monitor,
+            initial=lambda: params,
         )
 
     def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: ElboGapSettings) -> Row:

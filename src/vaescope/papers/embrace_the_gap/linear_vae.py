@@ -52,7 +52,7 @@ class LinearVAE(TrainedExperiment):
         return [{"precision": p, "seed": s} for p in settings.precisions for s in range(settings.seeds)]
 
     def model(self, cell: Cell, settings: LinearSettings) -> VAE:
-        return VAE(observed_dim=OBSERVED, latent_dim=LATENT, hidden=())
+        return VAE.mlp(OBSERVED, LATENT, hidden=())
 
     def data_key(self, cell: Cell) -> tuple[int, float]:
         return cell["seed"], cell["precision"]

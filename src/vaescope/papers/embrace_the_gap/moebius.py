@@ -40,7 +40,7 @@ class MoebiusExperiment(TrainedExperiment):
         """The mixing behind a cell's observations."""
 
     def model(self, cell: Cell, settings: Any) -> VAE:
-        return VAE(DIM, DIM, hidden=(10 * DIM, 10 * DIM), prior=BOX)
+        return VAE.mlp(DIM, DIM, hidden=(10 * DIM, 10 * DIM), prior=BOX)
 
     def data(self, cell: Cell, settings: Any) -> SyntheticData:
         return mixed_uniform(self.mixing(cell), seed=cell["seed"], samples=settings.samples)

@@ -17,7 +17,7 @@ from vaescope import metrics, randomness, theory
 from vaescope.data.arrays import Split, split
 from vaescope.data.rendering import Rendered, Sprites
 from vaescope.distributions import Beta
-from vaescope.models import VAE, ConvVAE, Member
+from vaescope.models import VAE, FixedMaps, Member
 from vaescope.objectives import Objective
 from vaescope.papers.base import Context
 from vaescope.papers.claims import Claim
@@ -101,14 +101,14 @@ class SpritesExperiment(TrainedExperiment):
 
     def model(self, cell: Cell, settings: SpritesSettings) -> VAE:
         if settings.network == "conv":
-            return ConvVAE.of((3, settings.size, settings.size), latent_dim=len(FACTORS), prior=PRIOR)
-        return VAE(
+            return VAE.conv((3, settings.size, settings.size), len(FACTORS), prior=PRIOR)
+        return VAE.mlp(
             3 * settings.size**2,
             len(FACTORS),
             hidden=settings.hidden,
             activation="relu",
             prior=PRIOR,
-            encoder_input=_centred,
+            fixed=FixedMaps(encoder_input=_centred),
         )
 
     def data(self, cell: Cell, settings: SpritesSettings) -> SyntheticData:
@@ -142,9 +142,9 @@ class SpritesExperiment(TrainedExperiment):
             validation,
             specs,
             settings.training(context.device),
-            monitor=context.monitor,
+            progress=context.monitor,
             watch=watch,
-            keeper=context.run.unfinished_state,
+            checkpoints=context.run.checkpoint_store,
         )
 
     def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: SpritesSettings) -> Row:

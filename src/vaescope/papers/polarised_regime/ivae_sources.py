@@ -13,8 +13,8 @@ from vaescope import metrics, randomness, regime
 from vaescope.data import nonstationary
 from vaescope.data.arrays import split
 from vaescope.data.mixings import OrthogonalMLP
-from vaescope.models import VAE, Member
-from vaescope.models.conditional import auxiliary
+from vaescope.models import VAE, AuxiliarySettings, Member
+from vaescope.models.auxiliary import encode_auxiliary as auxiliary
 from vaescope.papers.claims import Claim, claim_over, median
 from vaescope.papers.columns import column
 from vaescope.papers.trained import SyntheticData, TrainedExperiment, TrainedSettings
@@ -68,7 +68,7 @@ class SourcesExperiment(TrainedExperiment):
 
     def model(self, cell: Cell, settings: Any) -> VAE:
         width = WIDTH[cell["data"]] if cell["model"] == "ivae" else 0
-        return VAE(DIM, DIM, hidden=(50, 50), auxiliary_dim=width)
+        return VAE.mlp(DIM, DIM, hidden=(50, 50), auxiliary=AuxiliarySettings(width))
 
     def data(self, cell: Cell, settings: SourcesSettings) -> SyntheticData:
         seed = cell["seed"]
@@ -83,7 +83,7 @@ class SourcesExperiment(TrainedExperiment):
         return SyntheticData(parts, drawn.sources[-len(parts.test) :])
 
     def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: Any) -> Row:
-        x, u = member.parted(data.observations.test.float())
+        x, u = member.split_auxiliary(data.observations.test.float())
         mean, _ = member.encode(x, u)
         found = metrics.mcc(mean, data.test_sources)
         judged = regime.of_model(member, x, auxiliary=u, decoder=False)

@@ -16,7 +16,7 @@ from torch import Tensor
 from vaescope import randomness, regime
 from vaescope.data.arrays import split
 from vaescope.data.rendering import DSprites
-from vaescope.models import VAE, ConvVAE, Member
+from vaescope.models import VAE, AuxiliarySettings, Member
 from vaescope.papers.claims import Claim
 from vaescope.papers.polarised_regime import polarised_regime_results as results
 from vaescope.papers.polarised_regime.polarised_regime_results import HISTOGRAMS, slug
@@ -87,13 +87,15 @@ class RegimeExperiment(TrainedExperiment):
         return MemberSpec(cell["seed"], beta=cell["beta"], data=data)
 
     def model(self, cell: Cell, settings: RegimeSettings) -> VAE:
-        return ConvVAE.of(
+        return VAE.conv(
             (1, settings.size, settings.size),
-            latent_dim=cell["latents"],
+            cell["latents"],
             architecture="regime",
             likelihood="bernoulli",
-            auxiliary_dim=0 if cell["model"] == "vae" else len(DSprites().factors),
-            prior_mean="learned" if cell["model"] == "ivae-mean" else "fixed",
+            auxiliary=AuxiliarySettings(
+                dim=0 if cell["model"] == "vae" else len(DSprites().factors),
+                prior_mean="learned" if cell["model"] == "ivae-mean" else "fixed",
+            ),
         )
 
     def data(self, cell: Cell, settings: RegimeSettings) -> RegimeData:
@@ -110,7 +112,7 @@ class RegimeExperiment(TrainedExperiment):
 
     def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: Any) -> Row:
         assert isinstance(data, RegimeData)
-        x, u = member.parted(data.observations.test)
+        x, u = member.split_auxiliary(data.observations.test)
         judged = regime.of_model(member, x, auxiliary=u)
         seen = encode(member, x, u)
         advice = regime.advise(member, x, auxiliary=u, samples=ADVICE_SAMPLES)
@@ -189,7 +191,9 @@ def _downstream(member: Member, data: RegimeData, used: list[int], passive: list
 
     On means, and on draws: a classifier that knows no scale reads from a mean what is far below its latent's noise.
     """
-    seen = [encode(member, *member.parted(part)) for part in (data.observations.validation, data.observations.test)]
+    seen = [
+        encode(member, *member.split_auxiliary(part)) for part in (data.observations.validation, data.observations.test)
+    ]
     generator = randomness.generator(member.seed, "downstream")
     drawn = [s.mean + s.variance.sqrt() * torch.randn(s.mean.shape, generator=generator) for s in seen]
     everything = list(range(member.latent_dim))

@@ -10,7 +10,7 @@ from torch import Tensor
 from vaescope.data.arrays import split
 from vaescope.data.catalogue import find, official_file, render
 from vaescope.data.files.official import load_official
-from vaescope.models import VAE, ConvVAE
+from vaescope.models import VAE
 from vaescope.objectives import BetaTC, Objective, beta_elbo
 from vaescope.papers.trained import SyntheticData, TrainedExperiment, TrainedSettings
 from vaescope.runs import Cell
@@ -94,7 +94,7 @@ class DisentanglingExperiment(TrainedExperiment):
         channels = 1 if name in ("dsprites", "3dfaces") else 3
         size = settings.size if name == "dsprites" else settings.colour_size
         if name == "dsprites" or settings.network == "mlp":
-            return VAE(
+            return VAE.mlp(
                 channels * size**2,
                 settings.latent_dim,
                 hidden=settings.hidden,
@@ -102,7 +102,7 @@ class DisentanglingExperiment(TrainedExperiment):
                 likelihood="bernoulli",
             )
         architecture = "orthogonality-faces" if name == "3dfaces" else "orthogonality-shapes"
-        return ConvVAE.of(
+        return VAE.conv(
             (channels, size, size), latent_dim=settings.latent_dim, architecture=architecture, likelihood="bernoulli"
         )
 

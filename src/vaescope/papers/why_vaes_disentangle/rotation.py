@@ -91,7 +91,7 @@ class RotationExperiment(TrainedExperiment):
         return MemberSpec(cell["seed"], precision=PRECISION, data=data)
 
     def model(self, cell: Cell, settings: Any) -> VAE:
-        return VAE(3, 2, hidden=(50, 50))
+        return VAE.mlp(3, 2, hidden=(50, 50))
 
     def data(self, cell: Cell, settings: RotationSettings) -> SyntheticData:
         generator = randomness.generator(cell["seed"], "sources")

@@ -1,0 +1,54 @@
+"""What is trained: a model, an objective, data and members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.errors import InputError
+from vaescope.models import VAE
+from vaescope.objectives import Objective
+from vaescope.settings import TrainSettings
+from vaescope.training.specs import MemberSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Everything that determines the result of training a stack."""
+
+    model: VAE
+    objective: Objective
+    train_data: Float[Tensor, "D N r"]
+    validation_data: Float[Tensor, "D M r"]
+    members: Sequence[MemberSpec]
+    settings: TrainSettings
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise InputError("a stack needs at least one member, got none.")
+        _check_data("training", self.train_data, self.model)
+        _check_data("validation", self.validation_data, self.model)
+        highest = max(spec.data for spec in self.members)
+        if highest >= len(self.train_data):
+            raise InputError(f"a member uses data set {highest}, but there are {len(self.train_data)}; count from 0.")
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.settings.device)
+
+    @property
+    def seeds(self) -> list[int]:
+        return [spec.seed for spec in self.members]
+
+
+def _check_data(name: str, data: Tensor, model: VAE) -> None:
+    if data.ndim == 3 and data.shape[-1] == model.row_dim:
+        return
+    parts = f" ({model.observed_dim} of x, then {model.auxiliary_dim} auxiliary)" if model.auxiliary_dim else ""
+    raise InputError(
+        f"{name} data must have shape (data sets, samples, {model.row_dim}{parts}), got {tuple(data.shape)}."
+    )
