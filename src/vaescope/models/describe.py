@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vaescope.distributions import PRIORS
+from vaescope.distributions.priors import PRIORS
 from vaescope.errors import RunError
 from vaescope.models.conv_vae import ConvVAE
 from vaescope.models.vae import VAE

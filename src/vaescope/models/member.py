@@ -116,7 +116,7 @@ class Member:
     def posterior(self, x: Float[Tensor, "N n"], u: object | None = None) -> Posterior:
         """q(z|x), or q(z|x,u), in the unbounded coordinate of the latents."""
         rows = self.rows(x, u)
-        return self.model.encode(self._params(rows), rows.unsqueeze(0)).at(0)
+        return self.model.encode(self._params(rows), rows.unsqueeze(0)).member(0)
 
     def encode(
         self, x: Float[Tensor, "N n"], u: object | None = None

@@ -19,17 +19,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.distributions import (
-    Normal,
-    Posterior,
-    Prior,
-    bernoulli,
-    family,
-    gaussian,
-    kl,
+from vaescope.distributions import Normal, Posterior, Prior, kl
+from vaescope.distributions.likelihoods import (
+    LIKELIHOODS,
+    NOISE_MODELS,
+    bernoulli_log_likelihood,
+    gaussian_log_likelihood,
     optimal_precision,
 )
-from vaescope.distributions.likelihoods import LIKELIHOODS, NOISES
+from vaescope.distributions.posteriors import posterior_family
 from vaescope.errors import InputError
 from vaescope.models.conditional import PRIOR_MEANS, LearnedNormal
 from vaescope.models.mlp import MLP, Params
@@ -83,9 +81,9 @@ class VAE:
             )
         if self.likelihood not in LIKELIHOODS:
             raise InputError(f"likelihood must be one of {', '.join(LIKELIHOODS)}, got {self.likelihood!r}.")
-        if self.noise not in NOISES:
-            raise InputError(f"noise must be one of {', '.join(NOISES)}, got {self.noise!r}.")
-        family(self.posterior)
+        if self.noise not in NOISE_MODELS:
+            raise InputError(f"noise must be one of {', '.join(NOISE_MODELS)}, got {self.noise!r}.")
+        posterior_family(self.posterior)
         if self.prior_mean not in PRIOR_MEANS:
             raise InputError(f"prior_mean must be one of {', '.join(PRIOR_MEANS)}, got {self.prior_mean!r}.")
         if self.auxiliary_dim < 0:
@@ -128,7 +126,7 @@ class VAE:
 
     @property
     def _encoder_outputs(self) -> int:
-        return family(self.posterior).outputs(self.latent_dim)
+        return posterior_family(self.posterior).output_dim(self.latent_dim)
 
     @property
     def _encoders(self) -> tuple[MLP, ...]:
@@ -173,7 +171,7 @@ class VAE:
             x, u = self.parted(rows)
             rows = torch.cat([self.encoder_input(x), u], dim=-1) if self.conditional else self.encoder_input(x)
         outputs = torch.cat([network(params, rows) for network in self._encoders], dim=-1)
-        return family(self.posterior).from_outputs(outputs, self.latent_dim)
+        return posterior_family(self.posterior).from_outputs(outputs, self.latent_dim)
 
     def decode(self, params: Params, z: Float[Tensor, "E B d"]) -> Float[Tensor, "E B n"]:
         """The decoder's output: the mean of x, or logits under a Bernoulli likelihood."""
@@ -204,10 +202,10 @@ class VAE:
         output = self.decode(params, self.prior.to_support(drawn))
         squared_error = (x - output).square().sum(-1)
         if self.likelihood == "bernoulli":
-            log_likelihood = bernoulli(x, output)
+            log_likelihood = bernoulli_log_likelihood(x, output)
         else:
             used = self.current_precision(params, precision, squared_error)
-            log_likelihood = gaussian(squared_error, self.observed_dim, used.unsqueeze(-1))
+            log_likelihood = gaussian_log_likelihood(squared_error, self.observed_dim, used.unsqueeze(-1))
         divergence = kl(posterior, self.prior_at(params, u))
         return Terms(log_likelihood, divergence, squared_error, posterior, drawn)
 

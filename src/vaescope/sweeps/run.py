@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from vaescope.data.files import Dataset
-from vaescope.distributions import PRIORS, Prior
+from vaescope.distributions import Prior
+from vaescope.distributions.priors import PRIORS
 from vaescope.errors import InputError, RunError
 from vaescope.fitting import Plan, planned
 from vaescope.jobs import Outcome, Task, run_inside

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.distributions import optimal_precision
+from vaescope.distributions.likelihoods import optimal_precision
 from vaescope.errors import InputError
 from vaescope.models import VAE, Member
 from vaescope.objectives import Objective, WithNetwork, beta_elbo

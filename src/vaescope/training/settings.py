@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vaescope.distributions import check_precision
+from vaescope import validation
 from vaescope.errors import InputError
 
 
@@ -53,6 +53,6 @@ class MemberSpec:
     data: int = 0
 
     def __post_init__(self) -> None:
-        check_precision(self.precision)
+        validation.precision(self.precision)
         if not self.beta >= 0:
             raise InputError(f"beta must be >= 0, got {self.beta}.")

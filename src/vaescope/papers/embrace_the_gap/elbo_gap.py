@@ -17,7 +17,8 @@ from vaescope import randomness, theory
 from vaescope.data.arrays import Split, split
 from vaescope.data.mixings import Compose, Mixing, OrthogonalMLP, TriangularMLP
 from vaescope.data.pieces import Affine
-from vaescope.distributions import DiagonalGaussian, Normal, Prior, Uniform, gaussian, kl
+from vaescope.distributions import DiagonalGaussian, Normal, Prior, Uniform, kl
+from vaescope.distributions.likelihoods import gaussian_log_likelihood
 from vaescope.models import VAE, Member, Terms
 from vaescope.models.mlp import Params
 from vaescope.objectives import Objective
@@ -113,7 +114,7 @@ class HeldMean(VAE):
         q = DiagonalGaussian(held, posterior.marginal_variance)
         squared_error = (x - self.decode(params, self.prior.to_support(q.sample(noise)))).square().sum(-1)
         regression = (posterior.mean - held).square().sum(-1)
-        log_likelihood = gaussian(squared_error, self.observed_dim, precision.unsqueeze(-1))
+        log_likelihood = gaussian_log_likelihood(squared_error, self.observed_dim, precision.unsqueeze(-1))
         return Terms(log_likelihood - regression, kl(q, self.prior), squared_error)
 
 
