@@ -10,7 +10,7 @@ from vaescope.errors import InputError
 
 
 def choice(name: str, value: object, options: Collection[str]) -> str:
-    """One of the options.
+    """Check that a value is one of the options.
 
     >>> choice("network", "mlp", ("mlp", "conv"))
     'mlp'
@@ -21,7 +21,7 @@ def choice(name: str, value: object, options: Collection[str]) -> str:
 
 
 def whole_number(name: str, value: object, *, minimum: int = 1) -> int:
-    """An integer that is large enough; True and False are not numbers.
+    """Check an integer and its lower bound; booleans are rejected.
 
     >>> whole_number("draws", 3)
     3
@@ -36,7 +36,12 @@ def whole_number(name: str, value: object, *, minimum: int = 1) -> int:
 def number(
     name: str, value: object, *, minimum: float = -math.inf, above: float | None = None, hint: str = ""
 ) -> float:
-    """A finite number, at least `minimum` or strictly above `above`.
+    """Check a finite number and its lower bound; booleans are rejected.
+
+    Args:
+        minimum: smallest valid value.
+        above: exclusive lower bound, used instead of `minimum`.
+        hint: appended to the error message.
 
     >>> number("beta", 2)
     2.0
@@ -44,7 +49,10 @@ def number(
     end = f"; {hint}." if hint else "."
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{name} must be a number, got {shown(value)}{end}")
-    found = float(value)
+    try:
+        found = float(value)
+    except OverflowError:
+        raise InputError(f"{name} must be finite, got an integer above 1e308{end}") from None
     bound = f"at least {minimum:g}" if above is None else f"> {above:g}"
     in_range = found >= minimum if above is None else found > above
     if not math.isfinite(found) or not in_range:
@@ -54,6 +62,6 @@ def number(
 
 
 def shown(value: object) -> str:
-    """A value for an error message, cut to a length that fits on a line."""
-    text = repr(value)
+    """A value for an error message, in one line of at most 60 characters."""
+    text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,11 +1,11 @@
-"""The two things that can go wrong for a user, each told in one line."""
+"""The exceptions that users see. Both messages fit on one line; the command line prints them and exits with code 2."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """An argument is not what was expected: says what was expected, what came, what to do."""
+    """An argument or a file is invalid. The message says what was expected, what was given and what to do."""
 
 
 class RunError(RuntimeError):
-    """A run folder cannot be used as asked: says why and what to do."""
+    """A run folder cannot be used. The message says why and what to do."""

@@ -19,7 +19,7 @@ from vaescope.distributions import Prior
 from vaescope.distributions.priors import prior_from, prior_to_text
 from vaescope.errors import InputError
 from vaescope.models import VAE, Member
-from vaescope.models.auxiliary import auxiliary_width, encode_auxiliary
+from vaescope.models.auxiliary import auxiliary_columns, encode_auxiliary
 from vaescope.models.build import DataShape, build_model
 from vaescope.objectives import Objective
 from vaescope.objectives import describe as describe_objective
@@ -85,22 +85,18 @@ def fit(
         return job.run(shown)
 
 
-fit.__signature__ = inspect.signature(
-    fit
-).replace(  # type: ignore[attr-defined]
-    parameters=[
-        *list(inspect.signature(fit).parameters.values())[:-1],
-        *(
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if name == "latent_dim" else default,
-            )
-            for name, default in flat_defaults().items()
-            if name != "objective"
-        ),
+def _full_signature() -> inspect.Signature:
+    """The signature of `fit` with every setting by name, for `help` and editors."""
+    own = list(inspect.signature(fit).parameters.values())[:-1]
+    settings = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, default in flat_defaults().items()
+        if name != "objective"
     ]
-)
+    return inspect.Signature([*own, *settings], return_annotation="Fit")
+
+
+setattr(fit, "__signature__", _full_signature())  # noqa: B010 (functions have no such attribute for the type checker)
 
 
 def _settings(given: TrainSettings | FitSettings | None, options: Mapping[str, object]) -> FitSettings:
@@ -204,7 +200,7 @@ def prepare_fit(
         objective: used instead of the objective that the settings name.
     """
     data = dataset_from(x)
-    columns = _auxiliary_columns(settings.model.model, auxiliary, len(data))
+    columns = _encoded_auxiliary(settings.model.model, auxiliary, len(data))
     shape = DataShape(data.x.shape[1], data.image, columns.shape[1])
     model = build_model(settings.model, shape, noise=settings.members.noise)
     members = [
@@ -223,13 +219,13 @@ def _objective(settings: FitSettings, samples: int) -> Objective:
     return objective_by_name(settings.objective, samples=training, latent_dim=settings.model.latent_dim, steps=steps)
 
 
-def _auxiliary_columns(model: str, auxiliary: object | None, samples: int) -> Tensor:
+def _encoded_auxiliary(model: str, auxiliary: object | None, samples: int) -> Tensor:
     """The auxiliary input as columns; none for a VAE."""
     if model == "vae" and auxiliary is not None:
         raise InputError("a plain VAE takes no auxiliary input; use model='ivae'.")
     if model == "ivae" and auxiliary is None:
         raise InputError("an iVAE needs auxiliary=…: a label or a row of numbers for every sample.")
-    columns = encode_auxiliary(auxiliary, 0 if auxiliary is None else auxiliary_width(auxiliary))
+    columns = encode_auxiliary(auxiliary, 0 if auxiliary is None else auxiliary_columns(auxiliary))
     if auxiliary is not None and len(columns) != samples:
         raise InputError(f"auxiliary needs a row per sample, got {len(columns)} rows for {samples} samples.")
     return columns.float()

@@ -1,4 +1,4 @@
-"""One generator per purpose: a member's numbers depend on its seed alone, never on its company."""
+"""Independent random streams: one generator per seed and purpose, so results never depend on the order of calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:
-    """A CPU generator for this seed and purpose, independent of all others.
+    """A CPU generator that depends only on the seed and the purpose.
 
     >>> bool((torch.rand(1, generator=generator(0, "a")) == torch.rand(1, generator=generator(0, "b"))).all())
     False

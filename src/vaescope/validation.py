@@ -1,13 +1,14 @@
-"""Checks of what users pass in: arrays, numbers and choices. Every error says what was expected, what came, what to do.
+"""Validation of user input: arrays, numbers and choices. Every error says what was expected and what was given.
 
-Arrays are read in one place: NumPy arrays (memory-mapped ones stay on disk), tensors of any real type, nested lists,
-and anything that NumPy understands, such as a data frame. Text, objects, complex numbers, masked values and rows of
-different lengths are refused.
+All user arrays are read here: NumPy arrays (memory-mapped arrays stay on disk), tensors of any real dtype, nested
+lists, and anything that NumPy can convert, such as a data frame. Text, objects, complex numbers, masked values, sparse
+matrices and ragged lists are rejected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 
 import numpy as np
@@ -32,22 +33,23 @@ __all__ = [
     "whole_number",
 ]
 
-NUMERIC_KINDS = "fiub"  # kinds of NumPy types that hold real numbers
+NUMERIC_KINDS = "fiub"  # NumPy dtype kinds of real numbers
+CHECKED_AT_ONCE = 2**24  # numbers per finiteness check, so that arrays on disk need little memory
 
 
 def precision(value: object) -> float:
-    """γ² = 1 / decoder variance: one number > 0.
+    """Check γ² = 1 / decoder variance: one number > 0.
 
     >>> precision(100)
     100.0
     """
-    if isinstance(value, Tensor | np.ndarray) and value.ndim == 0:
+    if isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1:
         value = value.item()
     return number("precision", value, above=0.0, hint="it is 1 / decoder variance")
 
 
 def image_shape(value: object, name: str = "image_shape") -> tuple[int, int, int]:
-    """(channels, height, width).
+    """Check (channels, height, width).
 
     >>> image_shape([1, 64, 64])
     (1, 64, 64)
@@ -62,29 +64,28 @@ def image_shape(value: object, name: str = "image_shape") -> tuple[int, int, int
 
 
 def array(values: object, name: str) -> np.ndarray:
-    """An array of real numbers in the type it came in; arrays on disk stay there.
+    """Read an array of real numbers without changing its dtype; arrays on disk stay on disk.
+
+    bfloat16 and other floating-point tensors that NumPy does not have become float32.
 
     >>> array([[1, 2], [3, 4]], "x").shape
     (2, 2)
     """
     if isinstance(values, list | tuple) and values and all(isinstance(v, Tensor) for v in values):
-        values = _stacked(list(values), name)
+        values = _stack(list(values), name)
     if isinstance(values, Tensor):
         return _from_tensor(values, name)
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise InputError(f"{name} has masked values; drop or impute those samples.")
-    try:
-        found = values if isinstance(values, np.ndarray) else np.asarray(values)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{name} must be an array of numbers, got rows of different lengths.") from None
+    found = _from_any(values, name)
     if found.dtype == object:
         found = _from_objects(found, values, name)
     if found.dtype.kind not in NUMERIC_KINDS:
-        raise InputError(f"{name} must be an array of numbers, got {_kind_of(values, found)}.")
+        raise InputError(f"{name} must be an array of numbers, got {_describe(values, found)}.")
     return found
 
 
-def _stacked(values: list[Tensor], name: str) -> Tensor:
+def _stack(values: list[Tensor], name: str) -> Tensor:
     try:
         return torch.stack(values)
     except RuntimeError:
@@ -94,28 +95,53 @@ def _stacked(values: list[Tensor], name: str) -> Tensor:
 def _from_tensor(values: Tensor, name: str) -> np.ndarray:
     if values.is_complex():
         raise InputError(f"{name} must be real, got complex numbers.")
-    real = values.detach().cpu()
-    return (real.float() if real.dtype in (torch.bfloat16, torch.float16) else real).numpy()
+    if values.layout != torch.strided:
+        raise InputError(f"{name} must be an array of numbers, got a sparse tensor; call .to_dense() first.")
+    real = values.detach().cpu().resolve_neg()
+    return (real.float() if real.is_floating_point() and real.itemsize < 4 else real).numpy()
+
+
+def _from_any(values: object, name: str) -> np.ndarray:
+    if type(values) in (np.ndarray, np.memmap):
+        return values  # type: ignore[return-value]
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):
+        given = "rows of different lengths" if isinstance(values, list | tuple) else type(values).__name__
+        raise InputError(f"{name} must be an array of numbers, got {given}.") from None
 
 
 def _from_objects(found: np.ndarray, given: object, name: str) -> np.ndarray:
-    """Numbers that a table holds as objects."""
+    """Convert numbers stored as Python objects, as in a data frame with columns of different types."""
     try:
+        if found.ndim == 0 or any(isinstance(value, str | bytes) for value in found.flat):
+            raise TypeError("not numbers")  # NumPy would convert text that looks like a number
         return found.astype(np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be an array of numbers, got {_kind_of(given, found)}.") from None
+        raise InputError(f"{name} must be an array of numbers, got {_describe(given, found)}.") from None
 
 
-def _kind_of(given: object, found: np.ndarray) -> str:
-    if not isinstance(given, np.ndarray | list | tuple) and hasattr(given, "__iter__") and found.ndim == 0:
-        return f"{type(given).__name__}; collect its batches into one array first"
-    if found.dtype.kind in "USO":
-        return f"{'text' if found.dtype.kind in 'US' else 'objects'}; encode categories as integers"
-    return str(found.dtype)
+def _describe(given: object, found: np.ndarray) -> str:
+    """What was given instead of numbers, and what to do."""
+    if found.dtype.kind in "US":
+        return "text; encode categories as integers"
+    if found.dtype.kind != "O":
+        return str(found.dtype)
+    if found.ndim or not isinstance(given, Iterable):
+        return f"{'objects' if found.ndim else type(given).__name__}; encode categories as integers"
+    if isinstance(given, Mapping):
+        return f"a {type(given).__name__}; pass one of its arrays"
+    if hasattr(given, "toarray"):
+        return f"a sparse {type(given).__name__}; call .toarray() first"
+    return f"a {type(given).__name__}; collect its batches into one array first"
 
 
 def rows(values: object, name: str, *, minimum: int = 1, finite: bool = True) -> np.ndarray:
-    """An array with a row per sample, at least `minimum` of them; not copied, not converted.
+    """Read an array with one row per sample, shape (N, ...); no copy and no conversion.
+
+    Args:
+        minimum: smallest number of samples.
+        finite: whether to reject NaN and infinity.
 
     >>> rows([[1.0, 2.0]], "x").shape
     (1, 2)
@@ -124,18 +150,21 @@ def rows(values: object, name: str, *, minimum: int = 1, finite: bool = True) ->
     if found.ndim < 2:
         raise InputError(f"{name} must have a row per sample, shape (N, n), got shape {found.shape}.")
     if 0 in found.shape:
-        raise InputError(f"{name} must hold at least one sample and one number of each, got shape {found.shape}.")
+        raise InputError(f"{name} must have at least one row and one column, got shape {found.shape}.")
     if len(found) < minimum:
         raise InputError(f"{name} needs at least {minimum} samples, got {len(found)}.")
     if finite:
-        _check_finite(found, name)
+        check_finite(found, name)
     return found
 
 
-def _check_finite(values: np.ndarray, name: str) -> None:
+def check_finite(values: np.ndarray, name: str) -> None:
+    """Reject rows with NaN or infinity, reading a part at a time."""
     if values.dtype.kind != "f":
         return
-    bad = ~np.isfinite(values.reshape(len(values), -1)).all(1)
+    step = max(1, CHECKED_AT_ONCE // max(1, math.prod(values.shape[1:])))
+    parts = [values[start : start + step] for start in range(0, len(values), step)]
+    bad = np.concatenate([~np.isfinite(part).reshape(len(part), -1).all(1) for part in parts])
     if bad.any():
         raise InputError(
             f"{name} must be finite, got NaN or infinity in {int(bad.sum())} of {len(values)} rows "
@@ -144,48 +173,76 @@ def _check_finite(values: np.ndarray, name: str) -> None:
 
 
 def matrix(values: object, name: str, *, minimum: int = 1) -> np.ndarray:
-    """Finite numbers (N, k) in float64: a row per sample, a column per variable."""
+    """Read finite numbers (N, k) as float64: a row per sample, a column per variable.
+
+    >>> matrix([[1, 2]], "codes").dtype
+    dtype('float64')
+    """
     found = rows(values, name, minimum=minimum)
     if found.ndim != 2:
-        raise InputError(f"{name} must have shape (N, k), a row per sample, got shape {found.shape}.")
+        raise InputError(f"{name} must have a row per sample, shape (N, k), got shape {found.shape}.")
     return found.astype(np.float64)
 
 
 def tensor(values: object, name: str, *, minimum: int = 1, finite: bool = True) -> Float[Tensor, "N ..."]:
-    """Rows as a tensor of float32 or float64: a floating type is kept, other numbers become float32.
+    """Read rows as a tensor: float64 stays float64, other numbers become float32.
+
+    A float32 or float64 tensor is not copied, and tensors keep their device.
 
     >>> tensor([[1, 2], [3, 4]], "x").dtype
     torch.float32
     """
-    if isinstance(values, Tensor) and values.dtype in (torch.float32, torch.float64):
-        checked = values.detach()
-        rows(checked, name, minimum=minimum, finite=finite)
-        return checked
     found = rows(values, name, minimum=minimum, finite=finite)
-    kept = np.float64 if found.dtype == np.float64 else np.float32
+    if isinstance(values, Tensor) and values.dtype in (torch.float32, torch.float64):
+        return values.detach()
+    double = found.dtype.kind == "f" and found.dtype.itemsize >= 8
     device = values.device if isinstance(values, Tensor) else torch.device("cpu")
-    return torch.from_numpy(np.array(found, dtype=kept)).to(device)
+    return torch.from_numpy(np.array(found, dtype=np.float64 if double else np.float32)).to(device)
+
+
+def optional_tensor(values: object | None, name: str, *, minimum: int = 1) -> Float[Tensor, "N ..."] | None:
+    """Like `tensor`, for an argument that may be None."""
+    return None if values is None else tensor(values, name, minimum=minimum)
 
 
 def posterior(mean: object, variance: object) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
-    """Means and variances (N, d) of one shape, variances above zero."""
+    """Read means and variances (N, d) of posteriors; variances must be > 0.
+
+    >>> [part.shape for part in posterior([[0.0, 0.0]], [[1.0, 0.5]])]
+    [torch.Size([1, 2]), torch.Size([1, 2])]
+    """
     centre, spread = tensor(mean, "mean"), tensor(variance, "variance")
     if centre.ndim != 2 or centre.shape != spread.shape:
         raise InputError(
-            f"mean and variance must be (N, d), a row per sample, got {tuple(centre.shape)} and {tuple(spread.shape)}."
+            f"mean and variance must have the same shape (N, d), got {tuple(centre.shape)} and {tuple(spread.shape)}."
         )
     if not bool((spread > 0).all()):
         raise InputError("variance must be > 0; pass variances, not log-variances.")
     return centre, spread.to(centre)
 
 
+def latent_mask(values: object, latents: int, name: str = "active") -> np.ndarray:
+    """Read one True or False per latent.
+
+    >>> latent_mask([True, False], 2)
+    array([ True, False])
+    """
+    found = array(values, name)
+    if found.shape != (latents,) or found.dtype != bool:
+        raise InputError(f"{name} must hold True or False for each of {latents} latents, got {shown(values)}.")
+    return found
+
+
 def same_rows(arrays: Mapping[str, int]) -> int:
-    """One number of samples for arrays given by name and length.
+    """The common number of samples of several arrays.
+
+    Args:
+        arrays: number of rows by name.
 
     >>> same_rows({"codes": 10, "factors": 10})
     10
     """
     if len(set(arrays.values())) > 1:
         listed = ", ".join(f"{name} has {count}" for name, count in arrays.items())
-        raise InputError(f"every array needs a row per sample: {listed} rows.")
+        raise InputError(f"arrays must have the same number of rows, one per sample: {listed}.")
     return next(iter(arrays.values()))

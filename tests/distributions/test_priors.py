@@ -29,13 +29,13 @@ def points(prior: Prior) -> torch.Tensor:
     return prior.to_support(u)
 
 
-def test_log_density_is_scipys(case):
+def test_log_density_matches_scipy(case):
     prior, reference = case
     z = points(prior)
     np.testing.assert_allclose(prior.log_density(z), reference.logpdf(z.numpy()), atol=1e-12)
 
 
-def test_mean_and_variance_are_scipys(case):
+def test_mean_and_variance_match_scipy(case):
     prior, reference = case
     np.testing.assert_allclose(prior.mean_and_variance(), (reference.mean(), reference.var()), rtol=1e-12)
 
@@ -47,24 +47,24 @@ def test_curvature_is_the_second_derivative(case):
     np.testing.assert_allclose(prior.curvature(z), -second, rtol=1e-9, atol=1e-9)
 
 
-def test_support_and_its_inverse(case):
+def test_to_support_and_its_inverse(case):
     prior, _ = case
     u = torch.linspace(-4.0, 4.0, 17, dtype=torch.float64)
     np.testing.assert_allclose(prior.from_support(prior.to_support(u)), u, atol=1e-12)
     slope = torch.vmap(torch.func.grad(prior.to_support))(u)
-    np.testing.assert_allclose(prior.log_slope(u), slope.log(), atol=1e-12)
+    np.testing.assert_allclose(prior.log_derivative(u), slope.log(), atol=1e-12)
 
 
 @pytest.mark.parametrize(("mean", "sd"), [(0.0, 1.0), (1.5, 0.3), (-2.0, 1.8), (0.1, 1e-3)])
-def test_expected_log_density_against_adaptive_quadrature(case, mean, sd):
+def test_expected_log_density_matches_adaptive_quadrature(case, mean, sd):
     prior, _ = case
 
     def integrand(t: float) -> float:
         u = torch.tensor(mean + sd * t, dtype=torch.float64)
-        in_u = prior.log_density(prior.to_support(u)) + prior.log_slope(u)
+        in_u = prior.log_density(prior.to_support(u)) + prior.log_derivative(u)
         return float(in_u) * math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
 
-    kink = (float(getattr(prior, "mean", 0.0)) - mean) / sd
+    kink = (float(getattr(prior, "mean", 0.0)) - mean) / sd  # of the Laplace density
     expected, _ = quad(integrand, -12, 12, points=[min(max(kink, -11.9), 11.9)], limit=400, epsabs=1e-12)
     m, v = torch.tensor([mean], dtype=torch.float64), torch.tensor([sd**2], dtype=torch.float64)
     # closed forms to rounding; 32 Gauss–Hermite nodes for the bounded priors
@@ -78,7 +78,7 @@ def test_samples_follow_the_density(case):
     assert scipy.stats.kstest(sample.numpy(), reference.cdf).pvalue > 1e-3
 
 
-def test_moments_of_a_squashed_posterior(case):
+def test_moments_of_z_match_sampling(case):
     prior, _ = case
     mean, variance = torch.tensor([0.4], dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64)
     noise = torch.randn(400_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -98,6 +98,6 @@ def test_moments_of_a_squashed_posterior(case):
         (lambda: vs.Beta(1.0, 1.0, low=2.0, high=1.0), "low < high"),
     ],
 )
-def test_bad_parameters_are_refused(make, message):
+def test_bad_parameters_are_rejected(make, message):
     with pytest.raises(vs.InputError, match=message):
         make()

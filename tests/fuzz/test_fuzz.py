@@ -20,7 +20,7 @@ import vaescope as vs
 from vaescope.adapters.run import members_of
 from vaescope.data.files import load
 from vaescope.errors import InputError, RunError
-from vaescope.runs.store import RunFolder, CheckpointFile
+from vaescope.runs.store import CheckpointFile, RunFolder
 from vaescope.sweeps import read_sweep, status
 
 INPUTS = int(os.environ.get("VAESCOPE_FUZZ", "6000"))

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from vaescope.models.describe import describe, rebuild
 
 import vaescope as vs
-from vaescope.models import VAE, ConvVAE
+from vaescope.models import VAE
 from vaescope.models.conv import ARCHITECTURES, ConvNet, Layer, decoder, encoder
-from vaescope.models.describe import describe, rebuild
 from vaescope.training import MemberSpec, TrainSettings, train
 
 IMAGE = (3, 32, 32)

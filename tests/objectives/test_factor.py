@@ -169,7 +169,10 @@ def test_fit_takes_objectives_by_name(name):
     [
         (lambda: Factor(1), "at least two latents to tell apart, got 1"),
         (lambda: Capacity(1.0, steps=-1), "steps over which a capacity rises must be >= 0, got -1"),
-        (lambda: vs.objectives.named("tc", samples=9, latent_dim=2), "objective must be one of beta, beta-tc, factor"),
+        (
+            lambda: vs.objectives.objective_by_name("tc", samples=9, latent_dim=2),
+            "objective must be one of beta, beta-tc, factor",
+        ),
         (lambda: Factor(2)(everything()[2](everything()[1]), torch.ones(1)), "its discriminator's weights"),
     ],
 )

@@ -87,7 +87,8 @@ settings = TrainSettings(epochs=3, compile="never")
 for hidden, name in (((4,), "small"), ((64, 64), "large")):
     try:
         x = np.random.default_rng(0).normal(size=(60, 4))
-        vs.fit(x, latent_dim=2, hidden=hidden, settings=settings, monitor=NoProgress(), out=os.path.join(sys.argv[1], name))
+        out = os.path.join(sys.argv[1], name)
+        vs.fit(x, latent_dim=2, hidden=hidden, settings=settings, progress=NoProgress(), out=out)
     except vs.RunError as error:
         print(error)
 """
@@ -103,7 +104,7 @@ def test_a_full_disk_stops_cleanly_and_keeps_what_was_finished(tmp_path):
     assert list(tmp_path.rglob("*.unfinished")) == []
     x = np.random.default_rng(0).normal(size=(60, 4))
     settings = TrainSettings(epochs=3, compile="never")
-    again = vs.fit(x, latent_dim=2, hidden=(64, 64), settings=settings, monitor=NoProgress(), out=tmp_path / "large")
+    again = vs.fit(x, latent_dim=2, hidden=(64, 64), settings=settings, progress=NoProgress(), out=tmp_path / "large")
     assert again.best.status == "finished"
 
 
@@ -116,9 +117,9 @@ def test_a_disk_that_is_really_full(tmp_path):
     try:
         x = np.random.default_rng(0).normal(size=(60, 4))
         settings = TrainSettings(epochs=3, compile="never")
-        kept = vs.fit(x, latent_dim=2, hidden=(4,), settings=settings, monitor=NoProgress(), out=disk / "small")
+        kept = vs.fit(x, latent_dim=2, hidden=(4,), settings=settings, progress=NoProgress(), out=disk / "small")
         with pytest.raises(RunError, match="no space left on device; what was finished is kept"):
-            vs.fit(x, latent_dim=2, hidden=(128, 128), settings=settings, monitor=NoProgress(), out=disk / "large")
+            vs.fit(x, latent_dim=2, hidden=(128, 128), settings=settings, progress=NoProgress(), out=disk / "large")
         assert len(kept) == len(read_rows(disk / "small" / "results.parquet"))
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

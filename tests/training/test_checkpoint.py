@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.models import VAE, ConvVAE
+from vaescope.models import VAE
 from vaescope.objectives import BetaTC, beta_elbo, describe
 from vaescope.runs.store import CheckpointFile
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, checkpoint, train

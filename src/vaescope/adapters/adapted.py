@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vaescope import validation
 from vaescope.adapters.networks import any_precision, asked, evaluating, home_of, networks_behind
-from vaescope.distributions import Normal, Prior, check_precision
+from vaescope.distributions import Normal, Prior
 from vaescope.distributions.likelihoods import LIKELIHOODS
 from vaescope.errors import InputError
 
@@ -58,7 +59,7 @@ class Adapted:
             )
         if self.precision is not None:
             check_number("precision", self.precision)
-            check_precision(self.precision)
+            validation.precision(self.precision)
             if self.likelihood == "bernoulli":
                 raise InputError("a Bernoulli likelihood has no precision; leave one of both out.")
         check_number("beta", self.beta)

@@ -15,7 +15,7 @@ from vaescope.adapters.networks import asked
 from vaescope.adapters.repaired import Viewed
 from vaescope.diagnosis.evidence import DRAWS, Sample, Skipped, stated_beta
 from vaescope.distributions import DiagonalGaussian, Normal
-from vaescope.distributions.likelihoods import gaussian
+from vaescope.distributions.likelihoods import gaussian_log_likelihood
 from vaescope.errors import InputError
 
 POINTS = 32  # at which the gap is split; half as many for every latent beyond two
@@ -192,7 +192,7 @@ def _log_likelihood(sample: Sample) -> Any:
         return given
     if getattr(model, "likelihood", None) == "gaussian":
         precision = torch.tensor(float(model.precision), dtype=torch.float64)
-        return lambda x, z: gaussian((x - sample.decode(z)).square().sum(1), x.shape[1], precision)
+        return lambda x, z: gaussian_log_likelihood((x - sample.decode(z)).square().sum(1), x.shape[1], precision)
     if getattr(model, "likelihood", None) == "bernoulli":
 
         def bernoulli(x: Tensor, z: Tensor) -> Tensor:

@@ -1,19 +1,19 @@
-"""Priors, posteriors and likelihoods, and the exact divergences between them."""
+"""Priors, posteriors and likelihoods, and exact KL divergences between them."""
 
-from vaescope.distributions.likelihoods import bernoulli, check_precision, gaussian, optimal_precision
+from vaescope.distributions.base import Prior
+from vaescope.distributions.bounded import Beta, Uniform
 from vaescope.distributions.posteriors import (
     DiagonalGaussian,
     FullGaussian,
     IsotropicGaussian,
     Posterior,
-    family,
     kl,
     kl_per_latent,
 )
-from vaescope.distributions.priors import PRIORS, Beta, Laplace, Normal, Prior, Uniform
+from vaescope.distributions.priors import prior_from, prior_to_text
+from vaescope.distributions.unbounded import Laplace, Normal
 
 __all__ = [
-    "PRIORS",
     "Beta",
     "DiagonalGaussian",
     "FullGaussian",
@@ -23,11 +23,8 @@ __all__ = [
     "Posterior",
     "Prior",
     "Uniform",
-    "bernoulli",
-    "check_precision",
-    "family",
-    "gaussian",
     "kl",
     "kl_per_latent",
-    "optimal_precision",
+    "prior_from",
+    "prior_to_text",
 ]

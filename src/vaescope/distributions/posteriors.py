@@ -1,8 +1,8 @@
-"""Gaussian posteriors q(u|x) and their divergence from any prior.
+"""Gaussian posteriors q(u|x) and their KL divergence from any prior.
 
-Three covariance families share one shape vocabulary: leading axes are whatever the caller has
-(members, samples), the last is the latent. The KL needs only the posterior's entropy and the
-marginal of every latent, because priors are factorised, so it is exact for all three families.
+There are three covariance families. The last axis of a mean is the latent; leading axes (members, samples) are
+arbitrary. Because priors are factorised, the KL needs only the posterior's entropy and the marginal of every latent,
+so it is exact for all three families.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.distributions.priors import Prior
-from vaescope.errors import InputError
+from vaescope import validation
+from vaescope.distributions.base import Prior
 
 LOG_2PI_E = math.log(2 * math.pi * math.e)
 
 
 class Posterior(ABC):
-    """A Gaussian over the unbounded coordinate u of the latents."""
+    """A Gaussian distribution of the unbounded latent coordinate u."""
 
     mean: Tensor
 
     @property
     @abstractmethod
     def marginal_variance(self) -> Tensor:
-        """Variance of every latent by itself, in the shape of the mean."""
+        """Marginal variance of every latent, in the shape of the mean."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
@@ -37,21 +37,21 @@ class Posterior(ABC):
 
     @abstractmethod
     def sample(self, noise: Tensor) -> Tensor:
-        """The draw that belongs to standard normal noise in the shape of the mean."""
+        """Reparameterised sample from standard normal noise in the shape of the mean."""
 
-    def at(self, index: int) -> Posterior:
-        """The posterior at one place of the first axis (one member of a stack)."""
+    def member(self, index: int) -> Posterior:
+        """The posterior of one member: one index of the first axis."""
         return type(self)(**{name: value[index] for name, value in vars(self).items()})
 
     @staticmethod
     @abstractmethod
-    def outputs(latent_dim: int) -> int:
-        """How many numbers a network gives to describe one posterior."""
+    def output_dim(latent_dim: int) -> int:
+        """Number of encoder outputs that parameterise one posterior."""
 
     @classmethod
     @abstractmethod
     def from_outputs(cls, h: Tensor, latent_dim: int) -> Posterior:
-        """The posterior a network's last layer describes: means first, then log-scales."""
+        """The posterior that encoder outputs `h` parameterise: means first, then log-scales."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class DiagonalGaussian(Posterior):
         return self.mean + self.variance.sqrt() * noise
 
     @staticmethod
-    def outputs(latent_dim: int) -> int:
+    def output_dim(latent_dim: int) -> int:
         return 2 * latent_dim
 
     @classmethod
@@ -98,7 +98,7 @@ class IsotropicGaussian(Posterior):
         return self.mean + self.variance.sqrt() * noise
 
     @staticmethod
-    def outputs(latent_dim: int) -> int:
+    def output_dim(latent_dim: int) -> int:
         return latent_dim + 1
 
     @classmethod
@@ -108,7 +108,7 @@ class IsotropicGaussian(Posterior):
 
 @dataclass(frozen=True, eq=False)
 class FullGaussian(Posterior):
-    """Correlated latents; `scale` is the lower Cholesky factor of the covariance."""
+    """Correlated latents; `scale` is the lower triangular Cholesky factor of the covariance."""
 
     mean: Float[Tensor, "*batch d"]
     scale: Float[Tensor, "*batch d d"]
@@ -129,7 +129,7 @@ class FullGaussian(Posterior):
         return self.mean + (self.scale * noise.unsqueeze(-2)).sum(-1)
 
     @staticmethod
-    def outputs(latent_dim: int) -> int:
+    def output_dim(latent_dim: int) -> int:
         return latent_dim + latent_dim * (latent_dim + 1) // 2
 
     @classmethod
@@ -141,28 +141,30 @@ class FullGaussian(Posterior):
         return cls(mean, flat.unflatten(-1, (d, d)) + torch.diag_embed((0.5 * log_diagonal).exp()))
 
 
-FAMILIES: dict[str, type[Posterior]] = {
+POSTERIOR_FAMILIES: dict[str, type[Posterior]] = {
     "diagonal": DiagonalGaussian,
     "isotropic": IsotropicGaussian,
     "full": FullGaussian,
 }
 
 
-def family(name: str) -> type[Posterior]:
-    """The posterior class of that name."""
-    if name not in FAMILIES:
-        raise InputError(f"posterior must be one of {', '.join(FAMILIES)}, got {name!r}.")
-    return FAMILIES[name]
+def posterior_family(name: str) -> type[Posterior]:
+    """The posterior class with that name.
+
+    >>> posterior_family("full").output_dim(3)
+    9
+    """
+    return POSTERIOR_FAMILIES[validation.choice("posterior", name, POSTERIOR_FAMILIES)]
 
 
 def kl(posterior: Posterior, prior: Prior) -> Tensor:
-    """KL[q(z|x) || p₀(z)] in nats, summed over latents; the same in u as in z."""
+    """KL[q(z|x) || p₀(z)] in nats, summed over latents; u and z give the same value."""
     expected = prior.expected_log_density(posterior.mean, posterior.marginal_variance)
     return -posterior.entropy() - expected.sum(-1)
 
 
 def kl_per_latent(mean: Tensor, variance: Tensor, prior: Prior) -> Tensor:
-    """KL of every latent's marginal N(mean, variance) (in u) from its prior.
+    """KL of the marginal N(mean, variance) of every latent (in u) from its prior, in nats.
 
     >>> kl_per_latent(torch.zeros(2), torch.ones(2), __import__("vaescope").Normal())
     tensor([0., 0.])

@@ -13,41 +13,43 @@ from torch import Tensor
 
 
 @cache
-def _hermite(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _cached_rule(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     nodes, weights = np.polynomial.hermite_e.hermegauss(order)
     return tuple(nodes.tolist()), tuple((weights / weights.sum()).tolist())
 
 
-@torch.compiler.assume_constant_result  # else a compiled step would find the nodes anew every time
-def _nodes(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    return _hermite(order)
+@torch.compiler.assume_constant_result  # otherwise a compiled step would recompute the nodes on every call
+def _hermite_rule(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return _cached_rule(order)
 
 
-def nodes(order: int, like: Tensor) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:
+def hermite_nodes(order: int, like: Tensor) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:
     """Nodes and weights (summing to one) for a standard normal variable.
 
-    >>> t, w = nodes(3, Tensor())
+    >>> t, w = hermite_nodes(3, Tensor())
     >>> round(float((w * t**4).sum()), 5)  # the fourth moment of N(0, 1)
     3.0
     """
-    t, w = _nodes(order)
+    t, w = _hermite_rule(order)
     return like.new_tensor(t), like.new_tensor(w)
 
 
-def grid(dim: int, order: int, like: Tensor) -> tuple[Float[Tensor, "Q d"], Float[Tensor, " Q"]]:
-    """The tensor-product rule in `dim` dimensions: `order ** dim` nodes."""
-    t, w = _nodes(order)
+def hermite_grid(dim: int, order: int, like: Tensor) -> tuple[Float[Tensor, "Q d"], Float[Tensor, " Q"]]:
+    """The tensor-product rule in `dim` dimensions, with `order ** dim` nodes."""
+    t, w = _hermite_rule(order)
     points = np.array(list(product(t, repeat=dim)))
     weights = np.array([np.prod(c) for c in product(w, repeat=dim)])
     return like.new_tensor(points), like.new_tensor(weights)
 
 
-def expectation(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, *, order: int = 32) -> Tensor:
-    """E[function(u)] for u ~ N(mean, variance), elementwise; a sum over nodes, so smooth in both arguments.
+def normal_expectation(
+    function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, *, order: int = 32
+) -> Tensor:
+    """E[function(u)] for u ~ N(mean, variance), elementwise; differentiable in mean and variance.
 
-    >>> expectation(lambda u: u**2, Tensor([1.0]), Tensor([4.0]))
+    >>> normal_expectation(lambda u: u**2, Tensor([1.0]), Tensor([4.0]))
     tensor([5.0000])
     """
-    t, w = nodes(order, mean)
+    t, w = hermite_nodes(order, mean)
     u = mean.unsqueeze(-1) + variance.sqrt().unsqueeze(-1) * t
     return (function(u) * w).sum(-1)

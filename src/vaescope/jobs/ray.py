@@ -129,7 +129,7 @@ def _run_worker(
     import torch
 
     torch.set_num_threads(cpus)
-    lock.PATIENCE = LOCK_TIMEOUT  # a lost node may keep a lock on shared storage for a while
+    lock.WAIT_SECONDS = LOCK_TIMEOUT  # a lost node may keep a lock on shared storage for a while
     progress = ProgressRelay(task.name, collector.add.remote)
     try:
         if files is None:

@@ -155,7 +155,7 @@ class Member:
     def posterior(self, x: Float[Tensor, "N n"], auxiliary: object | None = None) -> Posterior:
         """q(z|x), or q(z|x, auxiliary), in the unbounded coordinate of the latents."""
         rows = self.join_auxiliary(x, auxiliary)
-        return self.model.encode(self._params(rows), rows.unsqueeze(0)).at(0)
+        return self.model.encode(self._params(rows), rows.unsqueeze(0)).member(0)
 
     def encode(
         self, x: Float[Tensor, "N n"], auxiliary: object | None = None

@@ -20,8 +20,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness, validation
-from vaescope.distributions import Normal, Posterior, Prior, bernoulli, family, gaussian, kl, optimal_precision
-from vaescope.distributions.likelihoods import LIKELIHOODS, NOISES
+from vaescope.distributions import Normal, Posterior, Prior, kl
+from vaescope.distributions.likelihoods import (
+    LIKELIHOODS,
+    NOISE_MODELS,
+    bernoulli_log_likelihood,
+    gaussian_log_likelihood,
+    optimal_precision,
+)
+from vaescope.distributions.posteriors import posterior_family
 from vaescope.errors import InputError
 from vaescope.models.architectures import ConvNetworks
 from vaescope.models.auxiliary import AuxiliarySettings
@@ -106,8 +113,8 @@ class VAE:
         validation.whole_number("observed_dim", self.observed_dim)
         validation.whole_number("latent_dim", self.latent_dim)
         validation.choice("likelihood", self.likelihood, LIKELIHOODS)
-        validation.choice("noise", self.noise, NOISES)
-        family(self.posterior)
+        validation.choice("noise", self.noise, NOISE_MODELS)
+        posterior_family(self.posterior)
         shape = self.networks.image_shape
         if shape is not None and math.prod(shape) != self.observed_dim:
             raise InputError(
@@ -131,7 +138,7 @@ class VAE:
     @property
     def dims(self) -> Dims:
         """Sizes from which the networks are built."""
-        outputs = family(self.posterior).outputs(self.latent_dim)
+        outputs = posterior_family(self.posterior).output_dim(self.latent_dim)
         return Dims(self.observed_dim, self.latent_dim, self.auxiliary_dim, outputs)
 
     def split_auxiliary(self, rows: Float[Tensor, "*B r"]) -> tuple[Float[Tensor, "*B n"], Float[Tensor, "*B m"]]:
@@ -180,7 +187,7 @@ class VAE:
         return torch.cat([mapped, auxiliary], dim=-1) if self.auxiliary_dim else mapped
 
     def _posterior(self, outputs: Float[Tensor, "*B o"]) -> Posterior:
-        return family(self.posterior).from_outputs(outputs, self.latent_dim)
+        return posterior_family(self.posterior).from_outputs(outputs, self.latent_dim)
 
     def decoder_output(self, params: Params, z: Float[Tensor, "E B d"]) -> Float[Tensor, "E B n"]:
         """The mean of x, or logits under a Bernoulli likelihood."""
@@ -218,10 +225,10 @@ class VAE:
         output = self.decoder_output(params, self.prior.to_support(u))
         squared_error = (x - output).square().sum(-1)
         if self.likelihood == "bernoulli":
-            log_likelihood = bernoulli(x, output)
+            log_likelihood = bernoulli_log_likelihood(x, output)
         else:
             used = self.current_precision(params, precision, squared_error)
-            log_likelihood = gaussian(squared_error, self.observed_dim, used.unsqueeze(-1))
+            log_likelihood = gaussian_log_likelihood(squared_error, self.observed_dim, used.unsqueeze(-1))
         divergence = kl(posterior, self.prior_at(params, auxiliary))
         return Terms(log_likelihood, divergence, squared_error, posterior, u)
 

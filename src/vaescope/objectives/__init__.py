@@ -3,7 +3,7 @@
 from vaescope.objectives.dip import DIP
 from vaescope.objectives.elbo import Capacity, Objective, beta_elbo, describe
 from vaescope.objectives.factor import Factor
-from vaescope.objectives.names import NAMES, named
+from vaescope.objectives.names import NAMES, objective_by_name
 from vaescope.objectives.total_correlation import BetaTC, decomposition
 
 __all__ = [
@@ -16,5 +16,5 @@ __all__ = [
     "beta_elbo",
     "decomposition",
     "describe",
-    "named",
+    "objective_by_name",
 ]

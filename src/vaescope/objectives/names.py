@@ -13,7 +13,7 @@ CAPACITY = 25.0  # nats, with the steps to reach them: Burgess et al. 2018 on dS
 CAPACITY_STEPS = 100_000
 
 
-def named(name: str, *, samples: int, latent_dim: int, steps: int = CAPACITY_STEPS) -> Objective:
+def objective_by_name(name: str, *, samples: int, latent_dim: int, steps: int = CAPACITY_STEPS) -> Objective:
     """The objective of this name with its published settings.
 
     Args:
@@ -22,7 +22,7 @@ def named(name: str, *, samples: int, latent_dim: int, steps: int = CAPACITY_STE
         latent_dim: of the model.
         steps: of the training; a capacity is reached after half of them at the latest.
 
-    >>> named("beta-tc", samples=100, latent_dim=2)
+    >>> objective_by_name("beta-tc", samples=100, latent_dim=2)
     BetaTC(samples=100, sampling='stratified')
     """
     match name:

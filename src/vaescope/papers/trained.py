@@ -13,14 +13,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.data.arrays import Split
-from vaescope.models import VAE, Member, Params
+from vaescope.models import VAE, Member
+from vaescope.models.networks import Params
 from vaescope.objectives import Objective, beta_elbo
 from vaescope.papers.experiment import Context, Experiment, Settings
 from vaescope.papers.results import DIVERGED, Diverged, Result, SeedCell
 from vaescope.plain import plain_fields
 from vaescope.runs import Cell
 from vaescope.runs.members import load_members, pending_stacks, save_members
-from vaescope.training import CheckpointStore, MemberSpec, Progress, TrainSettings, Watch, train
+from vaescope.training import MemberSpec, Progress, TrainSettings, train
+from vaescope.training.checkpoint import CheckpointStore
+from vaescope.training.loop import Watch
 
 
 @dataclass(frozen=True)

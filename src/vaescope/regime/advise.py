@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.distributions import bernoulli, gaussian, kl_per_latent
-from vaescope.distributions.likelihoods import LIKELIHOODS
+from vaescope.distributions import kl_per_latent
+from vaescope.distributions.likelihoods import LIKELIHOODS, bernoulli_log_likelihood, gaussian_log_likelihood
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
 from vaescope.regime.classify import Regime
@@ -158,6 +158,8 @@ def _truncated(
 def _log_likelihood(model: LatentModel, x: Tensor, output: Tensor, kind: str | None) -> Float[Tensor, " N"]:
     if kind == "bernoulli":
         mean = output.reshape(x.shape).flatten(1)
-        return bernoulli(x.flatten(1), torch.logit(mean, eps=torch.finfo(mean.dtype).eps))
+        return bernoulli_log_likelihood(x.flatten(1), torch.logit(mean, eps=torch.finfo(mean.dtype).eps))
     error = squared_error(x, output)
-    return gaussian(error, x.flatten(1).shape[1], torch.as_tensor(model.precision)) if kind else torch.zeros_like(error)
+    if kind is None:
+        return torch.zeros_like(error)
+    return gaussian_log_likelihood(error, x.flatten(1).shape[1], torch.as_tensor(model.precision))

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vaescope.distributions import check_precision
+from vaescope import validation
 from vaescope.errors import InputError
 from vaescope.theory.derivatives import Decoder, jacobians
 
@@ -28,7 +28,7 @@ def used_directions(
     >>> used_directions(lambda z: z @ W.T, torch.zeros(1, 2, dtype=torch.float64), precision=1.0)
     tensor([1])
     """
-    check_precision(precision)
+    validation.precision(precision)
     scale = torch.as_tensor(prior_variance).to(z)
     if not bool((scale > 0).all()) or scale.ndim > 2 or (scale.ndim and scale.shape[-1] not in (1, z.shape[1])):
         raise InputError(f"prior_variance must be > 0, a number or one per latent, got {prior_variance}.")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vaescope.models import VAE, Member
-from vaescope.runs.store import Cell, RunFolder
+from vaescope.runs.store import Cell, RunFolder, cell_key
+from vaescope.training import MemberSpec
 
 
 def pending_stacks(
@@ -41,3 +42,28 @@ def save_members(run: RunFolder, cells: Sequence[Cell], members: Sequence[Member
     for cell, member in new:
         run.save_member(cell, member.params, member.summary())
     run.finish_stack()
+
+
+def load_members(run: RunFolder, model: VAE, cells: Sequence[Cell], specs: Sequence[MemberSpec]) -> list[Member]:
+    """The saved members of these cells, with their histories."""
+    histories = _histories(run, cells)
+    members = []
+    for cell, spec in zip(cells, specs, strict=True):
+        params, summary = run.load_member(cell)
+        history = histories.get(cell_key(cell), {})
+        members.append(
+            Member(model, params, spec.seed, spec.beta, summary.used_precision, training=summary, history=history)
+        )
+    return members
+
+
+def _histories(run: RunFolder, cells: Sequence[Cell]) -> dict[str, dict[str, list[float]]]:
+    """The columns of `history.parquet` of every cell, by its key; the table is read once."""
+    found: dict[str, dict[str, list[float]]] = {}
+    names = list(cells[0]) if cells else []
+    for row in run.rows(cells, "history"):
+        columns = found.setdefault(cell_key({name: row[name] for name in names}), {})  # type: ignore[misc]
+        for name, value in row.items():
+            if name not in (*names, "epoch"):
+                columns.setdefault(name, []).append(value)  # type: ignore[arg-type]
+    return found

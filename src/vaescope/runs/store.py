@@ -251,12 +251,20 @@ def _refuse_other_settings(path: Path, old: Mapping[str, object], new: Mapping[s
 
 def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
     """Settings that differ, as text; the number of seeds may differ."""
-    before, after = _settings(old), _settings(new)
+    before, after = _flattened(_settings(old)), _flattened(_settings(new))
     return [
         f"{name} was {before.get(name)}, is {after.get(name)}"
         for name in {**before, **after}
         if name != "seeds" and before.get(name) != after.get(name)
     ]
+
+
+def _flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested settings by their dotted names."""
+    flat: dict[str, object] = {}
+    for name, value in settings.items():
+        flat |= _flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
 
 
 def _settings(config: Mapping[str, object]) -> Mapping[str, object]:

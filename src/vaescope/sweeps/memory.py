@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from vaescope.fitting import FitJob
-from vaescope.models.networks import MLPNetworks
-from vaescope.training.batches import GATHERED, STEPS_PER_DRAW
+from vaescope.models import MLPNetworks
+from vaescope.training.batches import MAX_GATHERED, STEPS_PER_DRAW
 
 WEIGHT_COPIES = 7  # weights, gradients, two moments, the best weights, and two temporary copies
 ACTIVATION_COPIES = 6  # activations of a batch in both networks, forward and backward
@@ -21,7 +21,7 @@ def member_bytes(job: FitJob) -> int:
     width, latents = job.data.x.shape[1], job.model.latent_dim
     hidden = job.model.networks.hidden if isinstance(job.model.networks, MLPNetworks) else ()
     activations = ACTIVATION_COPIES * batch * (2 * width + 2 * sum(hidden) + 4 * latents)
-    gathered = min(STEPS_PER_DRAW * batch * (width + latents), GATHERED)
+    gathered = min(STEPS_PER_DRAW * batch * (width + latents), MAX_GATHERED)
     validation = len(job.data) * latents // 5
     return FLOAT_BYTES * (WEIGHT_COPIES * weights + activations + gathered + validation + len(job.data))
 

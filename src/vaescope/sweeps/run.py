@@ -18,7 +18,7 @@ from vaescope.jobs import Outcome, Task, run_in_this_process
 from vaescope.papers.experiment import RunOptions
 from vaescope.papers.jobs import ExperimentJob, run_job
 from vaescope.plain import Plain
-from vaescope.runs.files import Row, read_json, remove_leftovers, write_json
+from vaescope.runs.files import Row, read_json, remove_partial_files, write_json
 from vaescope.runs.lock import locked
 from vaescope.settings import CHECKPOINT_SECONDS, FitSettings
 from vaescope.sweeps.memory import free_bytes, largest_stack
@@ -56,7 +56,7 @@ def run_sweep(
     folder, options = Path(out), options or SweepOptions()
     check_jobs(sweep)
     with locked(folder):
-        remove_leftovers(folder)
+        remove_partial_files(folder)
         options = replace(options, memory=_bind_folder(folder, sweep, options.memory))
         tasks = [_task(plan, folder, options) for plan in sweep.stacks]
         outcomes = list((executor or run_in_this_process)(tasks))

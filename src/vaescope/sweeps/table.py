@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vaescope.errors import InputError
 from vaescope.plain import Plain
-from vaescope.runs.files import Row, as_run, read_json, read_rows, write_rows
+from vaescope.runs.files import Row, malformed_as_run_error, read_json, read_rows, write_rows
 from vaescope.runs.lock import is_locked
 from vaescope.sweeps.sweep import StackPlan, Sweep
 
@@ -55,7 +55,7 @@ def sweep_status(folder: str | Path) -> list[Row]:
     stacks = known.get("stacks") if isinstance(known, dict) else None
     if not isinstance(stacks, dict):
         raise InputError(f"{path / 'sweep.json'} does not describe a sweep.")
-    with as_run(path / "sweep.json"):
+    with malformed_as_run_error(path / "sweep.json"):
         common = known.get("sweep", {}).get("common", {})
         return [_status_row(path / "stacks" / name, name, plan, common) for name, plan in stacks.items()]
 

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.distributions import Normal, Prior, check_precision
+from vaescope import validation
+from vaescope.distributions import Normal, Prior
 from vaescope.theory.derivatives import Decoder, jacobians
 
 
@@ -28,7 +29,7 @@ def kl_lower_bound(
     constant of g. For as many observed dimensions as latents.
     """
     prior = Normal() if prior is None else prior
-    gamma2 = float(check_precision(precision))
+    gamma2 = validation.precision(precision)
     d = mean.shape[1]
     constant = -0.5 * d * (math.log(gamma2) + 1) + log_marginal
     spread = (latent - mean).square().sum(1) + variance.sum(1)
@@ -49,7 +50,7 @@ def kl_upper_bound(
     Reizinger et al. 2022, Prop. 7 (Eq. 43): `lipschitz` is a Lipschitz constant of f, and
     `domination` = (D, E) with -log p₀(u) <= D u² + E for every latent (the default: N(0, 1)).
     """
-    gamma2 = float(check_precision(precision))
+    gamma2 = validation.precision(precision)
     d = latent.shape[1]
     D, E = domination
     return d * (0.5 * lipschitz**2 + E - 0.5) + D * (latent.square().sum(1) + d / gamma2) + log_marginal
@@ -64,7 +65,7 @@ def covariance_bounds(
     descending order and λ† the prior's variances (the inverse of its curvature at z).
     """
     prior = Normal() if prior is None else prior
-    gamma2 = float(check_precision(precision))
+    gamma2 = validation.precision(precision)
     squares = torch.cat([torch.linalg.eigvalsh(J.mT @ J) for J in jacobians(decoder, z)]).flip(-1).clamp_min(0)
     curvature = prior.curvature(z)
     largest, smallest = curvature.amax(1, keepdim=True), curvature.amin(1, keepdim=True)

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.distributions import check_precision
+from vaescope import validation
 from vaescope.errors import InputError
 from vaescope.theory.ima import contrast_of_matrix
 
 
 def _augmented(W: Float[Tensor, "n d"], precision: float) -> tuple[Float[Tensor, "m d"], float]:
-    gamma2 = float(check_precision(precision))
+    gamma2 = validation.precision(precision)
     if not isinstance(W, Tensor) or W.ndim != 2 or not bool(W.isfinite().all()):
         raise InputError("W must be a finite matrix (n, d).")
     noise = torch.eye(W.shape[1], dtype=W.dtype, device=W.device) / math.sqrt(gamma2)

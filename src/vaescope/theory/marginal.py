@@ -105,7 +105,7 @@ def _quadrature(problem: Problem, mode: Tensor, factor: Tensor) -> LogMarginal:
 
 def _integrate(problem: Problem, mode: Tensor, factor: Tensor, order: int) -> Tensor:
     """log |A| (2π)^{d/2} Σ_q w_q exp(log p(x, u_q) + ½ ‖t_q‖²), u_q = mode + A t_q."""
-    nodes, weights = quadrature.grid(problem.dim, order, mode)
+    nodes, weights = quadrature.hermite_grid(problem.dim, order, mode)
     correction = weights.log() + 0.5 * nodes.square().sum(-1)
     parts = []
     for rows in problem.chunks(len(nodes)):

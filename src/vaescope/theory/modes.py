@@ -33,7 +33,7 @@ def _starts(problem: Problem) -> list[Tensor]:
     """The prior's centre, and draws from the prior that are the same for every point."""
     generator = randomness.generator(0, "starts")
     draws = problem.prior.sample(STARTS - 1, problem.dim, generator=generator, dtype=torch.float64)
-    centre = torch.full((1, problem.dim), problem.prior.start(), dtype=torch.float64)
+    centre = torch.full((1, problem.dim), problem.prior.unbounded_centre(), dtype=torch.float64)
     starts = torch.cat([centre, problem.prior.from_support(draws)]).to(problem.x)
     return [start.expand(len(problem.x), -1) for start in starts]
 

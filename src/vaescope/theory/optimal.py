@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.distributions import Normal, Prior, check_precision
+from vaescope import validation
+from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
 from vaescope.theory.derivatives import Decoder, column_norms, jacobians
 
@@ -37,7 +38,7 @@ def optimal_variance(
     tensor([[0.1000, 0.1000]])
     """
     prior = Normal() if prior is None else prior
-    gamma2 = float(check_precision(precision))
+    gamma2 = validation.precision(precision)
     norms = column_norms(decoder, z)
     check_support(z, prior)
     return 1 / (prior.curvature(z) + gamma2 * norms.square())
@@ -51,7 +52,7 @@ def optimal_covariance(
     Bonheme & Grzes 2023, Eq. 11, with γ² the precision (the paper writes γ for the variance).
     """
     prior = Normal() if prior is None else prior
-    gamma2 = float(check_precision(precision))
+    gamma2 = validation.precision(precision)
     gram = torch.cat([J.mT @ J for J in jacobians(decoder, z)])
     check_support(z, prior)
     return torch.linalg.inv(torch.diag_embed(prior.curvature(z)) + gamma2 * gram)

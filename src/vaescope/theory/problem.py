@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.distributions import Prior, check_precision
+from vaescope import validation
+from vaescope.distributions import Prior
 from vaescope.errors import InputError
 from vaescope.theory.derivatives import Decoder, check_decoder, decode_flat
 from vaescope.theory.rules import Rule
@@ -52,7 +53,7 @@ class Problem:
 
     def log_prior(self, u: Float[Tensor, "*N d"]) -> Float[Tensor, "*N"]:
         """log p(u), with the slope of the squashing."""
-        return (self.prior.log_density(self.prior.to_support(u)) + self.prior.log_slope(u)).sum(-1)
+        return (self.prior.log_density(self.prior.to_support(u)) + self.prior.log_derivative(u)).sum(-1)
 
     def log_joint(self, u: Float[Tensor, "N Q d"]) -> Float[Tensor, "N Q"]:
         """log p(x, u)."""
@@ -110,7 +111,7 @@ def make_problem(
     decoder: Decoder, x: Float[Tensor, "N ..."], *, precision: float, prior: Prior, dim: int, probe: Tensor
 ) -> Problem:
     """Check the arguments once, naming whichever is wrong."""
-    gamma2 = float(check_precision(precision))
+    gamma2 = validation.precision(precision)
     if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
         raise InputError("x must be a floating-point tensor with a row per point.")
     if not bool(x.isfinite().all()):

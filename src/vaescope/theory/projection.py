@@ -133,7 +133,7 @@ def prepare(
     if start is not None:
         check_latents(start, "start")
         check_support(start, prior, "start")
-    probe = torch.full((1, dim), prior.start(), dtype=x.dtype, device=x.device)
+    probe = torch.full((1, dim), prior.unbounded_centre(), dtype=x.dtype, device=x.device)
     probe = prior.from_support(start[:1]) if start is not None else probe
     problem = make_problem(decoder, x, precision=precision, prior=prior, dim=dim, probe=probe)
     if start is None and hasattr(decoder, "inverse") and problem.x.shape[1] == dim:

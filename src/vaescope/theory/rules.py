@@ -25,7 +25,7 @@ def ladder(dim: int) -> list[int]:
 
 def rule(dim: int, order: int, like: Tensor) -> Rule:
     """Nodes and weights of that order (see `ladder`), with the dtype and device of `like`."""
-    nodes, weights = quadrature.grid(dim, order, like) if order else _quasi_random(dim, like)
+    nodes, weights = quadrature.hermite_grid(dim, order, like) if order else _quasi_random(dim, like)
     return nodes, weights
 
 

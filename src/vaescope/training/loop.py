@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.distributions import optimal_precision
+from vaescope.distributions.likelihoods import optimal_precision
 from vaescope.errors import InputError
 from vaescope.models import VAE, Member, TrainingSummary
 from vaescope.models.networks import Params
@@ -33,7 +33,7 @@ from vaescope.training.state import Record, StackState
 from vaescope.training.step import adam_scales
 
 Watch = Callable[[int, Member], Mapping[str, float]]
-Initial = Callable[[], Mapping[str, Tensor]]
+Initial = Callable[[], Mapping[str, Tensor] | None]
 
 
 def train(
@@ -59,7 +59,7 @@ def train(
         settings: of the optimisation.
         objective: the loss of every member.
         progress: receives messages and the state after every epoch.
-        initial: returns starting weights (first axis: members) instead of random ones. Called only when there is no
+        initial: returns starting weights (first axis: members), or None for random ones. Called only when there is no
             checkpoint of this very run.
         watch: called with the epoch and every active member after every epoch; what it returns joins its history.
         checkpoints: stores the state of unfinished training. Training continues from it, replaces it from time to time
@@ -82,7 +82,12 @@ def train(
 
 def _row_of(initial: Initial, index: int) -> Initial:
     """The starting weights of one member."""
-    return lambda: {name: value[index : index + 1] for name, value in initial().items()}
+
+    def own() -> Params | None:
+        weights = initial()
+        return None if weights is None else {name: value[index : index + 1] for name, value in weights.items()}
+
+    return own
 
 
 class _Run:
@@ -110,7 +115,8 @@ class _Run:
         self.functions = build_functions(problem, self.batches, self.state, progress)
 
     def _start(self, initial: Initial | None) -> StackState:
-        params = initial() if initial else self.problem.model.init(self.problem.seeds)
+        params = initial() if initial else None
+        params = self.problem.model.init(self.problem.seeds) if params is None else params
         return StackState.initial({**params, **self.objective_params}, self.problem.members, self.problem.device)
 
     # epochs -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 from vaescope.errors import InputError, RunError
 from vaescope.plain import Plain
 from vaescope.runs import cell_key
-from vaescope.runs.files import Row, as_run, read_json, read_rows
+from vaescope.runs.files import Row, malformed_as_run_error, read_json, read_rows
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def read_run(path: Path) -> TrackedRun:
     """The finished part of a run folder."""
     if not (path / "config.json").exists():
         raise InputError(f"{path} is not a run folder: it has no config.json.")
-    with as_run(path):
+    with malformed_as_run_error(path):
         return _read(path)
 
 
@@ -59,7 +59,7 @@ def _read(path: Path) -> TrackedRun:
     columns = _cell_columns(rows, epochs)
     by_cell: dict[str, list[Row]] = {}
     for row in epochs:
-        by_cell.setdefault(cell_key({name: row.get(name) for name in columns}), []).append(row)
+        by_cell.setdefault(_key(row, columns), []).append(row)
     claims = read_json(path / "claims.json") if (path / "claims.json").exists() else []
     if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
         raise RunError(f"{path / 'claims.json'} is not a list of claims; remove it and run the experiment again.")
@@ -83,8 +83,7 @@ def _cell_columns(rows: Sequence[Row], epochs: Sequence[Row]) -> list[str]:
 
 
 def _member(row: Row, columns: Sequence[str], by_cell: Mapping[str, list[Row]]) -> TrackedMember:
-    cell = {name: row.get(name) for name in columns}
-    key = cell_key(cell)
+    cell, key = {name: row.get(name) for name in columns}, _key(row, columns)
     rest = {name: value for name, value in row.items() if name not in columns and value is not None}
     history = [
         (int(str(epoch["epoch"])), _finite({k: v for k, v in epoch.items() if k not in (*columns, "epoch")}))
@@ -92,6 +91,10 @@ def _member(row: Row, columns: Sequence[str], by_cell: Mapping[str, list[Row]]) 
     ]
     texts = {name: str(value) for name, value in rest.items() if isinstance(value, str | bool)}
     return TrackedMember(key, cell, _finite(rest), texts, history)
+
+
+def _key(row: Row, columns: Sequence[str]) -> str:
+    return cell_key({name: value for name in columns if isinstance(value := row.get(name), str | int | float)})
 
 
 def _finite(values: Mapping[str, Plain]) -> dict[str, float]:
