@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.data.arrays import observations, split
-from vaescope.data.files import Dataset, load
-from vaescope.data.files.dataset import as_rows
+from vaescope.data import Dataset, dataset_from
+from vaescope.data.arrays import split
 from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
 from vaescope.models import VAE, ConvVAE, Member
@@ -179,7 +177,7 @@ def planned(
     settings: TrainSettings | None = None,
 ) -> Plan:
     """What `fit` would do, checked, before anything is trained."""
-    data = as_dataset(x)
+    data = dataset_from(x)
     u = _auxiliary(model, auxiliary, len(data))
     if model == "vae" and prior_mean != "fixed":
         raise InputError(f"prior_mean={prior_mean!r} is for an iVAE; say model='ivae' and give its auxiliary u.")
@@ -214,20 +212,6 @@ def _auxiliary(model: str, u: object | None, samples: int) -> Tensor:
     return columns.float()
 
 
-def as_dataset(x: object) -> Dataset:
-    """Rows or images, from memory or from a file."""
-    if isinstance(x, Dataset):
-        return x
-    if isinstance(x, str | Path):
-        return load(x)
-    shape = getattr(x, "shape", ())
-    if len(shape) in (3, 4):
-        values = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
-        image, rows = as_rows(values, "x", unit=False)
-        return Dataset("x", observations(rows), image)
-    return Dataset("x", observations(x).float())
-
-
 def _model(
     data: Dataset,
     latent_dim: int,
@@ -239,12 +223,12 @@ def _model(
 ) -> VAE:
     if network not in NETWORKS:
         raise InputError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}.")
-    if network == "conv" and data.image is None:
+    if network == "conv" and data.image_shape is None:
         raise InputError("a convolutional network needs images (N, H, W[, C]), got rows.")
-    fits = data.image is not None and all(side % SMALLEST == 0 for side in data.image[1:])
+    fits = data.image_shape is not None and all(side % SMALLEST == 0 for side in data.image_shape[1:])
     if network == "conv" or (network == "auto" and fits):
-        assert data.image is not None
-        return ConvVAE.of(data.image, latent_dim=latent_dim, architecture=architecture, **shared)
+        assert data.image_shape is not None
+        return ConvVAE.of(data.image_shape, latent_dim=latent_dim, architecture=architecture, **shared)
     return VAE(observed_dim=data.x.shape[1], latent_dim=latent_dim, hidden=hidden, activation=activation, **shared)
 
 

@@ -105,19 +105,19 @@ def test_training_finds_variances_that_depend_on_u():
     drawn = nonstationary.segments(2, samples=6000, segments=4, low=0.2, high=4.0, seed=1)
     settings = TrainSettings(epochs=60, learning_rate=5e-3, batch_size=128)
     fitted = vs.fit(
-        drawn.sources.float(), model="ivae", auxiliary=drawn.u, latent_dim=2, precision=100.0, settings=settings,
-        monitor=Silent(),
+        drawn.sources.float(), model="ivae", auxiliary=drawn.auxiliary, latent_dim=2, precision=100.0,
+        settings=settings, monitor=Silent(),
     ).best  # fmt: skip
-    mean, _ = fitted.encode(drawn.sources.float(), drawn.u)
+    mean, _ = fitted.encode(drawn.sources.float(), drawn.auxiliary)
     found = vs.metrics.mcc(mean, drawn.sources)
     assert found.score > 0.95
     learned = fitted.prior_at(torch.arange(4)).variance.detach().numpy()
-    _, variance = fitted.encode(drawn.sources.float(), drawn.u)
+    _, variance = fitted.encode(drawn.sources.float(), drawn.auxiliary)
     for segment in range(4):
-        own = drawn.u == segment
+        own = drawn.auxiliary == segment
         aggregate = (mean[own].square().mean(0) + variance[own].mean(0)).detach().numpy()
         np.testing.assert_allclose(learned[segment], aggregate, rtol=0.4)  # the best prior is the aggregate posterior
-    wanted = np.stack([drawn.variance[drawn.u == s][0].numpy() for s in range(4)])
+    wanted = np.stack([drawn.variance[drawn.auxiliary == s][0].numpy() for s in range(4)])
     order = np.argsort(wanted, axis=0)
     assert (np.diff(np.take_along_axis(learned[:, found.assignment], order, 0), axis=0) > -0.2).all()
 

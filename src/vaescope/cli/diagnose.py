@@ -70,9 +70,9 @@ class Diagnose:
         import numpy as np
 
         from vaescope.adapters import from_arrays
-        from vaescope.data.auxiliary import auxiliary_of
-        from vaescope.data.catalogue import open_data
-        from vaescope.data.files.arrays import open_npz
+        from vaescope.data.auxiliary import load_auxiliary
+        from vaescope.data.catalogue import open_dataset
+        from vaescope.data.files.numpy_files import open_npz
 
         if self.target.endswith(".npz"):
             if not Path(self.target).exists():
@@ -82,7 +82,7 @@ class Diagnose:
         models = models_of(self.target)
         if self.data is None:
             raise InputError("--data is needed: samples on which the model is looked at.")
-        data = open_data(self.data, array=self.array, factors=self.factors, rows=self.rows)
-        u = auxiliary_of(self.auxiliary, data, self.rows)
+        data = open_dataset(self.data, array=self.array, factors=self.factors, rows=self.rows)
+        u = load_auxiliary(self.auxiliary, data, self.rows)
         check_auxiliary(models, u)
         return models, {"x": data.x.float(), "factors": data.factors, "auxiliary": u}

@@ -29,13 +29,13 @@ class Explore:
     """Open the page."""
 
     def run(self) -> int:
-        from vaescope.data.auxiliary import auxiliary_of
-        from vaescope.data.catalogue import open_data
+        from vaescope.data.auxiliary import load_auxiliary
+        from vaescope.data.catalogue import open_dataset
         from vaescope.explorer import Session, serve
 
         models = models_of(self.target)
-        data = open_data(self.data, array=self.array, rows=self.rows)
-        u = auxiliary_of(self.auxiliary, data, self.rows)
+        data = open_dataset(self.data, array=self.array, rows=self.rows)
+        u = load_auxiliary(self.auxiliary, data, self.rows)
         check_auxiliary(models, u)
         session = Session.of(models, data.x.float(), auxiliary=u, name=target_name(self.target))
 

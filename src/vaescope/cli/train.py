@@ -17,7 +17,7 @@ from vaescope.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vaescope.data.files import Dataset
+    from vaescope.data import Dataset
     from vaescope.fitting import Fit
 
 
@@ -71,13 +71,13 @@ class Train:
         if self.seeds < 1:
             raise InputError(f"--seeds must be at least 1, got {self.seeds}.")
         check_track(self.track)
-        from vaescope.data.auxiliary import auxiliary_of
-        from vaescope.data.catalogue import open_data
+        from vaescope.data.auxiliary import load_auxiliary
+        from vaescope.data.catalogue import open_dataset
         from vaescope.fitting import fit
         from vaescope.training import TrainSettings
 
-        data = open_data(self.data, array=self.array, factors=self.factors, rows=self.rows)
-        u = auxiliary_of(self.auxiliary, data, self.rows)
+        data = open_dataset(self.data, array=self.array, factors=self.factors, rows=self.rows)
+        u = load_auxiliary(self.auxiliary, data, self.rows)
         fitted = fit(
             data,
             model="vae" if u is None else "ivae",

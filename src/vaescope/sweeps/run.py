@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vaescope.data.files import Dataset
+from vaescope.data import Dataset
 from vaescope.distributions import Prior
 from vaescope.distributions.priors import PRIORS
 from vaescope.errors import InputError, RunError
@@ -129,10 +129,10 @@ def _resolved(value: Any) -> Any:
 
 
 def _opened(settings: Mapping[str, Any]) -> Dataset:
-    from vaescope.data.catalogue import open_data
+    from vaescope.data.catalogue import open_dataset
 
     chosen: dict[str, Any] = {name: settings[name] for name in DATA if name in settings and name != "data"}
-    return open_data(str(settings["data"]), **chosen)
+    return open_dataset(str(settings["data"]), **chosen)
 
 
 def plan_of(
@@ -177,8 +177,8 @@ def prior_of(given: Any) -> Prior:
 
 
 def _auxiliary(given: Any, data: Any, rows: int | None) -> torch.Tensor:
-    from vaescope.data.auxiliary import auxiliary_of
+    from vaescope.data.auxiliary import load_auxiliary
 
-    found = auxiliary_of(str(given), data, rows)
+    found = load_auxiliary(str(given), data, rows)
     assert found is not None
     return found

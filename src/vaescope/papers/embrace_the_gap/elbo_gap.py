@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vaescope import randomness, theory
 from vaescope.data.arrays import Split, split
+from vaescope.data.invertible import Affine
 from vaescope.data.mixings import Compose, Mixing, OrthogonalMLP, TriangularMLP
-from vaescope.data.pieces import Affine
 from vaescope.distributions import DiagonalGaussian, Normal, Prior, Uniform, kl
 from vaescope.distributions.likelihoods import gaussian_log_likelihood
 from vaescope.models import VAE, Member, Terms
