@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from benchmarks.timing import best_rate, timed
-from vaescope.data.rendering import DSprites, Rendered, Shapes3D, Sprites
+from vaescope.data.rendering import DSprites, Renderer, Shapes3D, Sprites
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
 from vaescope.training.compilation import compile_stacked
@@ -20,7 +20,7 @@ from vaescope.training.step import adam_scales, make_step
 IMAGE, LATENTS, BATCH = (3, 64, 64), 4, 64
 
 
-def streamed(data: Rendered, images: int) -> int:
+def streamed(data: Renderer, images: int) -> int:
     """The grid in order, so many images of it."""
     done = 0
     for batch in data.stream(1024):

@@ -123,8 +123,8 @@ def test_training_on_a_rendered_data_set(capsys, tmp_path):
     ("data", "message"),
     [
         ("absent.npy", "absent.npy does not exist"),
-        ("cats", "no data set is called 'cats'; choose from: sprites, dsprites"),
-        ("mpi3d", "give the path of real3d_complicated_shapes_ordered.npz"),
+        ("cats", "data set must be one of sprites, dsprites"),
+        ("mpi3d", "pass the path of real3d_complicated_shapes_ordered.npz"),
     ],
 )
 def test_data_that_is_not_there_is_one_line(capsys, tmp_path, data, message):

@@ -182,7 +182,7 @@ class FitJob:
         """What a run folder belongs to: the model, how it is trained, and the data."""
         digest = hashlib.sha256(self.data.x.contiguous().numpy().tobytes()).hexdigest()[:16]
         data = {"data": self.data.name, "samples": len(self.data), "digest": digest}
-        shape = DataShape(self.model.observed_dim, self.data.image, self.model.auxiliary.dim)
+        shape = DataShape(self.model.observed_dim, self.data.image_shape, self.model.auxiliary.dim)
         objective = {"objective": describe_objective(self.objective)}
         settings = data | {"shape": plain_fields(shape)} | trained_settings(self.settings) | objective
         return {"experiment": "fit", "profile": "own", "settings": settings}
@@ -201,7 +201,7 @@ def prepare_fit(
     """
     data = dataset_from(x)
     columns = _encoded_auxiliary(settings.model.model, auxiliary, len(data))
-    shape = DataShape(data.x.shape[1], data.image, columns.shape[1])
+    shape = DataShape(data.x.shape[1], data.image_shape, columns.shape[1])
     model = build_model(settings.model, shape, noise=settings.members.noise)
     members = [
         MemberSpec(seed=seed, precision=precision, beta=settings.members.beta)

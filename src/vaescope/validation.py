@@ -147,15 +147,22 @@ def rows(values: object, name: str, *, minimum: int = 1, finite: bool = True) ->
     (1, 2)
     """
     found = array(values, name)
-    if found.ndim < 2:
-        raise InputError(f"{name} must have a row per sample, shape (N, n), got shape {found.shape}.")
-    if 0 in found.shape:
-        raise InputError(f"{name} must have at least one row and one column, got shape {found.shape}.")
+    check_layout(found.shape, found.dtype, name)
     if len(found) < minimum:
         raise InputError(f"{name} needs at least {minimum} samples, got {len(found)}.")
     if finite:
         check_finite(found, name)
     return found
+
+
+def check_layout(shape: tuple[int, ...], dtype: np.dtype, name: str) -> None:
+    """Check that an array, which need not be in memory, has real numbers and a row per sample."""
+    if dtype.kind not in NUMERIC_KINDS:
+        raise InputError(f"{name} must be an array of numbers, got {dtype}.")
+    if len(shape) < 2:
+        raise InputError(f"{name} must have a row per sample, shape (N, n), got shape {shape}.")
+    if 0 in shape:
+        raise InputError(f"{name} must have at least one row and one column, got shape {shape}.")
 
 
 def check_finite(values: np.ndarray, name: str) -> None:

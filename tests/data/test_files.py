@@ -1,4 +1,4 @@
-"""Readers: what was written comes back, in parts and in any order; what is broken is refused whole."""
+"""File readers: exact round trips, in batches and by index; one-line errors for damaged and malicious files."""
 
 import pickle
 import zipfile
@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import vaescope as vs
-from vaescope.data.files import load, official, open_source
+from vaescope.data.files import load, official, open_array
 from vaescope.data.files.official import load_official, open_official
 
 ROWS = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
@@ -21,7 +21,9 @@ PIXELS = np.random.default_rng(1).integers(0, 256, (12, 8, 8, 3)).astype(np.uint
 LABELS = np.random.default_rng(2).integers(0, 4, (50, 2)).astype(float)
 
 
-class Evil:
+class Payload:
+    """Would exit the interpreter if it were unpickled."""
+
     def __reduce__(self):
         return (exec, ("raise SystemExit('code was run')",))
 
@@ -50,37 +52,37 @@ KINDS = [".npy", ".npz", ".pt", ".h5", ".h5ad", ".parquet"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_written_comes_back(kind, tmp_path):
+def test_round_trip(kind, tmp_path):
     path = write(tmp_path / f"data{kind}", ROWS)
     data = load(path, factors="a,b" if kind == ".parquet" else None)
     np.testing.assert_array_equal(data.x.numpy(), ROWS)
     if kind in (".npz", ".pt", ".h5", ".parquet"):
         np.testing.assert_array_equal(data.factors.numpy(), LABELS)
-        assert len(data.names) == 2
+        assert len(data.factor_names) == 2
     else:
         assert data.factors is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_parts_are_the_whole_and_rows_come_in_their_order(kind, tmp_path):
-    source = open_source(write(tmp_path / f"data{kind}", ROWS), besides="a,b")
-    np.testing.assert_array_equal(np.concatenate(list(source.stream(7))), ROWS)
-    places = np.array([40, 3, 3, 49, 0])
-    np.testing.assert_array_equal(source.rows(places), ROWS[places])
+def test_batches_and_rows_by_index(kind, tmp_path):
+    stored = open_array(write(tmp_path / f"data{kind}", ROWS), without="a,b")
+    np.testing.assert_array_equal(np.concatenate(list(stored.stream(7))), ROWS)
+    indices = np.array([40, 3, 3, 49, 0])
+    np.testing.assert_array_equal(stored.rows(indices), ROWS[indices])
     with pytest.raises(vs.InputError, match="rows 0 to 49"):
-        source.rows(np.array([50]))
+        stored.rows(np.array([50]))
 
 
-def test_some_rows_at_random_with_their_factors(tmp_path):
+def test_random_rows_keep_their_factors(tmp_path):
     path = write(tmp_path / "data.npz", ROWS)
     some, again = load(path, rows=10, seed=3), load(path, rows=10, seed=3)
     assert torch.equal(some.x, again.x)
     for row, factors in zip(some.x.numpy(), some.factors.numpy(), strict=True):
-        place = int(np.flatnonzero((row == ROWS).all(1))[0])
-        np.testing.assert_array_equal(factors, LABELS[place])
+        index = int(np.flatnonzero((row == ROWS).all(1))[0])
+        np.testing.assert_array_equal(factors, LABELS[index])
 
 
-def test_a_sparse_matrix_of_cells(tmp_path):
+def test_sparse_anndata(tmp_path):
     dense = ROWS * (ROWS > 0.5)
     rows, columns = dense.nonzero()
     with h5py.File(tmp_path / "cells.h5ad", "w") as file:
@@ -96,8 +98,8 @@ def test_images_of_any_layout(shape, tmp_path):
     values = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     np.save(tmp_path / "images.npy", values)
     data = load(tmp_path / "images.npy")
-    assert data.image == ((3 if 3 in shape else 1), 8, 8)
-    assert data.x.shape == (12, data.image[0] * 64)
+    assert data.image_shape == ((3 if 3 in shape else 1), 8, 8)
+    assert data.x.shape == (12, data.image_shape[0] * 64)
     assert 0 <= data.x.min() <= data.x.max() <= 1
 
 
@@ -110,12 +112,12 @@ def folder(path, images=PIXELS):
 
 def test_a_folder_of_images(tmp_path):
     data = load(folder(tmp_path / "pictures"))
-    assert data.image == (3, 8, 8)
+    assert data.image_shape == (3, 8, 8)
     expected = np.moveaxis(PIXELS, -1, 1).reshape(12, -1) / 255
     np.testing.assert_allclose(data.x.numpy(), expected, atol=1e-6)
 
 
-# what is broken -------------------------------------------------------------------------------
+# damaged files --------------------------------------------------------------------------------
 
 
 def bad_cases(tmp_path):
@@ -124,67 +126,67 @@ def bad_cases(tmp_path):
         file.write_bytes(content)
         return file
 
-    whole = write(tmp_path / "whole.npz", np.tile(ROWS, (200, 1))).read_bytes()
-    np.savez(tmp_path / "pickled.npz", x=np.array([Evil()], dtype=object))
-    np.save(tmp_path / "pickled.npy", np.array([Evil()], dtype=object), allow_pickle=True)
-    torch.save(Evil(), tmp_path / "evil.pt")
+    complete = write(tmp_path / "complete.npz", np.tile(ROWS, (200, 1))).read_bytes()
+    np.savez(tmp_path / "pickled.npz", x=np.array([Payload()], dtype=object))
+    np.save(tmp_path / "pickled.npy", np.array([Payload()], dtype=object), allow_pickle=True)
+    torch.save(Payload(), tmp_path / "evil.pt")
     np.save(tmp_path / "range.npy", 3 * np.random.default_rng(0).normal(size=(5, 4, 4)))
     np.save(tmp_path / "nan.npy", np.full((5, 4), np.nan))
     np.save(tmp_path / "text.npy", np.array([["a", "b"]]))
     np.save(tmp_path / "line.npy", np.zeros(7))
     np.savez(tmp_path / "two.npz", one=ROWS, other=ROWS)
     folder(tmp_path / "broken")
-    (tmp_path / "broken" / "005.png").write_bytes(b"no image")
+    (tmp_path / "broken" / "005.png").write_bytes(b"other content")
     folder(tmp_path / "sizes")
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "sizes" / "003.png")
     (tmp_path / "nothing").mkdir()
     return [
         (tmp_path / "absent.npy", "does not exist"),
         (path("empty.npy"), "empty.npy is empty"),
-        (path("cut.npz", whole[: len(whole) // 2]), "no archive that can be read"),
-        (path("noise.npy", b"\x93NUMPY\x01\x00\xff\xff" + b"x" * 99), "no array that can be read"),
-        (path("noise.npz", b"nothing of the kind"), "no archive that can be read"),
-        (path("noise.h5", b"nothing of the kind"), "no HDF5 file"),
-        (path("noise.pt", b"nothing of the kind"), "read safely"),
-        (path("noise.parquet", b"nothing of the kind"), "no Parquet file"),
-        (path("pickle.pt", pickle.dumps(Evil())), "read safely"),
+        (path("cut.npz", complete[: len(complete) // 2]), "cannot be read as an .npz archive"),
+        (path("noise.npy", b"\x93NUMPY\x01\x00\xff\xff" + b"x" * 99), "cannot be read as an .npy array"),
+        (path("noise.npz", b"some other content"), "cannot be read as an .npz archive"),
+        (path("noise.h5", b"some other content"), "cannot be read as an HDF5 file"),
+        (path("noise.pt", b"some other content"), "cannot be read as tensors without running code"),
+        (path("noise.parquet", b"some other content"), "cannot be read as a Parquet table"),
+        (path("pickle.pt", pickle.dumps(Payload())), "cannot be read as tensors without running code"),
         (path("table.xlsx", b"x"), "use .npy, .npz"),
         (tmp_path / "pickled.npz", "pickle, which could run code"),
-        (tmp_path / "pickled.npy", "no array that can be read"),
-        (tmp_path / "evil.pt", "read safely"),
+        (tmp_path / "pickled.npy", "cannot be read as an .npy array"),
+        (tmp_path / "evil.pt", "cannot be read as tensors without running code"),
         (tmp_path / "range.npy", r"values in \[0, 1\]"),
         (tmp_path / "nan.npy", "must be finite"),
-        (tmp_path / "text.npy", "must hold numbers"),
+        (tmp_path / "text.npy", "x in text.npy must be an array of numbers"),
         (tmp_path / "line.npy", "a row per sample"),
-        (tmp_path / "two.npz", "holds one, other; say which"),
-        (tmp_path / "broken", "005.png is no image"),
+        (tmp_path / "two.npz", "has the arrays one, other; specify the observations"),
+        (tmp_path / "broken", "005.png cannot be read as an image"),
         (tmp_path / "sizes", "000.png is 8 x 8 x 3, 003.png is 4 x 4 x 3"),
         (tmp_path / "nothing", "has no images"),
     ]
 
 
-def test_broken_files_meet_one_line_each(tmp_path):
+def test_bad_files_are_rejected_in_one_line(tmp_path):
     for path, message in bad_cases(tmp_path):
         with pytest.raises(vs.InputError, match=message) as error:
             load(path)
         assert "\n" not in str(error.value)
 
 
-def test_a_file_damaged_inside_is_noticed_while_it_is_read(tmp_path):
+def test_damage_inside_a_file_is_detected(tmp_path):
     path = write(tmp_path / "data.npz", np.random.default_rng(0).normal(size=(9000, 3)))
     with zipfile.ZipFile(path) as archive:
-        place = archive.getinfo("x.npy").header_offset + 2000
+        offset = archive.getinfo("x.npy").header_offset + 2000
     content = bytearray(path.read_bytes())
-    content[place : place + 50] = b"\x00" * 50
+    content[offset : offset + 50] = b"\x00" * 50
     path.write_bytes(bytes(content))
-    with pytest.raises(vs.InputError, match=r"damaged|truncated|cannot be read"):
+    with pytest.raises(vs.InputError, match=r"is damaged|is truncated"):
         load(path)
 
 
-def test_what_does_not_fit_is_said(tmp_path, monkeypatch):
+def test_size_and_array_names_are_checked(tmp_path, monkeypatch):
     path = write(tmp_path / "data.npy", ROWS)
-    monkeypatch.setattr("vaescope.data.files.dataset.MEMORY", 100)
-    with pytest.raises(vs.InputError, match="take some of its 50 rows with rows=N"):
+    monkeypatch.setattr("vaescope.data.files.loading.MEMORY_LIMIT", 100)
+    with pytest.raises(vs.InputError, match="load some of its 50 rows with rows=N"):
         load(path)
     assert len(load(path, rows=8)) == 8
     with pytest.raises(vs.InputError, match="at least 1"):
@@ -192,16 +194,16 @@ def test_what_does_not_fit_is_said(tmp_path, monkeypatch):
     with pytest.raises(vs.InputError, match="no array 'y'"):
         load(write(tmp_path / "data.npz", ROWS), array="y")
     np.savez(tmp_path / "odd.npz", x=ROWS, factors=LABELS[:20])
-    with pytest.raises(vs.InputError, match="row for each of 50 samples"):
+    with pytest.raises(vs.InputError, match="a row of factors for each of 50 samples"):
         load(tmp_path / "odd.npz", rows=8)
 
 
-# official files, small ones of the same layout ------------------------------------------------
+# official files, with fewer images of the same layout -----------------------------------------
 
 
 def small(name):
     """The official layout with fewer values per factor, and no published checksum."""
-    spec = official.OFFICIAL[name]
+    spec = official.OFFICIAL_FILES[name]
     sizes = tuple(min(2, s) for s in spec.sizes)
     return replace(spec, sizes=sizes, files=((spec.files[0][0], None),))
 
@@ -210,7 +212,7 @@ def write_official(spec, tmp_path):
     path = tmp_path / spec.files[0][0]
     images = np.random.default_rng(0).integers(0, 2 if spec.name == "dsprites" else 256, spec.shape).astype(np.uint8)
     if path.suffix == ".npz":
-        extra = {"metadata": np.array([Evil()], dtype=object), "latents_values": np.zeros((spec.count, 5))}
+        extra = {"metadata": np.array([Payload()], dtype=object), "latents_values": np.zeros((spec.count, 5))}
         np.savez_compressed(path, **{spec.array: images}, **(extra if spec.name == "dsprites" else {}))
     elif path.suffix == ".h5":
         with h5py.File(path, "w") as file:
@@ -220,48 +222,48 @@ def write_official(spec, tmp_path):
     return path, images.reshape(spec.count, *spec.pixels)
 
 
-@pytest.mark.parametrize("name", official.OFFICIAL)
-def test_official_layouts_are_read(name, tmp_path):
+@pytest.mark.parametrize("name", official.OFFICIAL_FILES)
+def test_official_files(name, tmp_path):
     spec = small(name)
     path, images = write_official(spec, tmp_path)
-    source = open_official(spec, path)
-    np.testing.assert_array_equal(np.concatenate(list(source.stream(5))), images)
+    stored = open_official(spec, path)
+    np.testing.assert_array_equal(np.concatenate(list(stored.stream(5))), images)
     data = load_official(spec, path, rows=6, seed=1)
-    assert data.image == ((3, 64, 64) if 3 in spec.pixels else (1, 64, 64))
-    assert data.names == spec.names
-    places = (data.factors * torch.tensor([int(np.prod(spec.sizes[k + 1 :])) for k in range(len(spec.sizes))])).sum(1)
+    assert data.image_shape == ((3, 64, 64) if 3 in spec.pixels else (1, 64, 64))
+    assert data.factor_names == spec.factor_names
+    indices = (data.factors * torch.tensor([int(np.prod(spec.sizes[k + 1 :])) for k in range(len(spec.sizes))])).sum(1)
     scale = 1 if name == "dsprites" else 255
-    for row, place in zip(data.x, places.long(), strict=True):
-        shown = row.reshape(data.image).permute(1, 2, 0).numpy().reshape(images[place].shape)
-        np.testing.assert_allclose(shown, images[place] / scale, atol=1e-6)
+    for row, index in zip(data.x, indices.long(), strict=True):
+        image = row.reshape(data.image_shape).permute(1, 2, 0).numpy().reshape(images[index].shape)
+        np.testing.assert_allclose(image, images[index] / scale, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", official.OFFICIAL)
-def test_other_layouts_and_files_are_refused(name, tmp_path):
+@pytest.mark.parametrize("name", official.OFFICIAL_FILES)
+def test_other_layouts_and_checksums_are_rejected(name, tmp_path):
     spec = small(name)
     path, _ = write_official(spec, tmp_path)
-    with pytest.raises(vs.InputError, match=f"not laid out as {name}"):
-        open_official(official.OFFICIAL[name], path)
+    with pytest.raises(vs.InputError, match=f"not have the layout of {name}"):
+        open_official(official.OFFICIAL_FILES[name], path)
     wrong = replace(spec, files=((path.name, "0" * 32),))
-    with pytest.raises(vs.InputError, match=r"not the official file .* fetch it again"):
+    with pytest.raises(vs.InputError, match=r"not the official file .* download it again"):
         open_official(wrong, path)
     assert len(open_official(wrong, path, checksum=False)) == spec.count
     with pytest.raises(vs.InputError, match=r"does not exist; .* comes as"):
         open_official(spec, tmp_path / "absent")
 
 
-def test_only_what_is_asked_for_is_in_memory(tmp_path):
-    """Rows are taken from a compressed archive in passing: the whole array is never held."""
+def test_archives_are_read_in_batches(tmp_path):
+    """A compressed archive is never decompressed as a whole."""
     import tracemalloc
 
     path = tmp_path / "large.npz"
     np.savez_compressed(path, x=np.zeros((4000, 4096), np.float32))  # 64 MB
-    source = open_source(path)
+    stored = open_array(path)
     tracemalloc.start()
-    total = sum(float(part.sum()) for part in source.stream(100))
-    rows = source.rows(np.arange(0, 4000, 500))
+    total = sum(float(batch.sum()) for batch in stored.stream(100))
+    rows = stored.rows(np.arange(0, 4000, 500))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert total == 0
     assert rows.shape == (8, 4096)
-    assert peak < 140e6  # a part (64 MB) and its copy, whatever the file's size
+    assert peak < 140e6  # a batch (64 MB) and its copy

@@ -1,4 +1,4 @@
-"""Laws of every mixing: exact inverse, exact determinant, the wanted contrast, clear refusals."""
+"""Laws of every mixing: exact inverse, exact determinant, the specified contrast; errors for invalid arguments."""
 
 import pytest
 import torch
@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vaescope as vs
+from vaescope.data.invertible import Affine
 from vaescope.data.mixings import Compose, LinearMap, Mixing, Moebius, OrthogonalMLP, TriangularMLP
-from vaescope.data.pieces import Affine
 from vaescope.theory import contrast_of_matrix, ima_contrast, jacobian
 
-FAMILY = {
+MIXINGS = {
     "orthogonal": lambda d, s: OrthogonalMLP(d, seed=s),
     "orthogonal, one layer": lambda d, s: OrthogonalMLP(d, layers=1, seed=s, activation="sigmoid", activate_input=True),
     "triangular": lambda d, s: TriangularMLP(d, seed=s),
@@ -25,21 +25,21 @@ def sources(d: int, seed: int, count: int = 50) -> torch.Tensor:
 
 
 @settings(max_examples=60, deadline=None)
-@given(name=st.sampled_from(sorted(FAMILY)), d=st.integers(1, 8), seed=st.integers(0, 10_000))
-def test_inverse_undoes_mixing(name, d, seed):
-    mixing, z = FAMILY[name](d, seed), sources(d, seed)
+@given(name=st.sampled_from(sorted(MIXINGS)), d=st.integers(1, 8), seed=st.integers(0, 10_000))
+def test_inverse(name, d, seed):
+    mixing, z = MIXINGS[name](d, seed), sources(d, seed)
     torch.testing.assert_close(mixing.inverse(mixing(z)), z, rtol=1e-7, atol=1e-7)
 
 
 @settings(max_examples=60, deadline=None)
-@given(name=st.sampled_from(sorted(FAMILY)), d=st.integers(1, 6), seed=st.integers(0, 10_000))
-def test_log_determinant_is_autograds(name, d, seed):
-    mixing, z = FAMILY[name](d, seed), sources(d, seed, 10)
+@given(name=st.sampled_from(sorted(MIXINGS)), d=st.integers(1, 6), seed=st.integers(0, 10_000))
+def test_log_determinant_matches_autograd(name, d, seed):
+    mixing, z = MIXINGS[name](d, seed), sources(d, seed, 10)
     by_autograd = torch.linalg.slogdet(torch.vmap(torch.func.jacrev(mixing))(z)).logabsdet
     torch.testing.assert_close(mixing.log_abs_det(z), by_autograd, rtol=1e-9, atol=1e-9)
 
 
-def test_change_of_variables_integrates_to_one():
+def test_density_by_change_of_variables_integrates_to_one():
     # p(x) = p0(g(x)) / |det J|, integrated over a grid of x in one dimension
     mixing = OrthogonalMLP(1, seed=0)
     x = torch.linspace(-20, 20, 200_001, dtype=torch.float64).unsqueeze(1)
@@ -48,21 +48,21 @@ def test_change_of_variables_integrates_to_one():
     assert float(torch.trapezoid(density, x.squeeze(1))) == pytest.approx(1.0, abs=1e-8)
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", MIXINGS)
 def test_same_seed_same_mixing_and_any_dtype(name):
     z = sources(3, 0)
-    first, second, other = (FAMILY[name](3, s)(z) for s in (7, 7, 8))
+    first, second, other = (MIXINGS[name](3, s)(z) for s in (7, 7, 8))
     assert torch.equal(first, second)
     assert not torch.allclose(first, other)
-    assert FAMILY[name](3, 7)(z.float()).dtype == torch.float32
-    stacked = FAMILY[name](3, 7)(z.expand(4, *z.shape))
+    assert MIXINGS[name](3, 7)(z.float()).dtype == torch.float32
+    stacked = MIXINGS[name](3, 7)(z.expand(4, *z.shape))
     torch.testing.assert_close(stacked[2], first)
 
 
 @pytest.mark.parametrize("dim", [2, 3, 5])
-def test_members_of_the_ima_class_have_no_contrast(dim):
+def test_mixings_in_the_ima_class_have_zero_contrast(dim):
     z = sources(dim, 1)
-    for mixing in (Moebius(dim, seed=3), FAMILY["orthogonal, one layer"](dim, 3)):
+    for mixing in (Moebius(dim, seed=3), MIXINGS["orthogonal, one layer"](dim, 3)):
         assert float(ima_contrast(mixing, z).max()) < 1e-12
     assert float(ima_contrast(OrthogonalMLP(dim, seed=3), 2 * z).mean()) > 1e-4
 
@@ -79,8 +79,8 @@ def test_a_moebius_mixing_is_conformal_and_centred():
 
 @settings(max_examples=40, deadline=None)
 @given(dim=st.integers(2, 6), contrast=st.floats(0.0, 20.0), seed=st.integers(0, 1000))
-def test_linear_maps_have_the_wanted_contrast_and_volume(dim, contrast, seed):
-    weight = LinearMap(dim, contrast=contrast, seed=seed).pieces[0].weight
+def test_linear_maps_have_the_specified_contrast_and_unit_volume(dim, contrast, seed):
+    weight = LinearMap(dim, contrast=contrast, seed=seed).maps[0].weight
     assert float(torch.linalg.slogdet(weight).logabsdet) == pytest.approx(0.0, abs=1e-6)
     assert float(contrast_of_matrix(weight)) == pytest.approx(contrast, abs=1e-6)
 
@@ -98,16 +98,16 @@ def test_linear_maps_have_the_wanted_contrast_and_volume(dim, contrast, seed):
         (lambda: Affine(torch.ones(2, 2)), "singular"),
         (lambda: TriangularMLP(2, seed=0, diagonal=0.0), "singular"),
         (lambda: Compose(), "at least one mixing"),
-        (lambda: Compose(Moebius(2, seed=0), Moebius(3, seed=0)), "share one dimension"),
+        (lambda: Compose(Moebius(2, seed=0), Moebius(3, seed=0)), "must have the same dimension"),
         (lambda: Moebius(3, seed=0)(torch.zeros(4, 2)), "last axis must be 3"),
     ],
 )
-def test_bad_mixings_are_refused(make, message):
+def test_bad_mixings_are_rejected(make, message):
     with pytest.raises(vs.InputError, match=message):
         make()
 
 
-def test_the_pole_stays_outside_the_box_for_every_seed():
+def test_the_pole_is_outside_the_box_for_every_seed():
     for seed in range(200):
         mixing = Moebius(3, seed=seed)
         assert (mixing.pole.abs() > 0.5).all()

@@ -1,4 +1,4 @@
-"""Rendered images: what is drawn is where, how large and of which colour it was asked to be."""
+"""Rendered images: position, size, area and colour match the factors."""
 
 import hashlib
 import math
@@ -9,11 +9,11 @@ import torch
 import vaescope as vs
 from vaescope import theory
 from vaescope.data.rendering import DSprites, Shapes3D, Sprites
-from vaescope.data.rendering.shapes import SHAPES, coverage, place, rgb
+from vaescope.data.rendering.shapes import SHAPES, coverage, hue_to_rgb, sprite_coordinates
 from vaescope.distributions import Beta, Normal
 
-EVERY = {"sprites": Sprites(size=32, shapes=("triangle", "heart"), turning=True), "dsprites": DSprites(size=32)}
-EVERY["3dshapes"] = Shapes3D(size=32)
+RENDERERS = {"sprites": Sprites(size=32, shapes=("triangle", "heart"), rotating=True), "dsprites": DSprites(size=32)}
+RENDERERS["3dshapes"] = Shapes3D(size=32)
 AREAS = {
     "square": 2.0,
     "triangle": 3 * math.sqrt(3) / 4,
@@ -27,10 +27,10 @@ def checksum(images):
     return hashlib.sha256((images * 15).round().byte().numpy().tobytes()).hexdigest()[:16]
 
 
-# every data set -------------------------------------------------------------------------------
+# every renderer -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("data", EVERY.values(), ids=EVERY)
+@pytest.mark.parametrize("data", RENDERERS.values(), ids=RENDERERS)
 def test_samples_are_reproducible_and_in_range(data):
     first, again, other = data.sample(70, seed=3), data.sample(70, seed=3), data.sample(70, seed=4)
     assert torch.equal(first.images, again.images)
@@ -42,15 +42,15 @@ def test_samples_are_reproducible_and_in_range(data):
         assert factor.low <= first.factors[:, k].min() <= first.factors[:, k].max() <= factor.high
 
 
-@pytest.mark.parametrize("data", EVERY.values(), ids=EVERY)
-def test_an_image_depends_on_its_own_factors_alone(data):
-    places = torch.tensor([0, 5, 77, len(data) - 1, 1234])
-    together = data.at(places)
-    for i, index in enumerate(places):
-        torch.testing.assert_close(data.at(index[None]).images[0], together.images[i], atol=1e-6, rtol=0)
+@pytest.mark.parametrize("data", RENDERERS.values(), ids=RENDERERS)
+def test_an_image_does_not_depend_on_the_batch(data):
+    indices = torch.tensor([0, 5, 77, len(data) - 1, 1234])
+    together = data.images_at(indices)
+    for i, index in enumerate(indices):
+        torch.testing.assert_close(data.images_at(index[None]).images[0], together.images[i], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("data", EVERY.values(), ids=EVERY)
+@pytest.mark.parametrize("data", RENDERERS.values(), ids=RENDERERS)
 def test_the_stream_is_the_grid_in_order(data):
     batch = next(data.stream(50))
     assert torch.equal(batch.factors, data.values_at(torch.arange(50)))
@@ -60,7 +60,7 @@ def test_the_stream_is_the_grid_in_order(data):
     assert not torch.equal(shuffled.factors, batch.factors)
 
 
-@pytest.mark.parametrize("data", EVERY.values(), ids=EVERY)
+@pytest.mark.parametrize("data", RENDERERS.values(), ids=RENDERERS)
 def test_every_factor_changes_the_image(data):
     start = torch.tensor([[factor.values[len(factor.values) // 2] for factor in data.factors]], dtype=torch.float64)
     for k, factor in enumerate(data.factors):
@@ -70,11 +70,11 @@ def test_every_factor_changes_the_image(data):
 
 
 def test_images_are_the_same_on_every_machine():
-    places = torch.arange(0, 480_000, 9_973)
+    indices = torch.arange(0, 480_000, 9_973)
     found = {
         "sprites": checksum(Sprites(size=32).sample(40, seed=0).images),
-        "dsprites": checksum(DSprites().at(places).images),
-        "3dshapes": checksum(Shapes3D(size=32).at(places).images),
+        "dsprites": checksum(DSprites().images_at(indices).images),
+        "3dshapes": checksum(Shapes3D(size=32).images_at(indices).images),
     }
     assert found == CHECKSUMS
 
@@ -86,18 +86,18 @@ CHECKSUMS = {"sprites": "de6660ae2a297452", "dsprites": "9420c239648b24da", "3ds
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_areas_are_right_at_any_place_size_and_angle(name):
+def test_areas_at_any_position_size_and_angle(name):
     generator = torch.Generator().manual_seed(0)
     x, y = (0.4 + 0.2 * torch.rand(20, dtype=torch.float64, generator=generator) for _ in range(2))
     radius = 0.1 + 0.25 * torch.rand(20, dtype=torch.float64, generator=generator)
     angle = 7 * torch.rand(20, dtype=torch.float64, generator=generator)
-    inside = coverage(SHAPES[name](place(128, x, y, radius, angle)), 128)
+    inside = coverage(SHAPES[name](sprite_coordinates(128, x, y, radius, angle)), 128)
     area = inside.mean((1, 2)) / radius.square()
     torch.testing.assert_close(area, torch.full_like(area, AREAS[name]), rtol=0.02, atol=0)
 
 
 @pytest.mark.parametrize("name", ["square", "circle", "ellipse", "triangle"])
-def test_the_centre_of_mass_is_where_it_was_asked_for(name):
+def test_the_centre_of_mass_is_the_position(name):
     x = torch.tensor([0.3, 0.52, 0.7], dtype=torch.float64)
     y = torch.tensor([0.6, 0.31, 0.5], dtype=torch.float64)
     sprites = Sprites(size=64, shapes=(name,), x=(0.2, 0.8), y=(0.2, 0.8))
@@ -114,20 +114,20 @@ def test_edges_are_smooth_and_dsprites_are_binary():
     assert set(DSprites().sample(20, seed=0).images.unique().tolist()) == {0.0, 1.0}
 
 
-def test_no_dsprite_leaves_the_frame():
+def test_every_dsprite_is_inside_the_image():
     data = DSprites()
     corners = [(s, 1.0, o, x, y) for s in (1.0, 2.0, 3.0) for o in range(7) for x in (0.0, 1.0) for y in (0.0, 1.0)]
     images = data.render(torch.tensor(corners, dtype=torch.float64))
     assert images[..., 0, :].sum() + images[..., -1, :].sum() + images[..., 0].sum() + images[..., -1].sum() == 0
 
 
-def test_colours_are_those_of_the_hue():
+def test_hue_to_rgb():
     hues = torch.tensor([0.0, 1 / 6, 1 / 3, 0.5, 2 / 3, 5 / 6], dtype=torch.float64)
     expected = [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 1]]
-    torch.testing.assert_close(rgb(hues), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(hue_to_rgb(hues), torch.tensor(expected, dtype=torch.float64))
 
 
-def test_a_room_has_its_colours_where_they_belong():
+def test_colours_of_floor_wall_and_object():
     """Green floor below, blue wall above, a red object between."""
     values = torch.tensor([[1 / 3, 2 / 3, 0.0, 1.0, shape, 0.0] for shape in range(4)], dtype=torch.float64)
     images = Shapes3D().render(values)
@@ -140,15 +140,15 @@ def test_a_room_has_its_colours_where_they_belong():
     assert (large > 1.5 * small).all()
 
 
-# theory on the renderer itself ----------------------------------------------------------------
+# the renderer as a decoder --------------------------------------------------------------------
 
 
-def test_the_renderer_can_be_differentiated():
+def test_the_renderer_is_differentiable():
     sprites = Sprites(size=64, shapes=("circle",))
     z = sprites.sample(3, seed=0).factors
 
     def render(values):
-        return sprites.frames(values).flatten(1)
+        return sprites.render_batch(values).flatten(1)
 
     J = theory.jacobian(render, z)
     step = 1e-5
@@ -162,27 +162,27 @@ def test_the_renderer_can_be_differentiated():
     assert theory.ima_contrast(render, z).mean() < 0.1
 
 
-# refusals -------------------------------------------------------------------------------------
+# errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Sprites(shapes=("star",)), "among triangle, square"),
-        (lambda: Sprites(size=2), "at least 4 pixels"),
+        (lambda: Sprites(shapes=("star",)), "shapes must be from triangle, square"),
+        (lambda: Sprites(size=2), "size must be at least 4"),
         (lambda: Sprites().sample(0, seed=0), "at least 1, got 0"),
         (lambda: Sprites().sample(5, seed=0, distributions={"colour": "grid"}), "no factor 'colour'; it has x, y"),
-        (lambda: Sprites().sample(5, seed=0, distributions=Normal()), "grid, uniform, or a Beta"),
+        (lambda: Sprites().sample(5, seed=0, distributions=Normal()), "must be grid, uniform, or a Beta"),
         (lambda: Sprites().render(torch.zeros(2, 3)), "a value for each of x, y, scale, hue"),
-        (lambda: DSprites().at(torch.tensor([737_280])), "images 0 to 737279"),
+        (lambda: DSprites().images_at(torch.tensor([737_280])), "images 0 to 737279"),
     ],
 )
-def test_bad_requests_are_refused(call, message, unchecked_shapes):
+def test_bad_arguments_are_rejected(call, message, unchecked_shapes):
     with pytest.raises(vs.InputError, match=message):
         call()
 
 
-def test_distributions_are_as_asked():
+def test_distributions_of_factors():
     beta = Sprites(size=8).sample(4000, seed=0, distributions={"x": Beta(2.0, 6.0), "y": "grid"}).factors
     assert beta[:, 0].mean() == pytest.approx(0.25 + 0.5 * 0.25, abs=0.01)
     assert len(beta[:, 1].unique()) == 16

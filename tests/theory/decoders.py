@@ -3,8 +3,8 @@
 import torch
 
 import vaescope as vs
+from vaescope.data.invertible import Affine
 from vaescope.data.mixings import Compose, LinearMap, Mixing, Moebius, OrthogonalMLP, TriangularMLP
-from vaescope.data.pieces import Affine
 
 
 class Wide:

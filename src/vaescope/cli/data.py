@@ -26,8 +26,8 @@ class DataOptions:
 
     def open(self, data: str) -> tuple[Dataset, Tensor | None]:
         """The data set, and the auxiliary input if there is one."""
-        from vaescope.data.auxiliary import auxiliary_of
-        from vaescope.data.catalogue import open_data
+        from vaescope.data.auxiliary import load_auxiliary
+        from vaescope.data.catalogue import open_dataset
 
-        opened = open_data(data, array=self.array, factors=self.factors, rows=self.rows)
-        return opened, auxiliary_of(self.auxiliary, opened, self.rows)
+        opened = open_dataset(data, array=self.array, factors=self.factors, rows=self.rows)
+        return opened, load_auxiliary(self.auxiliary, opened, self.rows)

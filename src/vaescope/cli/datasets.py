@@ -17,16 +17,16 @@ class Datasets:
     """Folder for the page with a contact sheet of each."""
 
     def run(self) -> int:
-        from vaescope.data.catalogue import CATALOGUE as DATA
+        from vaescope.data.catalogue import DATASETS
         from vaescope.report.datasets import datasets_page
         from vaescope.runs.files import write_text
 
         listed = table("name", "what", "rendered", "official file", "from")
         for column in listed.columns:
             column.overflow = "fold"  # a file's name is to be read whole
-        for entry in DATA:
-            file, where = (entry.official.files[0][0], entry.official.where) if entry.official else ("–", "–")
-            listed.add_row(entry.name, entry.about, "yes" if entry.rendered else "no", file, where)
+        for entry in DATASETS:
+            file, where = (entry.official.files[0][0], entry.official.publisher) if entry.official else ("–", "–")
+            listed.add_row(entry.name, entry.description, "yes" if entry.renderer else "no", file, where)
         console = new_console()
         console.print(listed)
         write_text(self.out / "index.html", datasets_page())

@@ -82,7 +82,7 @@ class Diagnose:
         import numpy as np
 
         from vaescope.adapters import from_arrays
-        from vaescope.data.files.arrays import open_npz
+        from vaescope.data.files.numpy_files import open_npz
 
         if not Path(self.target).exists():
             raise InputError(f"{self.target} does not exist.")

@@ -1,28 +1,40 @@
-"""The auxiliary u of an iVAE, from the data's own factors or from a file."""
+"""The auxiliary input of an identifiable VAE, from the factors of a data set or from a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vaescope.data.files.arrays import mapped
-from vaescope.data.files.dataset import Dataset
+from vaescope import validation
+from vaescope.data.dataset import Dataset
+from vaescope.data.files.numpy_files import open_memmap
 from vaescope.errors import InputError
 
 
-def auxiliary_of(auxiliary: str | None, data: Dataset, rows: int | None) -> Tensor | None:
-    """u: `factors` of the data, brought near one, or an .npy file's rows."""
-    if auxiliary is None:
+def load_auxiliary(source: str | None, data: Dataset, rows: int | None) -> Tensor | None:
+    """The auxiliary input of every sample; None if there is no source.
+
+    Args:
+        source: `factors` for the standardised factors of the data, or the path of an .npy file with a label or a row
+            per sample.
+        data: the samples.
+        rows: how many samples were selected at random; a file has no matching selection.
+    """
+    if source is None:
         return None
-    if auxiliary == "factors":
-        if data.factors is None:
-            raise InputError(f"{data.name} has no factors to take as u; name an .npy file with a row per sample.")
-        spread = data.factors.std(0)
-        return (data.factors - data.factors.mean(0)) / spread.where(spread > 0, spread.new_ones(()))
+    if source == "factors":
+        return _standardised_factors(data)
     if rows is not None:
-        raise InputError(
-            "--rows takes samples at random, and the rows of a file of u would not follow; use one of both."
-        )
-    return torch.from_numpy(mapped(Path(auxiliary)).copy())
+        raise InputError("--rows selects samples at random, which an auxiliary file cannot follow; specify only one.")
+    found = validation.array(open_memmap(Path(source)), source)
+    return torch.from_numpy(np.array(found, dtype=found.dtype.newbyteorder("=")))
+
+
+def _standardised_factors(data: Dataset) -> Tensor:
+    if data.factors is None:
+        raise InputError(f"{data.name} has no factors; specify an .npy file with a row per sample as auxiliary input.")
+    sd = data.factors.std(0)
+    return (data.factors - data.factors.mean(0)) / sd.where(sd > 0, sd.new_ones(()))

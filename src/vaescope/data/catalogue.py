@@ -1,4 +1,4 @@
-"""Data sets by name: what is rendered here, and which official file would be read instead."""
+"""Data sets by name: rendered in memory, or read from an official file."""
 
 from __future__ import annotations
 
@@ -7,84 +7,115 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vaescope.data.files import Dataset, load
+from vaescope import validation
+from vaescope.data.dataset import Dataset, flatten_samples
+from vaescope.data.files import load
 from vaescope.data.files.official import (
     DSPRITES,
     FACES3D,
     MPI3D,
     MPI3D_SIMPLE,
-    OFFICIAL,
+    OFFICIAL_FILES,
     SHAPES3D,
-    Official,
+    OfficialFile,
     load_official,
 )
-from vaescope.data.rendering import DSprites, Rendered, Shapes3D, Sprites
+from vaescope.data.rendering import DSprites, Renderer, Shapes3D, Sprites
 from vaescope.errors import InputError
 
-FOLDER = "VAESCOPE_DATA"  # the environment's variable with the folder of official files
-ROWS = 20_000  # images rendered where nobody says how many
+FOLDER_VARIABLE = "VAESCOPE_DATA"  # environment variable with the folder of official files
+DEFAULT_ROWS = 20_000  # images to render or select if no number is given
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A data set that can be asked for by name."""
+class DatasetEntry:
+    """A data set with a name."""
 
     name: str
-    about: str
-    rendered: Callable[[], Rendered] | None = None
-    official: Official | None = None
+    description: str
+    renderer: Callable[[], Renderer] | None = None
+    official: OfficialFile | None = None
 
 
-CATALOGUE = (
-    Entry("sprites", "one coloured sprite: x, y, scale and hue, continuous", Sprites),
-    Entry("dsprites", DSPRITES.about, DSprites, DSPRITES),
-    Entry("3dshapes", SHAPES3D.about, Shapes3D, SHAPES3D),
-    Entry("mpi3d", MPI3D.about, None, MPI3D),
-    Entry("mpi3d-simple", MPI3D_SIMPLE.about, None, MPI3D_SIMPLE),
-    Entry("3dfaces", FACES3D.about, None, FACES3D),
+DATASETS = (
+    DatasetEntry("sprites", "one coloured sprite: x, y, scale and hue, continuous", Sprites),
+    DatasetEntry("dsprites", DSPRITES.description, DSprites, DSPRITES),
+    DatasetEntry("3dshapes", SHAPES3D.description, Shapes3D, SHAPES3D),
+    DatasetEntry("mpi3d", MPI3D.description, None, MPI3D),
+    DatasetEntry("mpi3d-simple", MPI3D_SIMPLE.description, None, MPI3D_SIMPLE),
+    DatasetEntry("3dfaces", FACES3D.description, None, FACES3D),
 )
 
 
-def find(name: str) -> Entry:
-    for entry in CATALOGUE:
-        if entry.name == name:
-            return entry
-    raise InputError(f"no data set is called {name!r}; choose from: {', '.join(e.name for e in CATALOGUE)}.")
+def find_dataset(name: str) -> DatasetEntry:
+    """The data set with that name.
+
+    >>> find_dataset("dsprites").official.count
+    737280
+    """
+    entries = {entry.name: entry for entry in DATASETS}
+    return entries[validation.choice("data set", name, entries)]
 
 
 def official_file(name: str) -> Path | None:
-    """The official file of a data set, if the folder that VAESCOPE_DATA names has it."""
-    folder, spec = os.environ.get(FOLDER), find(name).official
+    """The official file of a data set in the folder given by VAESCOPE_DATA; None if there is none."""
+    folder, spec = os.environ.get(FOLDER_VARIABLE), find_dataset(name).official
     if not folder or spec is None:
         return None
     return next((file for base, _ in spec.files if (file := Path(folder) / base).exists()), None)
 
 
-def open_data(
-    what: str, *, array: str | None = None, factors: str | None = None, rows: int | None = None, seed: int = 0
+def dataset_from(x: object) -> Dataset:
+    """A data set from an array, images, a tensor, a path, the name of a data set, or a `Dataset`.
+
+    >>> dataset_from([[1.0, 2.0], [3.0, 4.0]]).x.shape
+    torch.Size([2, 2])
+    """
+    if isinstance(x, Dataset):
+        return x
+    if isinstance(x, str | Path):
+        return open_dataset(str(x))
+    image_shape, rows = flatten_samples(x, "x", minimum=2)
+    return Dataset("x", rows, image_shape)
+
+
+def open_dataset(
+    name_or_path: str,
+    *,
+    array: str | None = None,
+    factors: str | None = None,
+    rows: int | None = None,
+    seed: int = 0,
 ) -> Dataset:
-    """A rendered data set by its name, an official file by its name on disk, or any file of one's own."""
-    path = Path(what)
+    """Render a data set by name, or read an official file or a user file.
+
+    Args:
+        name_or_path: `sprites`, `dsprites`, `3dshapes`, or the path of a file or a folder of images.
+        array: name of the array of observations in a user file.
+        factors: name of the array (Parquet: names of the columns, separated by commas) of factors in a user file.
+        rows: number of random samples; by default 20,000, and every row of a user file.
+        seed: seed of the selection.
+    """
+    path = Path(name_or_path)
     if path.exists():
-        spec = next((s for s in OFFICIAL.values() if path.name in dict(s.files)), None)
+        spec = next((s for s in OFFICIAL_FILES.values() if path.name in dict(s.files)), None)
         if spec is not None:
-            return load_official(spec, path, rows=ROWS if rows is None else rows, seed=seed)
+            return load_official(spec, path, rows=DEFAULT_ROWS if rows is None else rows, seed=seed)
         return load(path, array=array, factors=factors, rows=rows, seed=seed)
-    if path.suffix or "/" in what:
-        raise InputError(f"{what} does not exist.")
-    return render(find(what), rows=ROWS if rows is None else rows, seed=seed)
+    if path.suffix or "/" in name_or_path:
+        raise InputError(f"{name_or_path} does not exist.")
+    return render_dataset(find_dataset(name_or_path), rows=DEFAULT_ROWS if rows is None else rows, seed=seed)
 
 
-def render(entry: Entry, *, rows: int, seed: int = 0, size: int = 64) -> Dataset:
-    """Images at random from the official grid (or, for sprites, from anywhere in their ranges)."""
-    if entry.rendered is None:
+def render_dataset(entry: DatasetEntry, *, rows: int, seed: int = 0, size: int = 64) -> Dataset:
+    """Render random images: from the official grid of factors, or, for sprites, from continuous ranges."""
+    if entry.renderer is None:
         assert entry.official is not None
         raise InputError(
-            f"{entry.name} is not rendered here; give the path of {entry.official.files[0][0]}, "
-            f"from {entry.official.where}."
+            f"{entry.name} cannot be rendered; pass the path of {entry.official.files[0][0]}, "
+            f"from {entry.official.publisher}."
         )
-    source = entry.rendered(size=size)  # type: ignore[call-arg]
-    drawn = source.sample(rows, seed=seed, distributions="uniform" if entry.official is None else "grid")
-    return Dataset(
-        entry.name, drawn.images.flatten(1), (source.channels, source.size, source.size), drawn.factors, drawn.names
-    )
+    renderer = entry.renderer(size=size)  # type: ignore[call-arg]
+    images = renderer.sample(rows, seed=seed, distributions="uniform" if entry.official is None else "grid")
+    shape = (renderer.channels, renderer.size, renderer.size)
+    return Dataset(entry.name, images.images.flatten(1), shape, images.factors, images.factor_names)

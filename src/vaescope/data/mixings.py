@@ -1,7 +1,7 @@
-"""Mixings: invertible maps from sources to observations, the same object for data and for theory.
+"""Mixings: invertible maps from sources to observations, used as data generators and as decoders.
 
-A mixing is a callable (..., d) → (..., d) with `.inverse(x)` and `.log_abs_det(z)`; the seed makes
-it reproducible. Parameters are float64 and follow the dtype and device of what they are given.
+A mixing is a callable (..., d) → (..., d) with `.inverse(x)` and `.log_abs_det(z)`, reproducible from its seed.
+Parameters are float64 and are converted to the dtype and device of the input.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from torch import Tensor
 
-from vaescope.data.pieces import (
+from vaescope import validation
+from vaescope.data.invertible import (
     Affine,
     Inversion,
-    Piece,
+    InvertibleMap,
     Sigmoid,
     SmoothLeakyReLU,
-    lower_triangular,
-    rotation,
-    volume_preserving,
+    random_lower_triangular,
+    random_orthogonal,
+    random_volume_preserving,
 )
 from vaescope.errors import InputError
 
-ACTIVATIONS: dict[str, Callable[[], Piece]] = {"smooth_leaky_relu": SmoothLeakyReLU, "sigmoid": Sigmoid}
+MIXING_ACTIVATIONS: dict[str, Callable[[], InvertibleMap]] = {"smooth_leaky_relu": SmoothLeakyReLU, "sigmoid": Sigmoid}
 
 
 class Mixing:
-    """Pieces applied one after another.
+    """A composition of invertible maps.
 
     >>> mixing = Moebius(3, seed=0)
     >>> z = torch.zeros(2, 3, dtype=torch.float64)
@@ -37,36 +38,36 @@ class Mixing:
     True
     """
 
-    def __init__(self, dim: int, pieces: list[Piece]) -> None:
+    def __init__(self, dim: int, maps: list[InvertibleMap]) -> None:
         self.dim = dim
-        self.pieces = pieces
+        self.maps = maps
 
     def __call__(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        self._check(z, "latents")
-        for piece in self.pieces:
-            z = piece(z)
+        self._check_dim(z, "latents")
+        for layer in self.maps:
+            z = layer(z)
         return z
 
     def inverse(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """The latents that were mixed into x; NaN where x is outside the mixing's image."""
-        self._check(x, "observations")
-        for piece in reversed(self.pieces):
-            x = piece.inverse(x)
+        """The latents of x; NaN where x is outside the range of the mixing."""
+        self._check_dim(x, "observations")
+        for layer in reversed(self.maps):
+            x = layer.inverse(x)
         return x
 
     def log_abs_det(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-        """log |det J(z)|, in closed form piece by piece."""
-        self._check(z, "latents")
+        """log |det J(z)|, in closed form."""
+        self._check_dim(z, "latents")
         total = torch.zeros_like(z[..., 0])
-        for piece in self.pieces:
-            total = total + piece.log_abs_det(z)
-            z = piece(z)
+        for layer in self.maps:
+            total = total + layer.log_abs_det(z)
+            z = layer(z)
         return total
 
-    def _check(self, points: Tensor, what: str) -> None:
+    def _check_dim(self, points: Tensor, name: str) -> None:
         if points.shape[-1] != self.dim:
             raise InputError(
-                f"this mixing has {self.dim} dimensions, got {what} of shape {tuple(points.shape)}; "
+                f"this mixing has {self.dim} dimensions, got {name} of shape {tuple(points.shape)}; "
                 f"the last axis must be {self.dim}."
             )
 
@@ -79,34 +80,31 @@ class Compose(Mixing):
             raise InputError("Compose needs at least one mixing, got none.")
         dims = sorted({m.dim for m in mixings})
         if len(dims) > 1:
-            raise InputError(f"composed mixings must share one dimension, got {dims}.")
-        super().__init__(dims[0], [piece for m in mixings for piece in m.pieces])
+            raise InputError(f"composed mixings must have the same dimension, got {dims}.")
+        super().__init__(dims[0], [layer for mixing in mixings for layer in mixing.maps])
 
 
 def _generator(dim: int, seed: int) -> torch.Generator:
-    if dim < 1:
-        raise InputError(f"dim of a mixing must be at least 1, got {dim}.")
+    validation.whole_number("dim of a mixing", dim)
     return torch.Generator().manual_seed(seed)
 
 
-def _layers(weights: list[Tensor], activation: str, *, activate_input: bool = False) -> list[Piece]:
-    """Linear maps with the activation between them, and before the first if asked; none after the last."""
-    if not weights:
-        raise InputError("layers of a mixing must be at least 1, got 0.")
-    if activation not in ACTIVATIONS:
-        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
-    pieces: list[Piece] = [ACTIVATIONS[activation]()] if activate_input else []
+def _mlp(weights: list[Tensor], activation: str, *, activate_input: bool = False) -> list[InvertibleMap]:
+    """Linear maps with activations between them and, optionally, before the first; none after the last."""
+    validation.whole_number("layers of a mixing", len(weights))
+    activate = MIXING_ACTIVATIONS[validation.choice("activation", activation, MIXING_ACTIVATIONS)]
+    maps: list[InvertibleMap] = [activate()] if activate_input else []
     for index, weight in enumerate(weights):
-        pieces += [ACTIVATIONS[activation]()] if index else []
-        pieces += [Affine(weight)]
-    return pieces
+        maps += [activate()] if index else []
+        maps += [Affine(weight)]
+    return maps
 
 
 class OrthogonalMLP(Mixing):
-    """Orthogonal weights with an activation between them: outside the IMA class from two layers on.
+    """An MLP with orthogonal weights; with two or more layers it is outside the IMA class.
 
-    With one layer and `activate_input`, x = W σ(z): non-linear, and its Jacobian W diag(σ') has
-    orthogonal columns, so it is inside the IMA class.
+    One layer with `activate_input` is x = W σ(z): non-linear, but inside the IMA class, because its Jacobian W diag(σ')
+    has orthogonal columns.
     """
 
     def __init__(
@@ -119,12 +117,12 @@ class OrthogonalMLP(Mixing):
         activate_input: bool = False,
     ) -> None:
         generator = _generator(dim, seed)
-        weights = [rotation(dim, generator) for _ in range(layers)]
-        super().__init__(dim, _layers(weights, activation, activate_input=activate_input))
+        weights = [random_orthogonal(dim, generator) for _ in range(layers)]
+        super().__init__(dim, _mlp(weights, activation, activate_input=activate_input))
 
 
 class TriangularMLP(Mixing):
-    """Lower triangular weights with an activation between them; a small `diagonal` makes c_IMA large."""
+    """An MLP with lower triangular weights; the smaller the `diagonal`, the larger c_IMA."""
 
     def __init__(
         self,
@@ -136,15 +134,15 @@ class TriangularMLP(Mixing):
         diagonal: float = 1.0,
     ) -> None:
         generator = _generator(dim, seed)
-        weights = [lower_triangular(dim, generator, diagonal=diagonal) for _ in range(layers)]
-        super().__init__(dim, _layers(weights, activation))
+        weights = [random_lower_triangular(dim, generator, diagonal=diagonal) for _ in range(layers)]
+        super().__init__(dim, _mlp(weights, activation))
 
 
 class Moebius(Mixing):
     """x = t + α W (z - b) / ‖z - b‖²: conformal, so c_IMA = 0 everywhere (Reizinger et al. 2022, §4.3).
 
-    The pole b lies outside the sources' box [low, high]^d, and t centres the observations of
-    sources that are uniform on that box.
+    The pole b is outside the box [low, high]^d of the sources, and t centres the observations of sources that are
+    uniform on that box.
     """
 
     def __init__(
@@ -158,12 +156,12 @@ class Moebius(Mixing):
         pole: Float[Tensor, " d"] | None = None,
     ) -> None:
         generator = _generator(dim, seed)
-        weight = scale * rotation(dim, generator)
+        weight = scale * random_orthogonal(dim, generator)
         self.pole = _pole_outside(dim, low, high, generator) if pole is None else pole.double()
         if bool(((self.pole >= low) & (self.pole <= high)).all()):
             raise InputError(
-                f"the pole {[round(v, 3) for v in self.pole.tolist()]} of a Möbius mixing lies inside the "
-                f"sources' box [{low}, {high}]; move it outside, or leave it to the seed."
+                f"the pole {[round(v, 3) for v in self.pole.tolist()]} of a Möbius mixing is inside the "
+                f"sources' box [{low}, {high}]; choose one outside, or omit it."
             )
         inversion = Inversion(self.pole)
         box = torch.quasirandom.SobolEngine(dim).draw(2**14, dtype=torch.float64)
@@ -172,7 +170,7 @@ class Moebius(Mixing):
 
 
 def _pole_outside(dim: int, low: float, high: float, generator: torch.Generator) -> Tensor:
-    """Every component normal about the box's centre, redrawn while it falls inside the box."""
+    """A pole with normal components about the centre of the box, redrawn until each is outside."""
     centre, half = (low + high) / 2, (high - low) / 2
     if not half > 0:
         raise InputError(f"the sources' box needs low < high, got low={low}, high={high}.")
@@ -184,7 +182,7 @@ def _pole_outside(dim: int, low: float, high: float, generator: torch.Generator)
 
 
 class LinearMap(Mixing):
-    """A linear map with |det| = 1 and, if `contrast` is given, exactly that c_IMA.
+    """A linear map with |det| = 1 and, if given, a c_IMA of `contrast`.
 
     >>> round(LinearMap(3, contrast=2.0, seed=1).contrast, 9)
     2.0
@@ -193,18 +191,18 @@ class LinearMap(Mixing):
     def __init__(self, dim: int, *, contrast: float | None = None, seed: int) -> None:
         _generator(dim, seed)
         strength = 2.0 if contrast is None else _strength(dim, contrast, seed)
-        weight = volume_preserving(dim, strength, torch.Generator().manual_seed(seed))
+        weight = random_volume_preserving(dim, strength, torch.Generator().manual_seed(seed))
         self.contrast = float(weight.norm(dim=0).log().sum())  # log|det| is zero
         super().__init__(dim, [Affine(weight)])
 
 
 def _strength(dim: int, contrast: float, seed: int) -> float:
-    """The strength with the wanted contrast: the contrast is convex in it, with its minimum 0 at 0."""
+    """The strength that gives this contrast, which is a convex function of strength with its minimum 0 at 0."""
     if not 0 <= contrast < 50 or (dim == 1 and contrast > 0):
-        raise InputError(f"contrast of a linear map must lie in [0, 50) (and be 0 in one dimension), got {contrast}.")
+        raise InputError(f"contrast of a linear map must be in [0, 50), and 0 in one dimension, got {contrast}.")
 
     def excess(strength: float) -> float:
-        weight = volume_preserving(dim, strength, torch.Generator().manual_seed(seed))
+        weight = random_volume_preserving(dim, strength, torch.Generator().manual_seed(seed))
         return float(weight.norm(dim=0).log().sum()) - contrast
 
     if contrast < 1e-12:  # below rounding

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.data.files.dataset import as_rows
+from vaescope.data.dataset import flatten_samples
 from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
 from vaescope.models import Member
@@ -150,7 +150,7 @@ def _tensor(x: Any, model: LatentModel) -> Tensor:
     """Samples as the model takes them: its own dtype where it has one; images as rows where it was trained on rows."""
     own = isinstance(getattr(model, "whole", model), Member)
     if own and x.ndim > 2:
-        x = as_rows(x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x), "x", unit=False)[1]
+        x = flatten_samples(x, "x")[1]
     if not isinstance(x, Tensor):
         array = np.asarray(x)
         x = torch.from_numpy(np.array(array, dtype=np.float64 if array.dtype == np.float64 else np.float32))

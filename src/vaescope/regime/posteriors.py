@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, bfloat16
 
-from vaescope.data.files.arrays import mapped
+from vaescope.data.files.numpy_files import open_memmap
 from vaescope.errors import InputError
 
 NUMBERS_AT_ONCE = 2**19  # of every array: 4 MB as float64
@@ -94,7 +94,7 @@ def _opened(value: object, name: str) -> np.ndarray:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise InputError(f"{name} has masked values; drop those samples.")
     try:
-        array = mapped(Path(value)) if isinstance(value, str | Path) else np.asanyarray(value)
+        array = open_memmap(Path(value)) if isinstance(value, str | Path) else np.asanyarray(value)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     except (ValueError, RuntimeError):

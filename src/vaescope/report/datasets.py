@@ -1,42 +1,64 @@
-"""The page of data sets: what each looks like, its factors, and its official file."""
+"""The page of data sets: sample images, factors and official files."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
-from vaescope.data.catalogue import CATALOGUE, Entry
+from vaescope.data.catalogue import DATASETS, DatasetEntry
+from vaescope.data.files.official import OfficialFile
+from vaescope.data.rendering import Renderer
 from vaescope.report.page import render
-from vaescope.report.sheet import contact_sheet, data_uri
+from vaescope.report.sheet import contact_sheet, png_data_uri
 
-SHOWN, COLUMNS = 32, 16
+SAMPLES, COLUMNS = 32, 16
+
+
+@dataclass(frozen=True)
+class FactorRow:
+    """One row of the table of factors."""
+
+    name: str
+    count: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class DatasetCard:
+    """What the page shows of one data set."""
+
+    name: str
+    description: str
+    official: OfficialFile | None
+    picture: str | None
+    """Data URI of a contact sheet; None if the data set cannot be rendered."""
+    factors: list[FactorRow]
+    samples: int = SAMPLES
 
 
 def datasets_page() -> str:
-    return render("datasets.html", cards=[_card(entry) for entry in CATALOGUE])
+    """The HTML page of all data sets."""
+    return render("datasets.html", cards=[_card(entry) for entry in DATASETS])
 
 
-def _card(entry: Entry) -> dict[str, Any]:
-    official = entry.official
-    card: dict[str, Any] = {
-        "name": entry.name,
-        "about": entry.about[0].upper() + entry.about[1:],
-        "files": official.files if official else (),
-        "where": official.where if official else "",
-        "picture": None,
-        "caption": f"{SHOWN} images at random.",
-        "count": official.count if official else None,
-        "size": " x ".join(map(str, official.pixels)) if official else "",
-        "factors": [],
-    }
-    if entry.rendered is None:
-        if official:
-            sizes = zip(official.names, official.sizes, strict=True)
-            card["factors"] = [{"name": n, "values": s, "low": 0.0, "high": s - 1.0} for n, s in sizes]
-        return card
-    source = entry.rendered()
-    places = torch.randint(len(source), (SHOWN,), generator=torch.Generator().manual_seed(0))
-    card["picture"] = data_uri(contact_sheet(source.at(places).images, columns=COLUMNS))
-    card["factors"] = [{"name": f.name, "values": len(f.values), "low": f.low, "high": f.high} for f in source.factors]
-    return card
+def _card(entry: DatasetEntry) -> DatasetCard:
+    description = entry.description[0].upper() + entry.description[1:]
+    if entry.renderer is None:
+        return DatasetCard(entry.name, description, entry.official, None, _official_factors(entry.official))
+    renderer = entry.renderer()
+    factors = [FactorRow(f.name, len(f.values), f.low, f.high) for f in renderer.factors]
+    return DatasetCard(entry.name, description, entry.official, _sample_sheet(renderer), factors)
+
+
+def _official_factors(official: OfficialFile | None) -> list[FactorRow]:
+    if official is None:
+        return []
+    sizes = zip(official.factor_names, official.sizes, strict=True)
+    return [FactorRow(name, size, 0.0, size - 1.0) for name, size in sizes]
+
+
+def _sample_sheet(renderer: Renderer) -> str:
+    indices = torch.randint(len(renderer), (SAMPLES,), generator=torch.Generator().manual_seed(0))
+    return png_data_uri(contact_sheet(renderer.images_at(indices).images, columns=COLUMNS))

@@ -1,4 +1,4 @@
-"""Images side by side, as one PNG."""
+"""Contact sheets: many images in one PNG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from torch import Tensor
 
 
 def contact_sheet(images: Float[Tensor, "N c h w"], *, columns: int, gap: int = 2, zoom: int = 1) -> bytes:
-    """A PNG of images in rows of so many, on grey; values from 0 to 1, grey or RGB.
+    """A PNG of images in a grid on a grey background.
+
+    Args:
+        images: grey or RGB, values from 0 to 1.
+        columns: images per row.
+        gap: pixels between images.
+        zoom: factor by which the sheet is enlarged.
 
     >>> import torch
     >>> contact_sheet(torch.rand(6, 1, 8, 8), columns=3)[:4]
@@ -23,9 +29,9 @@ def contact_sheet(images: Float[Tensor, "N c h w"], *, columns: int, gap: int = 
     sheet = np.full((rows * (height + gap) + gap, columns * (width + gap) + gap, 3), 118, np.uint8)
     pixels = (images.detach().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
     pixels = np.repeat(pixels, 3, axis=3) if channels == 1 else pixels[..., :3]
-    for place, image in enumerate(pixels):
-        top = gap + (place // columns) * (height + gap)
-        left = gap + (place % columns) * (width + gap)
+    for index, image in enumerate(pixels):
+        top = gap + (index // columns) * (height + gap)
+        left = gap + (index % columns) * (width + gap)
         sheet[top : top + height, left : left + width] = image
     if zoom > 1:
         sheet = sheet.repeat(zoom, 0).repeat(zoom, 1)
@@ -34,6 +40,6 @@ def contact_sheet(images: Float[Tensor, "N c h w"], *, columns: int, gap: int = 
     return out.getvalue()
 
 
-def data_uri(png: bytes) -> str:
-    """For an <img> of a page that needs no other file."""
+def png_data_uri(png: bytes) -> str:
+    """A PNG as a data URI, for an <img> in a self-contained page."""
     return "data:image/png;base64," + base64.b64encode(png).decode()

@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from vaescope.data import Dataset
-from vaescope.data.auxiliary import auxiliary_of
-from vaescope.data.catalogue import open_data
+from vaescope.data.auxiliary import load_auxiliary
+from vaescope.data.catalogue import open_dataset
 from vaescope.distributions.priors import prior_from, prior_to_text
 from vaescope.errors import RunError
 from vaescope.fitting import FitJob, prepare_fit
@@ -94,7 +94,7 @@ def check_jobs(sweep: Sweep) -> None:
     opened: dict[str, Dataset] = {}
     for plan in sweep.stacks:
         key = repr([plan.settings.get(name) for name in DATA_SETTINGS])
-        opened[key] = opened.get(key) or _open_data(plan.settings)
+        opened[key] = opened.get(key) or _open_dataset(plan.settings)
         fit_job(plan.settings, plan.members, data=opened[key])
 
 
@@ -139,9 +139,9 @@ def _absolute(value: Plain) -> Plain:
     return str(Path(value).resolve()) if isinstance(value, str) and Path(value).exists() else value
 
 
-def _open_data(settings: Mapping[str, Plain]) -> Dataset:
+def _open_dataset(settings: Mapping[str, Plain]) -> Dataset:
     rows = settings.get("rows")
-    return open_data(
+    return open_dataset(
         str(settings["data"]),
         array=_text(settings.get("array")),
         factors=_text(settings.get("factors")),
@@ -162,7 +162,7 @@ def fit_job(
     options: SweepOptions | None = None,
 ) -> FitJob:
     """What `fit` would train with these settings and members."""
-    data, options = _open_data(settings) if data is None else data, options or SweepOptions()
+    data, options = _open_dataset(settings) if data is None else data, options or SweepOptions()
     own = {name: value for name, value in settings.items() if name not in DATA_SETTINGS}
     own |= {"out": out, "checkpoint_seconds": options.checkpoint_seconds, "device": options.device}
     if isinstance(own.get("hidden"), int):
@@ -182,4 +182,4 @@ def fit_job(
 
 def _auxiliary(settings: Mapping[str, Plain], data: Dataset) -> Tensor | None:
     rows = settings.get("rows")
-    return auxiliary_of(_text(settings.get("auxiliary")), data, rows if isinstance(rows, int) else None)
+    return load_auxiliary(_text(settings.get("auxiliary")), data, rows if isinstance(rows, int) else None)

@@ -1,6 +1,6 @@
-"""A user's own files and the official data sets: checked, read in parts, never unpickled."""
+"""User files and official data sets: checked, read in parts, never unpickled."""
 
-from vaescope.data.files.dataset import Dataset, load, open_source
-from vaescope.data.files.source import Source
+from vaescope.data.files.loading import load, open_array
+from vaescope.data.files.stored_array import StoredArray
 
-__all__ = ["Dataset", "Source", "load", "open_source"]
+__all__ = ["StoredArray", "load", "open_array"]

@@ -1,4 +1,4 @@
-"""The official files of well-known data sets, where the user has them: layout and checksum first, then rows."""
+"""Official files of well-known data sets: layout and checksum are verified before any row is read."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.data.files.arrays import open_npz
-from vaescope.data.files.dataset import Dataset, as_rows
-from vaescope.data.files.others import open_h5, torch_arrays
-from vaescope.data.files.source import Source, from_array, reader
+from vaescope import validation
+from vaescope.data.dataset import Dataset, flatten_samples
+from vaescope.data.files.hdf5 import open_hdf5
+from vaescope.data.files.numpy_files import open_npz
+from vaescope.data.files.stored_array import StoredArray, file_reader, stored_array
+from vaescope.data.files.torch_files import torch_arrays
 from vaescope.errors import InputError
 
 
 @dataclass(frozen=True)
-class Official:
-    """What an official file must look like. Images are in the order of their factors, the last fastest."""
+class OfficialFile:
+    """The layout of an official file: one image per combination of factors, the last factor changes fastest."""
 
     name: str
     files: tuple[tuple[str, str | None], ...]
-    """File names with the MD5 sum of each, where one is published."""
+    """File names and their MD5 checksums (None if none is published)."""
     array: str
-    names: tuple[str, ...]
+    factor_names: tuple[str, ...]
     sizes: tuple[int, ...]
+    """Number of values of every factor."""
     pixels: tuple[int, ...]
-    where: str
-    """Who publishes it: for people to look for, nothing is fetched."""
-    about: str
+    """Shape of an image."""
+    publisher: str
+    """Where to find the file; nothing is downloaded."""
+    description: str
     grid_axes: bool = False
-    """The array has an axis per factor instead of one for all images."""
+    """Whether the array has one axis per factor instead of one axis for all images."""
 
     @property
     def count(self) -> int:
@@ -45,7 +49,7 @@ class Official:
         return (*self.sizes, *self.pixels) if self.grid_axes else (self.count, *self.pixels)
 
 
-DSPRITES = Official(
+DSPRITES = OfficialFile(
     "dsprites",
     (("dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz", "7da33b31b13a06f4b04a70402ce90c2e"),),
     "imgs",
@@ -55,7 +59,7 @@ DSPRITES = Official(
     "deepmind/dsprites-dataset on GitHub",
     "white squares, ellipses and hearts, binary",
 )
-SHAPES3D = Official(
+SHAPES3D = OfficialFile(
     "3dshapes",
     (("3dshapes.h5", "099a2078d58cec4daad0702c55d06868"),),
     "images",
@@ -65,7 +69,7 @@ SHAPES3D = Official(
     "deepmind/3d-shapes on GitHub",
     "an object in a room, RGB",
 )
-MPI3D = Official(
+MPI3D = OfficialFile(
     "mpi3d",
     (("real3d_complicated_shapes_ordered.npz", None),),
     "images",
@@ -84,9 +88,9 @@ MPI3D_SIMPLE = replace(
         ("mpi3d_toy.npz", "55889cb7c7dfc655d6e0277beee88868"),
     ),
     sizes=(6, 6, 2, 3, 3, 40, 40),
-    about="a robot arm holding an object of simple shape, RGB",
+    description="a robot arm holding an object of simple shape, RGB",
 )
-FACES3D = Official(
+FACES3D = OfficialFile(
     "3dfaces",
     (("basel_face_renders.pth", None),),
     "tensor",
@@ -97,84 +101,85 @@ FACES3D = Official(
     "rendered faces, grey",
     grid_axes=True,
 )
-OFFICIAL = {spec.name: spec for spec in (DSPRITES, SHAPES3D, MPI3D, MPI3D_SIMPLE, FACES3D)}
+OFFICIAL_FILES = {spec.name: spec for spec in (DSPRITES, SHAPES3D, MPI3D, MPI3D_SIMPLE, FACES3D)}
 
 
-@reader
-def open_official(spec: Official, path: Path, *, checksum: bool = True) -> Source:
-    """The images of an official file, a row each; refused unless its layout and checksum are the official ones."""
+@file_reader("an official data set")
+def open_official(spec: OfficialFile, path: Path, *, checksum: bool = True) -> StoredArray:
+    """Open the images of an official file; raises an error if its layout or checksum differs."""
     if not path.is_file():
-        raise InputError(f"{path} does not exist; {spec.name} comes as {spec.files[0][0]} from {spec.where}.")
-    source = _source(spec, path)
-    if source.shape[1:] != spec.pixels or len(source) != spec.count:
+        raise InputError(f"{path} does not exist; {spec.name} comes as {spec.files[0][0]} from {spec.publisher}.")
+    stored = _open_images(spec, path)
+    if stored.shape[1:] != spec.pixels or len(stored) != spec.count:
         raise InputError(
-            f"{path.name} is not laid out as {spec.name}: expected {spec.count} images of {_by(spec.pixels)}, "
-            f"got {len(source)} of {_by(source.shape[1:])}."
+            f"{path.name} does not have the layout of {spec.name}: expected {spec.count} images of "
+            f"{_dimensions(spec.pixels)}, got {len(stored)} of {_dimensions(stored.shape[1:])}."
         )
     if checksum:
-        _check_sum(spec, path)
-    return source
+        _verify_checksum(spec, path)
+    return stored
 
 
-@reader
+@file_reader("an official data set")
 def load_official(
-    spec: Official, path: Path, *, rows: int | None = None, seed: int = 0, checksum: bool = True
+    spec: OfficialFile, path: Path, *, rows: int | None = None, seed: int = 0, checksum: bool = True
 ) -> Dataset:
-    """Some images at random with their factors (class numbers), or all of them."""
-    source = open_official(spec, path, checksum=checksum)
-    count = len(source) if rows is None else min(rows, len(source))
-    places = np.random.default_rng(seed).permutation(len(source))[:count]
-    image, x = as_rows(source.rows(places), path.name)
-    return Dataset(spec.name, x, image, classes_at(spec, torch.from_numpy(places)), spec.names)
+    """Load random images with their factors (class numbers), or all images."""
+    stored = open_official(spec, path, checksum=checksum)
+    count = len(stored) if rows is None else min(validation.whole_number("rows", rows), len(stored))
+    indices = np.random.default_rng(seed).permutation(len(stored))[:count]
+    image_shape, x = flatten_samples(stored.rows(indices), path.name, unit_range=True)
+    return Dataset(spec.name, x, image_shape, grid_classes(spec, torch.from_numpy(indices)), spec.factor_names)
 
 
-def classes_at(spec: Official, places: Tensor) -> Float[Tensor, "N k"]:
-    """The class number of every factor at places in the file's order.
+def grid_classes(spec: OfficialFile, indices: Tensor) -> Float[Tensor, "N k"]:
+    """The class number of every factor for images at these indices.
 
-    >>> classes_at(DSPRITES, torch.tensor([0, 33])).tolist()
+    >>> grid_classes(DSPRITES, torch.tensor([0, 33])).tolist()
     [[0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0]]
     """
     columns = []
     for size in reversed(spec.sizes):
-        columns.append(places % size)
-        places = places // size
+        columns.append(indices % size)
+        indices = indices // size
     return torch.stack(columns[::-1], dim=1).double()
 
 
-def _source(spec: Official, path: Path) -> Source:
+def _open_images(spec: OfficialFile, path: Path) -> StoredArray:
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return open_npz(path, spec.array)
     if suffix in (".h5", ".hdf5"):
-        return open_h5(path, spec.array)
+        return open_hdf5(path, spec.array)
     if suffix not in (".pth", ".pt"):
-        raise InputError(f"{path.name}: {spec.name} comes as {spec.files[0][0]}, not as {suffix or 'a bare name'}.")
+        raise InputError(f"{spec.name} comes as {spec.files[0][0]}, got {path.name}.")
     arrays = torch_arrays(path)
     if len(arrays) != 1:
         raise InputError(f"{path.name} must hold one tensor, got {len(arrays)}.")
     (array,) = arrays.values()
     if spec.grid_axes and array.shape != spec.shape:
         raise InputError(
-            f"{path.name} is not laid out as {spec.name}: expected shape {_by(spec.shape)}, got {_by(array.shape)}."
+            f"{path.name} does not have the layout of {spec.name}: expected shape {_dimensions(spec.shape)}, "
+            f"got {_dimensions(array.shape)}."
         )
-    return from_array(path, spec.array, array.reshape(-1, *spec.pixels))
+    return stored_array(path, spec.array, array.reshape(-1, *spec.pixels))
 
 
-def _check_sum(spec: Official, path: Path) -> None:
-    """A file whose sum is published must have it; a renamed one may have that of any of the names."""
-    named = dict(spec.files)
-    known = {named[path.name]} if path.name in named else set(named.values())
-    if None in known:
+def _verify_checksum(spec: OfficialFile, path: Path) -> None:
+    """Check the MD5 sum of a file; a renamed file may have any of the published sums."""
+    sums = dict(spec.files)
+    expected = {sums[path.name]} if path.name in sums else set(sums.values())
+    if None in expected:
         return
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "md5").hexdigest()
-    if found not in known:
-        expected = " or ".join(sorted(filter(None, known)))
+    if found not in expected:
+        listed = " or ".join(sorted(filter(None, expected)))
         raise InputError(
-            f"{path.name} is not the official file of {spec.name}: its MD5 sum is {found}, expected {expected}; "
-            f"fetch it again from {spec.where}."
+            f"{path.name} is not the official file of {spec.name}: its MD5 checksum is {found}, expected {listed}; "
+            f"download it again from {spec.publisher}."
         )
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def _dimensions(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))

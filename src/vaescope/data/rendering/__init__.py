@@ -1,8 +1,8 @@
-"""Images with exact factors, computed and not downloaded."""
+"""Images rendered from known factors."""
 
 from vaescope.data.rendering.dsprites import DSprites
 from vaescope.data.rendering.shapes3d import Shapes3D
 from vaescope.data.rendering.sprites import Sprites
-from vaescope.data.rendering.structure import Factor, Images, Rendered
+from vaescope.data.rendering.structure import LabelledImages, Renderer
 
-__all__ = ["DSprites", "Factor", "Images", "Rendered", "Shapes3D", "Sprites"]
+__all__ = ["DSprites", "LabelledImages", "Renderer", "Shapes3D", "Sprites"]

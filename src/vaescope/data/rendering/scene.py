@@ -1,7 +1,7 @@
-"""A ray-cast room with one object in its middle: which material each pixel shows, and how brightly.
+"""Ray casting of a room with one object in its centre.
 
-Rays (N, P, 3) meet a box of a room and a convex object analytically. Colours are left open: the result is,
-per pixel, how much light of floor, wall and object colour (and of white, for the highlight) arrives.
+Rays (N, P, 3) are intersected analytically with the box of the room and a convex object. Colours are applied later: the
+result is, per pixel, the amount of light in the colours of floor, wall and object, and in white for the highlight.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from torch import Tensor
 
 Points = Float[Tensor, "N P 3"]
 Depths = Float[Tensor, "N P"]
-Each = Float[Tensor, "N 1"]
+PerImage = Float[Tensor, "N 1"]
 
 FAR = 1e6
 ROOM = 3.6  # half the width of the room
-CAMERA = (3.3, 2.1)  # distance from the middle, height
-TARGET = 0.62  # height the camera looks at
-VIEW = 0.5  # half the width of the picture at distance 1
+CAMERA = (3.3, 2.1)  # distance from the centre, height
+TARGET = 0.62  # height at which the camera points
+FIELD_OF_VIEW = 0.5  # half the width of the image at distance 1
 LIGHT = (-0.45, -0.55, 0.95)
 OVERSAMPLING = 2
 
 
-def rays(size: int, orientation: Float[Tensor, " N"]) -> tuple[Float[Tensor, "N 1 3"], Points]:
-    """Origin and directions of a picture's rays, row by row, the camera turned about the room's middle."""
+def camera_rays(size: int, orientation: Float[Tensor, " N"]) -> tuple[Float[Tensor, "N 1 3"], Points]:
+    """Origin and directions of the rays through all pixels, row by row; the camera orbits the centre of the room."""
     count = OVERSAMPLING * size
-    grid = ((torch.arange(count, dtype=orientation.dtype) + 0.5) / count * 2 - 1) * VIEW
+    grid = ((torch.arange(count, dtype=orientation.dtype) + 0.5) / count * 2 - 1) * FIELD_OF_VIEW
     phi = orientation * math.pi / 180
     zero, one = torch.zeros_like(phi), torch.ones_like(phi)
     distance, height = CAMERA
@@ -44,7 +44,7 @@ def rays(size: int, orientation: Float[Tensor, " N"]) -> tuple[Float[Tensor, "N 
     return origin[:, None], direction / direction.norm(dim=2, keepdim=True)
 
 
-def cube(origin: Tensor, direction: Points, scale: Each) -> tuple[Depths, Points]:
+def cube(origin: Tensor, direction: Points, scale: PerImage) -> tuple[Depths, Points]:
     half = 0.55 * scale[..., None]
     centre = torch.cat([torch.zeros_like(half), torch.zeros_like(half), half], -1)
     inverse = 1 / torch.where(direction.abs() < 1e-9, torch.full_like(direction, 1e-9), direction)
@@ -55,11 +55,11 @@ def cube(origin: Tensor, direction: Points, scale: Each) -> tuple[Depths, Points
     return torch.where((enter <= leave) & (enter > 1e-4), enter, FAR), normal
 
 
-def sphere(origin: Tensor, direction: Points, scale: Each) -> tuple[Depths, Points]:
+def sphere(origin: Tensor, direction: Points, scale: PerImage) -> tuple[Depths, Points]:
     return _ball(origin, direction, 0.62 * scale, 0.62 * scale)
 
 
-def cylinder(origin: Tensor, direction: Points, scale: Each) -> tuple[Depths, Points]:
+def cylinder(origin: Tensor, direction: Points, scale: PerImage) -> tuple[Depths, Points]:
     radius, height = 0.52 * scale, 1.1 * scale
     side, normal = _tube(origin, direction, radius, torch.zeros_like(height), height)
     dz = direction[..., 2]
@@ -70,7 +70,7 @@ def cylinder(origin: Tensor, direction: Points, scale: Each) -> tuple[Depths, Po
     return _nearer((side, normal), (lid, up.expand_as(direction)))
 
 
-def capsule(origin: Tensor, direction: Points, scale: Each) -> tuple[Depths, Points]:
+def capsule(origin: Tensor, direction: Points, scale: PerImage) -> tuple[Depths, Points]:
     radius, height = 0.42 * scale, 1.45 * scale
     body = _tube(origin, direction, radius, radius, height - radius)
     return _nearer(
@@ -81,14 +81,14 @@ def capsule(origin: Tensor, direction: Points, scale: Each) -> tuple[Depths, Poi
 OBJECTS = (cube, cylinder, sphere, capsule)
 
 
-def _ball(origin: Tensor, direction: Points, radius: Each, centre: Each) -> tuple[Depths, Points]:
+def _ball(origin: Tensor, direction: Points, radius: PerImage, centre: PerImage) -> tuple[Depths, Points]:
     offset = origin - torch.stack([torch.zeros_like(centre), torch.zeros_like(centre), centre], -1)
     half_b = (offset * direction).sum(-1)
     depth = _first_root(torch.ones_like(half_b), half_b, offset.square().sum(-1) - radius.square())
     return depth, (offset + depth[..., None].clamp(max=1e3) * direction) / radius[..., None]
 
 
-def _tube(origin: Tensor, direction: Points, radius: Each, low: Each, high: Each) -> tuple[Depths, Points]:
+def _tube(origin: Tensor, direction: Points, radius: PerImage, low: PerImage, high: PerImage) -> tuple[Depths, Points]:
     o, d = origin[..., :2], direction[..., :2]
     depth = _first_root(d.square().sum(-1), (o * d).sum(-1), o.square().sum(-1) - radius.square())
     z = origin[..., 2] + depth * direction[..., 2]
@@ -108,11 +108,11 @@ def _nearer(a: tuple[Depths, Points], b: tuple[Depths, Points]) -> tuple[Depths,
     return torch.minimum(a[0], b[0]), torch.where((a[0] <= b[0])[..., None], a[1], b[1])
 
 
-def light(
+def light_maps(
     size: int, shape: int, scale: Float[Tensor, " N"], orientation: Float[Tensor, " N"]
 ) -> Float[Tensor, "N 4 P"]:
-    """Floor, wall, object and white light per pixel (size², row by row), averaged over finer rays."""
-    origin, direction = rays(size, orientation)
+    """Floor, wall, object and white light per pixel (size², row by row), averaged over several rays."""
+    origin, direction = camera_rays(size, orientation)
     sun = torch.tensor(LIGHT, dtype=scale.dtype)
     sun = (sun / sun.norm()).expand_as(direction)
     depth, normal = OBJECTS[shape](origin, direction, scale[:, None])
@@ -135,7 +135,7 @@ def _floor(origin: Tensor, direction: Points) -> Depths:
 
 
 def _wall(origin: Tensor, direction: Points) -> tuple[Depths, Depths]:
-    """Where a ray leaves the room, and how bright that wall is: neighbours differ, so that corners show."""
+    """Depth at which a ray hits a wall, and the brightness of that wall, which makes the corners visible."""
     d = torch.where(direction[..., :2].abs() < 1e-9, torch.full_like(direction[..., :2], 1e-9), direction[..., :2])
     exits, axis = ((d.sign() * ROOM - origin[..., :2]) / d).min(-1)
     return exits, torch.where(axis == 0, 0.74, 0.88)

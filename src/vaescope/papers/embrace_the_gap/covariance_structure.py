@@ -11,8 +11,8 @@ import torch
 from matplotlib.figure import Figure
 
 from vaescope import metrics, theory
+from vaescope.data.invertible import Affine
 from vaescope.data.mixings import Compose, Mixing, Moebius, OrthogonalMLP
-from vaescope.data.pieces import Affine
 from vaescope.models import VAE, Member
 from vaescope.papers.claims import Claim, claim_over
 from vaescope.papers.columns import column

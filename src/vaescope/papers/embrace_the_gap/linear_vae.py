@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vaescope import randomness, theory
 from vaescope.data.arrays import split
-from vaescope.data.pieces import rotation
+from vaescope.data.invertible import random_orthogonal
 from vaescope.models import VAE, Member
 from vaescope.papers.claims import Claim, claim_over, slope
 from vaescope.papers.columns import column
@@ -61,7 +61,7 @@ class LinearVAE(TrainedExperiment):
         generator = randomness.generator(cell["seed"], "sources")
         z = torch.randn(settings.samples, LATENT, dtype=torch.float64, generator=generator)
         noise = torch.randn(settings.samples, OBSERVED, dtype=torch.float64, generator=generator)
-        turned = z @ rotation(LATENT, generator).T  # the true sources are not the principal axes
+        turned = z @ random_orthogonal(LATENT, generator).T  # the true sources are not the principal axes
         x = turned @ _axes(cell["seed"]).T + noise / math.sqrt(cell["precision"])
         parts = split(x)
         return SyntheticData(parts, z[-len(parts.test) :])
@@ -118,7 +118,7 @@ class LinearVAE(TrainedExperiment):
 
 def _axes(seed: int) -> Tensor:
     """The true principal axes: orthogonal columns of distinct length."""
-    frame = rotation(OBSERVED, randomness.generator(seed, "axes"))
+    frame = random_orthogonal(OBSERVED, randomness.generator(seed, "axes"))
     return frame[:, :LATENT] * torch.tensor(AXES, dtype=torch.float64)
 
 

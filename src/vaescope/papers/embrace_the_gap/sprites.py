@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vaescope import metrics, randomness, theory
 from vaescope.data.arrays import Split, split
-from vaescope.data.rendering import Rendered, Sprites
+from vaescope.data.rendering import Renderer, Sprites
 from vaescope.distributions import Beta
 from vaescope.models import VAE, FixedMaps, Member
 from vaescope.objectives import Objective
@@ -59,7 +59,7 @@ class SpritesSettings(TrainedSettings):
         )
 
 
-def source(seed: int, settings: SpritesSettings) -> tuple[Rendered, dict[str, Beta]]:
+def source(seed: int, settings: SpritesSettings) -> tuple[Renderer, dict[str, Beta]]:
     """The renderer and the distributions of its factors."""
     if settings.published:
         return Sprites.published(seed, size=settings.size)
@@ -163,8 +163,8 @@ class SpritesExperiment(TrainedExperiment):
             "r2": metrics.linear_r2(mean, z).score,
             "r2_pca": metrics.linear_r2(components, z).score,
             "ima_contrast": _contrast(member.decode, mean),
-            "renderer_contrast": _contrast(lambda v: renderer.frames(v).flatten(1), z),
-            "fine_renderer_contrast": _contrast(lambda v: fine.frames(v).flatten(1), z),
+            "renderer_contrast": _contrast(lambda v: renderer.render_batch(v).flatten(1), z),
+            "fine_renderer_contrast": _contrast(lambda v: fine.render_batch(v).flatten(1), z),
             "reconstruction_mse": float((x - member.decode(mean)).square().mean()),
             "interpolations": _interpolations(member, mean, found.assignment),
         }

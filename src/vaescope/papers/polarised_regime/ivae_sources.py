@@ -78,7 +78,7 @@ class SourcesExperiment(TrainedExperiment):
             drawn = nonstationary.drift(DIM, samples=settings.samples, strength=1.5, seed=seed)
         noise = torch.randn(drawn.sources.shape, generator=randomness.generator(seed, "noise"), dtype=torch.float64)
         x = OrthogonalMLP(DIM, layers=2, seed=seed)(drawn.sources) + noise / PRECISION**0.5
-        u = auxiliary(drawn.u, WIDTH[cell["data"]], like=x)
+        u = auxiliary(drawn.auxiliary, WIDTH[cell["data"]], like=x)
         parts = split(torch.cat([x, u], dim=1) if cell["model"] == "ivae" else x)
         return SyntheticData(parts, drawn.sources[-len(parts.test) :])
 

@@ -210,7 +210,7 @@ def _accuracy(codes: list[np.ndarray], data: RegimeData, places: list[int]) -> f
         return None
     scores = []
     for name in DISCRETE:
-        column = DSprites().names.index(name)
+        column = DSprites().factor_names.index(name)
         labels = [(100 * f[:, column]).round().long().numpy() for f in (data.validation_factors, data.test_sources)]
         classifier = HistGradientBoostingClassifier(max_iter=30, random_state=0)
         classifier.fit(codes[0][:, places], labels[0])

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from vaescope.data.arrays import split
-from vaescope.data.catalogue import find, official_file, render
+from vaescope.data.catalogue import find_dataset, official_file, render_dataset
 from vaescope.data.files.official import load_official
 from vaescope.models import VAE
 from vaescope.objectives import BetaTC, Objective, beta_elbo
@@ -108,10 +108,10 @@ class DisentanglingExperiment(TrainedExperiment):
 
     def data(self, cell: Cell, settings: DisentanglingSettings) -> SyntheticData:
         name = cell["data"].removesuffix(OFFICIAL)
-        entry = find(name)
+        entry = find_dataset(name)
         if cell["data"] == name:
             size = settings.size if name == "dsprites" else settings.colour_size
-            drawn = render(entry, rows=settings.samples, seed=0, size=size)
+            drawn = render_dataset(entry, rows=settings.samples, seed=0, size=size)
         else:
             file = official_file(name)
             assert file is not None

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vaescope import metrics
-from vaescope.data.catalogue import find, render
-from vaescope.data.files import Dataset
+from vaescope.data import Dataset
+from vaescope.data.catalogue import find_dataset, render_dataset
 from vaescope.errors import InputError
 from vaescope.orthogonality.principal_axes import ORDERS, PrincipalAxes, explained_per_axis, order_of
 from vaescope.papers.base import Context, Experiment, Settings
@@ -73,7 +73,9 @@ class AxesExperiment(Experiment):
 
     def solve(self, cells: Sequence[Cell], settings: AxesSettings, context: Context) -> Iterator[list[Row]]:
         for cell in cells:
-            drawn = render(find("dsprites"), rows=settings.samples, seed=cell["seed"], size=settings.size)
+            drawn = render_dataset(
+                find_dataset("dsprites"), rows=settings.samples, seed=cell["seed"], size=settings.size
+            )
             yield [cell | _measured(drawn, settings)]
 
     def claims(self, rows: Sequence[Row], settings: Any) -> list[Claim]:
@@ -159,7 +161,7 @@ def _measured(drawn: Dataset, settings: AxesSettings) -> Row:
     row["cumulative"] = cumulative[:: max(1, len(cumulative) // 256)].tolist()
     scores = (drawn.x.double() - axes.mean) @ axes.axes[:LEADING].mT
     assert drawn.factors is not None
-    position = [drawn.names.index(name) for name in ("position_x", "position_y")]
+    position = [drawn.factor_names.index(name) for name in ("position_x", "position_y")]
     row["position_r2"] = metrics.linear_r2(scores, drawn.factors[:, position]).score
     shown = drawn.x[:SHOWN]
     images = {"original": shown} | {

@@ -1,4 +1,4 @@
-"""Invertible maps from which mixings are composed: each knows its inverse and its log-determinant."""
+"""Invertible maps with exact inverses and log-determinants; mixings are compositions of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from vaescope.errors import InputError
 
 
-class Piece(ABC):
+class InvertibleMap(ABC):
     """An invertible map of the last axis."""
 
     @abstractmethod
@@ -22,21 +22,21 @@ class Piece(ABC):
 
     @abstractmethod
     def inverse(self, x: Tensor) -> Tensor:
-        """Observations to latents, exactly."""
+        """Observations to latents."""
 
     @abstractmethod
     def log_abs_det(self, z: Tensor) -> Tensor:
         """log |det J(z)| of every point."""
 
 
-class Affine(Piece):
+class Affine(InvertibleMap):
     """x = W z + t."""
 
     def __init__(self, weight: Float[Tensor, "d d"], shift: Float[Tensor, " d"] | None = None) -> None:
         smallest = float(torch.linalg.svdvals(weight)[-1])
         if not smallest > 1e-12 * float(torch.linalg.matrix_norm(weight)):
             raise InputError(
-                f"a mixing must be invertible, but its weight matrix is singular (smallest singular value "
+                f"a mixing must be invertible, got a singular weight matrix (smallest singular value "
                 f"{smallest:.1e}); choose another seed or matrix."
             )
         self.weight = weight.double()
@@ -54,20 +54,20 @@ class Affine(Piece):
         return torch.full_like(z[..., 0], self._log_abs_det)
 
 
-class SmoothLeakyReLU(Piece):
+class SmoothLeakyReLU(InvertibleMap):
     """a·x + (1 - a)·log(1 + eˣ), elementwise (Gresele et al. 2021)."""
 
     def __init__(self, slope: float = 0.2) -> None:
         if not 0 < slope < 1:
-            raise InputError(f"slope of a smooth leaky ReLU must lie in (0, 1), got {slope}.")
+            raise InputError(f"slope of a smooth leaky ReLU must be between 0 and 1, got {slope}.")
         self.slope = slope
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.slope * z + (1 - self.slope) * F.softplus(z)
 
     def inverse(self, x: Tensor) -> Tensor:
-        # the map is convex and increasing and lies above x and above a·x, so Newton's method
-        # started at min(x, x / a), right of the root, falls to it monotonically
+        # the map is convex, increasing and above both x and a·x, so Newton's method converges monotonically from
+        # min(x, x / a), which is above the root
         z = torch.minimum(x, x / self.slope)
         for _ in range(16):
             z = z - (self(z) - x) / self._derivative(z)
@@ -80,7 +80,7 @@ class SmoothLeakyReLU(Piece):
         return self._derivative(z).log().sum(-1)
 
 
-class Sigmoid(Piece):
+class Sigmoid(InvertibleMap):
     """1 / (1 + e⁻ˣ), elementwise."""
 
     def __call__(self, z: Tensor) -> Tensor:
@@ -93,8 +93,8 @@ class Sigmoid(Piece):
         return (z - 2 * F.softplus(z)).sum(-1)
 
 
-class Inversion(Piece):
-    """z ↦ (z - b) / ‖z - b‖²: conformal, with its pole at b."""
+class Inversion(InvertibleMap):
+    """z ↦ (z - b) / ‖z - b‖², a conformal map with its pole at b."""
 
     def __init__(self, pole: Float[Tensor, " d"]) -> None:
         self.pole = pole.double()
@@ -111,24 +111,24 @@ class Inversion(Piece):
         return -z.shape[-1] * squared_distance.log()
 
 
-def rotation(dim: int, generator: torch.Generator) -> Float[Tensor, "d d"]:
-    """A random orthogonal matrix, uniform over the orthogonal group."""
+def random_orthogonal(dim: int, generator: torch.Generator) -> Float[Tensor, "d d"]:
+    """An orthogonal matrix, uniformly distributed over the orthogonal group."""
     q, r = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=generator))
     return q * r.diagonal().sign()
 
 
-def lower_triangular(dim: int, generator: torch.Generator, *, diagonal: float = 1.0) -> Float[Tensor, "d d"]:
-    """Normal entries below a diagonal that keeps away from zero (then scaled by `diagonal`)."""
+def random_lower_triangular(dim: int, generator: torch.Generator, *, diagonal: float = 1.0) -> Float[Tensor, "d d"]:
+    """Normal entries below the diagonal; diagonal entries are at least 0.5 in absolute value, times `diagonal`."""
     normal = torch.randn(dim, dim, dtype=torch.float64, generator=generator)
     entries = normal.diagonal()
-    away = torch.where(entries < 0, -1.0, 1.0) * (0.5 + entries.abs())
-    return normal.tril(-1) + torch.diag(diagonal * away)
+    nonzero = torch.where(entries < 0, -1.0, 1.0) * (0.5 + entries.abs())
+    return normal.tril(-1) + torch.diag(diagonal * nonzero)
 
 
-def volume_preserving(dim: int, strength: float, generator: torch.Generator) -> Float[Tensor, "d d"]:
+def random_volume_preserving(dim: int, strength: float, generator: torch.Generator) -> Float[Tensor, "d d"]:
     """R₁ exp(strength · diag λ) R₂ with Σλ = 0: |det| = 1, and orthogonal at strength 0."""
     exponents = torch.randn(dim, dtype=torch.float64, generator=generator)
     exponents = exponents - exponents.mean()
     exponents = exponents / exponents.norm().clamp_min(math.ulp(1.0))
-    left, right = rotation(dim, generator), rotation(dim, generator)
+    left, right = random_orthogonal(dim, generator), random_orthogonal(dim, generator)
     return left * (strength * exponents).exp() @ right

@@ -1,0 +1,79 @@
+"""`Dataset`: observations as rows, with their image shape and factors if known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope import validation
+from vaescope.errors import InputError
+
+ImageShape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Observations (N, n), one row per sample."""
+
+    name: str
+    x: Float[Tensor, "N n"]
+    image_shape: ImageShape | None = None
+    """(channels, height, width) if the rows are images."""
+    factors: Float[Tensor, "N k"] | None = None
+    factor_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def flatten_samples(
+    values: object, name: str, *, minimum: int = 1, unit_range: bool = False
+) -> tuple[ImageShape | None, Float[Tensor, "N n"]]:
+    """Convert samples to rows of float32, channels first; returns the image shape (None if not images) and the rows.
+
+    Images have shape (N, H, W), (N, H, W, C) or (N, C, H, W). Integer images are rescaled from 0–255 (or 0–65535) to
+    [0, 1]. Arrays of other dimensions are flattened.
+
+    Args:
+        values: the samples.
+        name: name of the samples in error messages.
+        minimum: smallest number of samples.
+        unit_range: whether to reject images with values outside [0, 1].
+
+    >>> shape, rows = flatten_samples(np.zeros((10, 8, 8), np.uint8), "x")
+    >>> shape, rows.shape
+    ((1, 8, 8), torch.Size([10, 64]))
+    """
+    found = validation.rows(values, name, minimum=minimum)
+    if found.ndim not in (3, 4):
+        return None, _float32(found.reshape(len(found), -1), name)
+    found = _channels_first(found)
+    x = _float32(found, name)
+    if found.dtype.kind in "iu" and found.max() > 1:
+        x = x / (255.0 if found.max() <= 255 else 65535.0)
+    if unit_range and (x.min() < 0 or x.max() > 1):
+        raise InputError(
+            f"images in {name} must have values in [0, 1] or bytes, got {float(x.min()):g} to {float(x.max()):g}; "
+            "rescale them."
+        )
+    _, channels, height, width = x.shape
+    return (channels, height, width), x.flatten(1)
+
+
+def _channels_first(images: np.ndarray) -> np.ndarray:
+    if images.ndim == 3:
+        return images[:, None]
+    channels_last = images.shape[-1] in (1, 3, 4) and images.shape[1] not in (1, 3)
+    return np.moveaxis(images, -1, 1) if channels_last else images
+
+
+def _float32(values: np.ndarray, name: str) -> Tensor:
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(values, np.float32)
+    if values.dtype.kind == "f" and values.dtype.itemsize > 4 and not np.isfinite(found).all():
+        raise InputError(f"{name} has values outside ±3.4e38, the range of float32; rescale them.")
+    return torch.from_numpy(found if found.flags.writeable else found.copy())

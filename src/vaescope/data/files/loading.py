@@ -1,0 +1,160 @@
+"""Load a data set from a file of any supported format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vaescope import validation
+from vaescope.data.dataset import Dataset, flatten_samples
+from vaescope.data.files.hdf5 import hdf5_names, open_anndata, open_hdf5
+from vaescope.data.files.image_folder import open_image_folder
+from vaescope.data.files.numpy_files import npz_names, open_npy, open_npz
+from vaescope.data.files.parquet import open_parquet
+from vaescope.data.files.stored_array import StoredArray, file_reader
+from vaescope.data.files.torch_files import open_torch, torch_arrays
+from vaescope.errors import InputError
+
+OBSERVATION_NAMES = ("x", "images", "imgs", "data", "observations", "tensor", "array", "X")
+FACTOR_NAMES = ("factors", "latents_values", "labels", "z", "sources")
+PERMUTED_ROWS = 10_000_000  # a permutation of more rows would need too much memory
+MEMORY_LIMIT = 4 * 2**30  # bytes of observations that are loaded at most
+
+ARCHIVES: dict[str, tuple[Callable[[Path], Sequence[str]], Callable[[Path, str], StoredArray]]] = {
+    ".npz": (npz_names, open_npz),
+    ".pt": (lambda path: list(torch_arrays(path)), open_torch),
+    ".pth": (lambda path: list(torch_arrays(path)), open_torch),
+    ".h5": (hdf5_names, open_hdf5),
+    ".hdf5": (hdf5_names, open_hdf5),
+}
+"""Formats with several arrays: how to list the names, and how to open one."""
+
+
+@file_reader("a data set")
+def load(
+    path: str | Path,
+    *,
+    array: str | None = None,
+    factors: str | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """Load observations, and factors if there are any, from a file or a folder of images.
+
+    Formats: .npy, .npz, .pt, .h5, .h5ad, .parquet. Images must be bytes or in [0, 1]; bytes are rescaled to [0, 1].
+
+    Args:
+        path: the file or folder.
+        array: name of the array of observations, if the file has several.
+        factors: name of the array of factors; for Parquet, names of columns separated by commas.
+        rows: number of random samples to load; the file may be larger than memory.
+        seed: seed of the random selection.
+    """
+    path = Path(path)
+    stored = open_array(path, array=array, without=factors)
+    indices = _random_indices(stored, rows, seed)
+    values = stored.all_rows() if indices is None else stored.rows(indices)
+    stored_factors = _open_factors(path, stored, factors)
+    image_shape, x = flatten_samples(values, path.name, unit_range=True)
+    if stored_factors is None:
+        return Dataset(path.stem, x, image_shape)
+    found = torch.from_numpy(_factor_rows(stored_factors, indices, len(stored)))
+    return Dataset(path.stem, x, image_shape, found, _factor_names(path, factors, found.shape[1]))
+
+
+@file_reader("a data set")
+def open_array(path: Path, *, array: str | None = None, without: str | None = None) -> StoredArray:
+    """Open the array of observations in a file without loading it.
+
+    Args:
+        path: the file or folder.
+        array: name of the array, if the file has several.
+        without: columns of a Parquet table that are not observations, separated by commas.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist.")
+    if path.is_dir():
+        return open_image_folder(path)
+    if path.stat().st_size == 0:
+        raise InputError(f"{path.name} is empty.")
+    suffix = path.suffix.lower()
+    if suffix in ARCHIVES:
+        list_names, open_one = ARCHIVES[suffix]
+        return open_one(path, array or _observations_name(path, list_names(path)))
+    if suffix == ".npy":
+        return open_npy(path)
+    if suffix == ".h5ad":
+        return open_anndata(path)
+    if suffix == ".parquet":
+        return open_parquet(path, without=_column_names(without))
+    raise InputError(
+        f"{path.name} has an unknown format; use .npy, .npz, .pt, .h5, .h5ad, .parquet or a folder of images."
+    )
+
+
+def _column_names(names: str | None) -> list[str]:
+    return [name.strip() for name in names.split(",")] if names else []
+
+
+def _observations_name(path: Path, names: Sequence[str]) -> str:
+    """The name of the observations, if it is conventional or the only one that is not of factors."""
+    for name in OBSERVATION_NAMES:
+        if name in names:
+            return name
+    others = [name for name in names if name not in FACTOR_NAMES]
+    if len(others) == 1:
+        return others[0]
+    raise InputError(
+        f"{path.name} has the arrays {', '.join(names) or '(none)'}; specify the observations with array=NAME."
+    )
+
+
+def _random_indices(stored: StoredArray, rows: int | None, seed: int) -> np.ndarray | None:
+    """Random row indices; None for all rows."""
+    if rows is not None and validation.whole_number("rows", rows) < len(stored):
+        generator = np.random.default_rng(seed)
+        if len(stored) > PERMUTED_ROWS:
+            return generator.choice(len(stored), rows, replace=False)
+        return generator.permutation(len(stored))[:rows]
+    size = math.prod((len(stored), *stored.shape[1:])) * (4 + stored.dtype.itemsize)
+    if size > MEMORY_LIMIT:
+        raise InputError(
+            f"{stored.path.name} needs {size / 2**30:.0f} GB of memory; load some of its {len(stored)} rows "
+            "with rows=N, or stream it with vaescope.data.files.open_array(path).stream()."
+        )
+    return None
+
+
+def _open_factors(path: Path, observations: StoredArray, factors: str | None) -> StoredArray | None:
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return open_parquet(path, _column_names(factors)) if factors else None
+    if suffix not in ARCHIVES:
+        if factors:
+            raise InputError(
+                f"{path.name} holds one array; save observations and factors in one .npz, .h5 or .pt file."
+            )
+        return None
+    list_names, open_one = ARCHIVES[suffix]
+    names = list_names(path)
+    name = factors or next((n for n in FACTOR_NAMES if n in names and n != observations.name), None)
+    return open_one(path, name) if name else None
+
+
+def _factor_rows(stored: StoredArray, indices: np.ndarray | None, samples: int) -> np.ndarray:
+    if len(stored) != samples or len(stored.shape) != 2:
+        raise InputError(
+            f"{stored.name} in {stored.path.name} must have a row of factors for each of {samples} samples, "
+            f"got shape {stored.shape}."
+        )
+    return np.asarray(stored.all_rows() if indices is None else stored.rows(indices), np.float64)
+
+
+def _factor_names(path: Path, factors: str | None, count: int) -> tuple[str, ...]:
+    if path.suffix.lower() == ".parquet":
+        return tuple(_column_names(factors))
+    return tuple(f"factor {k}" for k in range(count))
