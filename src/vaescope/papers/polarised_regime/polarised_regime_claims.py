@@ -40,7 +40,7 @@ def intervals(name: str) -> Callable[[Results, object], list[Interval]]:
 def has_latents(name: str) -> Callable[[Results, object], str | None]:
     """A condition: some member has latents of the kind that the statement is about."""
     measure = intervals(name)
-    return lambda results, _: None if measure(results, _) else "No member has a latent of the kind that this is about."
+    return lambda results, _: None if measure(results, _) else "No member has latents of this kind."
 
 
 def _statement_claim(name: str, statement: Statement) -> ClaimSpec[RegimeResult, RegimeSettings, Sequence[Interval]]:
@@ -171,14 +171,18 @@ CLAIMS: tuple[ClaimSpec[RegimeResult, RegimeSettings, Any], ...] = (
         sentence="Models with more latents do not have more active latents.",
         source=f"{PAPER}, Theorem 1",
         measure=active_added_by_latents,
-        criterion=Bound("number of active latents gained", at_most(1), statistic="largest", over="wider models"),
+        criterion=Bound(
+            "gain of active latents in a wider model", at_most(1), statistic="largest", over="pairs of models"
+        ),
         requires=(members_converged(),),
     ),
     ClaimSpec(
         sentence="Models with a higher β do not have more active latents.",
         source="Beyond the paper",
         measure=active_added_by_beta,
-        criterion=Bound("number of active latents gained", at_most(0), statistic="largest", over="higher β"),
+        criterion=Bound(
+            "gain of active latents at a higher β", at_most(0), statistic="largest", over="pairs of models"
+        ),
         requires=(members_converged(),),
     ),
     _dropping(
