@@ -16,8 +16,8 @@ import numpy as np
 from vaescope.papers.results import Result
 from vaescope.plain import Plain, plain_fields
 
-R = TypeVar("R", bound=Result)
-S = TypeVar("S")
+R = TypeVar("R", bound=Result, contravariant=True)
+S = TypeVar("S", contravariant=True)
 D = TypeVar("D")
 D_contra = TypeVar("D_contra", contravariant=True)
 

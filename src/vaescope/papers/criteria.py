@@ -1,8 +1,8 @@
-"""Criteria that claims are judged by. Each says what it demands in words and returns one of three verdicts."""
+"""Criteria that claims are judged by. Each states its demand in words and returns one of three verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,14 @@ from vaescope.papers.statistics import median, members_needed, rank_interval
 
 P_VALUE = 0.01
 NO_VALUE = Judgement(Verdict.UNDECIDED, float("nan"), "No finished member gives a value.")
+
+
+def _undefined(values: Iterable[float]) -> Judgement | None:
+    """The verdict on values of which some are NaN; None if there are none."""
+    found = [bool(np.isnan(value)) for value in values]
+    if not any(found):
+        return None
+    return Judgement(Verdict.UNDECIDED, float("nan"), f"{sum(found)} of {len(found)} measured values are not defined.")
 
 
 # limits on a statistic ------------------------------------------------------------------------
@@ -60,10 +68,11 @@ class Bound:
     """A statistic of values lies within a limit.
 
     Args:
-        quantity: what the values are, as the object of "median ... over members".
+        quantity: what the values are, as in "median QUANTITY over members".
         limit: the accepted values.
-        statistic: median, largest, smallest or first.
-        over: what the values range over; "" where there is a single value.
+        statistic: median, largest, smallest or first. "first" is for a chosen member: the measure returns its value
+            first, and the quantity says which member it is.
+        over: what the values range over; "" if there is a single value.
     """
 
     quantity: str
@@ -73,23 +82,38 @@ class Bound:
 
     @property
     def demand(self) -> str:
-        what = f"{self.statistic} {self.quantity} over {self.over}" if self.over else self.quantity
+        what = f"{self.statistic} {self.quantity} over {self.over}" if self._summarises else self.quantity
         return f"{what} {self.limit.words}"
+
+    @property
+    def _summarises(self) -> bool:
+        """Whether several values are judged, not a single one."""
+        return bool(self.over) and self.statistic != "first"
 
     def judge(self, data: Sequence[float]) -> Judgement:
         if not len(data):
             return NO_VALUE
+        if undefined := _undefined(data):
+            return undefined
         value = STATISTICS[self.statistic](data)
         if not np.isfinite(value):
             return Judgement(Verdict.UNDECIDED, value, "The measured value is not finite.")
         verdict = Verdict.HOLDS if self.limit.accepts(value) else Verdict.REFUTED
-        which = f"The {self.statistic} is" if self.over else "It is"
-        return Judgement(verdict, value, f"{which} {show(value)}.", float(min(data)), float(max(data)))
+        subject = f"The {self.statistic}" if self._summarises else "The measured value"
+        return Judgement(verdict, value, f"{subject} is {show(value)}.", float(min(data)), float(max(data)))
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """One setting exceeds another, pair by pair: in most pairs, and by a least amount in the median."""
+    """One setting exceeds another in most pairs, and by a minimum in the median.
+
+    Args:
+        quantity: what is compared.
+        larger: the setting that should have the larger values.
+        smaller: the other one.
+        minimum: of the median difference.
+        share: of pairs that must agree.
+    """
 
     quantity: str
     larger: str
@@ -105,9 +129,11 @@ class PairedDifference:
         )
 
     def judge(self, data: Sequence[float]) -> Judgement:
-        """`data` are the differences, larger less smaller."""
+        """`data` are the differences, `larger` minus `smaller`."""
         if not len(data):
             return NO_VALUE
+        if undefined := _undefined(data):
+            return undefined
         share, middle = float(np.mean([d > 0 for d in data])), median(data)
         verdict = Verdict.HOLDS if share >= self.share and middle >= self.minimum else Verdict.REFUTED
         reason = f"{share:.0%} of {len(data)} pairs agree; the median difference is {show(middle)}."
@@ -126,10 +152,16 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class RankCorrelation:
-    """y rises (sign 1) or falls (-1) with x: Spearman's rank correlation.
+    """y rises (sign 1) or falls (sign -1) with x: Spearman's rank correlation.
 
-    Without a significant correlation the claim is refuted only if there were enough members to see an effect of the
-    size `effect` with a probability of 80 %; with fewer it is undecided.
+    If the correlation is not significant, the claim is refuted only if there were enough members to detect a
+    correlation of size `effect` with a probability of 80 %. With fewer members it is undecided.
+
+    Args:
+        sign: of the claimed correlation.
+        over: what the pairs range over, in the plural.
+        effect: size of the correlation that the claim is about.
+        p: significance level, two-sided.
     """
 
     sign: int
@@ -151,6 +183,8 @@ class RankCorrelation:
         if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
             reason = f"A rank correlation needs at least 3 {self.over} with different values."
             return Judgement(Verdict.UNDECIDED, float("nan"), reason)
+        if undefined := _undefined([*x, *y]):
+            return undefined
         found = spearmanr(x, y)
         value, p = float(found.statistic), float(found.pvalue)
         interval = rank_interval(x, y)
@@ -170,7 +204,7 @@ class RankCorrelation:
 
 
 class PairedSamples(NamedTuple):
-    """Two measurements of the same things."""
+    """Two measurements of the same items, in the same order."""
 
     ours: np.ndarray
     theirs: np.ndarray
@@ -178,7 +212,13 @@ class PairedSamples(NamedTuple):
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Ours are smaller than theirs in every group: median ratio below 1, one-sided paired Wilcoxon test."""
+    """Ours are smaller than theirs in every group: median ratio below 1, and a one-sided paired Wilcoxon test.
+
+    Args:
+        quantity: what is compared, as in "median ratio of QUANTITY".
+        groups: what a group is, in the singular.
+        p: significance level.
+    """
 
     quantity: str
     groups: str
@@ -191,6 +231,8 @@ class PairedTest:
     def judge(self, data: Mapping[str, PairedSamples]) -> Judgement:
         if not data:
             return NO_VALUE
+        if undefined := _undefined(v for pair in data.values() for v in (*pair.ours, *pair.theirs)):
+            return undefined
         ratios = {name: ratio(pair) for name, pair in data.items()}
         tests = {name: wilcoxon_p(pair) for name, pair in data.items()}
         worst = max(ratios.values())
@@ -236,7 +278,7 @@ class Interval(NamedTuple):
 class IntervalsBelow:
     """The distance of every member, with its interval, is at most the tolerance.
 
-    Refuted where an interval lies above the tolerance as a whole, undecided where one contains it.
+    Refuted if an interval is entirely above the tolerance, undecided if one contains it.
     """
 
     quantity: str
@@ -249,10 +291,12 @@ class IntervalsBelow:
     def judge(self, data: Sequence[Interval]) -> Judgement:
         if not data:
             return NO_VALUE
+        if undefined := _undefined(i.distance for i in data):
+            return undefined
         worst = max(data, key=lambda i: i.distance)
         spread = min(i.distance for i in data), max(i.high for i in data)
         if failing := [i for i in data if i.low > self.tolerance]:
-            return Judgement(Verdict.REFUTED, worst.distance, f"Above it: {_listed(failing)}.", *spread)
+            return Judgement(Verdict.REFUTED, worst.distance, f"Above the tolerance: {_listed(failing)}.", *spread)
         if unclear := [i for i in data if i.high > self.tolerance]:
             reason = f"The interval contains the tolerance: {_listed(unclear)}."
             return Judgement(Verdict.UNDECIDED, worst.distance, reason, *spread)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vaescope.papers.statistics import median
@@ -11,7 +11,7 @@ from vaescope.plain import Plain, plain_fields
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One setting of a published panel: ours as the median with its range, theirs, and the ratio."""
+    """One setting of a published panel: our median and range, the published value, and their ratio."""
 
     setting: str
     ours: float | None
@@ -21,7 +21,7 @@ class ComparisonRow:
 
     @property
     def ratio(self) -> float | None:
-        """Ours over theirs, between numbers of one sign."""
+        """Ours / published; None unless both are numbers of the same sign."""
         if self.ours is None or not isinstance(self.published, float) or self.published * self.ours <= 0:
             return None
         return self.ours / self.published
@@ -39,6 +39,15 @@ def compare(setting: str, ours: Sequence[float], published: float | str | None) 
     if not len(ours):
         return ComparisonRow(setting, None, None, None, published)
     return ComparisonRow(setting, median(ours), float(min(ours)), float(max(ours)), published)
+
+
+def compare_precisions(ours: Mapping[float, Sequence[float]], published: Mapping[float, float]) -> list[ComparisonRow]:
+    """A row for every published γ².
+
+    >>> [row.setting for row in compare_precisions({10.0: [1.0]}, {10.0: 2.0, 100.0: 3.0})]
+    ['γ² = 10', 'γ² = 100']
+    """
+    return [compare(f"γ² = {p:g}", ours.get(p, ()), published[p]) for p in sorted(published)]
 
 
 @dataclass(frozen=True)

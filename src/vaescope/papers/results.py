@@ -75,7 +75,7 @@ def from_rows(rows: Iterable[Mapping[str, Plain]], cell_type: type[C], measured_
     for row in rows:
         cell = from_plain(cell_type, _own(row, cell_type), name="results.parquet")
         exact = row.get("status") == "exact"
-        training = None if exact else TrainingSummary.from_dict(row)
+        training = None if exact else TrainingSummary.from_dict(_own(row, TrainingSummary))
         if training is not None and training.status == DIVERGED:
             diverged.append(Diverged(cell, training))
         else:

@@ -16,12 +16,16 @@ def median(values: Sequence[float]) -> float:
 
 
 def slope(x: Iterable[float], y: Iterable[float]) -> float:
-    """Least-squares slope of log y on log x.
+    """Least-squares slope of log y on log x; NaN with fewer than two x, or values that have no logarithm.
 
     >>> round(slope([1.0, 10.0, 100.0], [5.0, 0.5, 0.05]), 9)
     -1.0
     """
-    return float(np.polyfit(np.log(list(x)), np.log(list(y)), 1)[0])
+    first, second = np.asarray(list(x), dtype=float), np.asarray(list(y), dtype=float)
+    values = np.concatenate([first, second])
+    if len(set(first.tolist())) < 2 or not (np.isfinite(values) & (values > 0)).all():
+        return float("nan")
+    return float(np.polyfit(np.log(first), np.log(second), 1)[0])
 
 
 def rank_interval(x: Sequence[float], y: Sequence[float], *, resamples: int = 1000) -> tuple[float, float]:
@@ -33,16 +37,16 @@ def rank_interval(x: Sequence[float], y: Sequence[float], *, resamples: int = 10
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """Spearman's rank correlation; NaN where one of both is constant."""
+    """Spearman's rank correlation; NaN if x or y is constant."""
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan")
     return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
 
 
 def members_needed(effect: float, p: float) -> int:
-    """Samples with which a rank correlation of this size has p below `p` with a probability of 80 %.
+    """Sample size at which a rank correlation of this size has a p-value below `p` with a probability of 80 %.
 
-    By Fisher's z-transformation with the variance 1.06 / (n - 3) of Spearman's correlation (Bonett & Wright 2000).
+    From Fisher's z-transformation, with the variance 1.06 / (n - 3) of Spearman's correlation (Bonett & Wright 2000).
 
     >>> members_needed(0.7, 0.01), members_needed(0.5, 0.01)
     (20, 44)

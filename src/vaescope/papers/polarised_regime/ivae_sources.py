@@ -1,179 +1,107 @@
-"""Sources that a VAE leaves rotated and an iVAE recovers (Khemakhem et al. 2020, the model of Bonheme & Grzes 2023)."""
+"""Recovery of sources by VAEs and iVAEs (Khemakhem et al. 2020, §5; the models of Bonheme & Grzes 2023)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import product
 
 import torch
-from matplotlib.figure import Figure
+from torch import Tensor
 
 from vaescope import metrics, randomness, regime
 from vaescope.data import nonstationary
 from vaescope.data.arrays import split
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.models import VAE, AuxiliarySettings, Member
-from vaescope.models.auxiliary import encode_auxiliary as auxiliary
-from vaescope.papers.claims import Claim, claim_over, median
-from vaescope.papers.columns import column
-from vaescope.papers.trained import SyntheticData, TrainedExperiment, TrainedSettings
-from vaescope.report import figures
-from vaescope.runs import Cell
-from vaescope.runs.files import Row
+from vaescope.models.auxiliary import encode_auxiliary
+from vaescope.papers.claims import ClaimSpec
+from vaescope.papers.experiment import ReportFigure, ReportTable
+from vaescope.papers.polarised_regime import IVAE_SOURCES
+from vaescope.papers.polarised_regime import ivae_sources_results as report
+from vaescope.papers.polarised_regime.ivae_sources_results import (
+    AUXILIARIES,
+    MODELS,
+    SEGMENTS,
+    SourcesCell,
+    SourcesMeasurement,
+    SourcesResult,
+)
+from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings
 from vaescope.training import MemberSpec
 
 DIM = 4
-SEGMENTS = 40
 PRECISION = 100.0
-WIDTH = {"segments": SEGMENTS, "drift": 1}  # columns of u
-MODELS = ("vae", "ivae")
-WORDS = {"segments": "a segment's label", "drift": "a number in [-1, 1]"}
-SOURCE = "Khemakhem et al. 2020, §5; the models of Bonheme & Grzes 2023"
+DRIFT_STRENGTH = 1.5
 
 
-@dataclass(frozen=True)
-class SourcesSettings(TrainedSettings):
-    """Nothing beyond training."""
-
-
-class SourcesExperiment(TrainedExperiment):
-    name = "ivae-sources"
-    title = "Sources that a VAE leaves rotated, an iVAE recovers"
-    source = SOURCE
+class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, SourcesMeasurement]):
+    info = IVAE_SOURCES
     about = (
-        "Four independent normal sources whose variances depend on an auxiliary u, mixed by two orthogonal layers with "
-        "an activation between them, and observed with noise. u is the label of one of forty segments, or a number "
-        "along which variances drift. A VAE cannot tell the sources from a rotation of them; an iVAE, whose prior "
-        "p(z|u) learns the variances, can. Recovery is the mean correlation coefficient (MCC) of mean codes."
+        "Four independent normal sources whose variances depend on an auxiliary variable are mixed by two orthogonal "
+        "layers with an activation between them, and observed with noise. The auxiliary variable is the label of one "
+        "of forty segments, or a number along which the variances drift. A VAE cannot distinguish the sources from a "
+        "rotation of them. An iVAE, whose prior learns how the variances depend on the auxiliary variable, can. "
+        "Recovery is measured by the mean correlation coefficient (MCC) between mean codes and sources."
     )
-    profiles: ClassVar = {
-        "quick": SourcesSettings(seeds=4, samples=10_000, epochs=120, patience=120, learning_rate=5e-3, batch_size=256),
-        "paper": SourcesSettings(seeds=20, samples=40_000, epochs=100, patience=30, learning_rate=1e-3),
-    }
+    quick = TrainedSettings(seeds=4, samples=10_000, epochs=120, patience=120, learning_rate=5e-3, batch_size=256)
+    paper = TrainedSettings(seeds=20, samples=40_000, epochs=100, patience=30, learning_rate=1e-3)
+    cell_type = SourcesCell
+    measured_type = SourcesMeasurement
 
-    def cells(self, settings: SourcesSettings) -> list[Cell]:
-        return [
-            {"data": data, "model": model, "seed": seed}
-            for data in WIDTH
-            for model in MODELS
-            for seed in range(settings.seeds)
-        ]
+    def cells(self, settings: TrainedSettings) -> list[SourcesCell]:
+        return [SourcesCell(*values) for values in product(AUXILIARIES, MODELS, range(settings.seeds))]
 
-    def stack_key(self, cell: Cell) -> Any:
-        return cell["data"], cell["model"]
+    def stack_key(self, cell: SourcesCell) -> tuple[str, str]:
+        return cell.data, cell.model
 
-    def spec(self, cell: Cell, data: int, settings: Any) -> MemberSpec:
-        return MemberSpec(cell["seed"], precision=PRECISION, data=data)
+    def model(self, cell: SourcesCell, settings: TrainedSettings) -> VAE:
+        columns = AUXILIARIES[cell.data].columns if cell.model == "ivae" else 0
+        return VAE.mlp(DIM, DIM, hidden=(50, 50), auxiliary=AuxiliarySettings(columns))
 
-    def model(self, cell: Cell, settings: Any) -> VAE:
-        width = WIDTH[cell["data"]] if cell["model"] == "ivae" else 0
-        return VAE.mlp(DIM, DIM, hidden=(50, 50), auxiliary=AuxiliarySettings(width))
+    def member(self, cell: SourcesCell, data_index: int, settings: TrainedSettings) -> MemberSpec:
+        return MemberSpec(cell.seed, precision=PRECISION, data=data_index)
 
-    def data(self, cell: Cell, settings: SourcesSettings) -> SyntheticData:
-        seed = cell["seed"]
-        if cell["data"] == "segments":
-            drawn = nonstationary.segments(DIM, samples=settings.samples, segments=SEGMENTS, seed=seed)
-        else:
-            drawn = nonstationary.drift(DIM, samples=settings.samples, strength=1.5, seed=seed)
-        noise = torch.randn(drawn.sources.shape, generator=randomness.generator(seed, "noise"), dtype=torch.float64)
-        x = OrthogonalMLP(DIM, layers=2, seed=seed)(drawn.sources) + noise / PRECISION**0.5
-        u = auxiliary(drawn.auxiliary, WIDTH[cell["data"]], like=x)
-        parts = split(torch.cat([x, u], dim=1) if cell["model"] == "ivae" else x)
-        return SyntheticData(parts, drawn.sources[-len(parts.test) :])
+    def data(self, cell: SourcesCell, settings: TrainedSettings) -> FactorData:
+        drawn = _sources(cell, settings.samples)
+        generator = randomness.generator(cell.seed, "noise")
+        noise = torch.randn(drawn.sources.shape, generator=generator, dtype=torch.float64)
+        x = OrthogonalMLP(DIM, layers=2, seed=cell.seed)(drawn.sources) + noise / PRECISION**0.5
+        parts = split(_with_auxiliary(x, drawn.auxiliary, cell.data) if cell.model == "ivae" else x)
+        return FactorData(parts, drawn.sources[-len(parts.test) :])
 
-    def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: Any) -> Row:
-        x, u = member.split_auxiliary(data.observations.test.float())
-        mean, _ = member.encode(x, u)
-        found = metrics.mcc(mean, data.test_sources)
-        judged = regime.of_model(member, x, auxiliary=u, decoder=False)
-        return {
-            "mcc": found.score,
-            "mcc_floor": found.floor,
-            "r2": metrics.linear_r2(mean, data.test_sources).score,
-            "active": len(judged.active),
-        }
-
-    def claims(self, rows: Sequence[Row], settings: Any) -> list[Claim]:
-        done = [row for row in rows if row["status"] == "finished"]
-        found = []
-        for data, words in WORDS.items():
-            ours = column(done, "mcc", data=data, model="ivae")
-            found += [
-                claim_over(
-                    ours,
-                    holds=lambda v: v >= 0.9,
-                    sentence=f"An iVAE recovers the sources when u is {words}.",
-                    source=SOURCE,
-                    demand="median MCC at least 0.9",
-                ),
-                claim_over(
-                    _gains(done, data),
-                    holds=lambda v: v >= 0.1,
-                    sentence=f"A VAE, which does not see u, recovers less ({words}).",
-                    source=SOURCE,
-                    demand="median gain of an iVAE over the VAE of the same seed at least 0.1 in MCC",
-                ),
-            ]
-        found.append(
-            claim_over(
-                column(done, "r2", model="vae"),
-                holds=lambda v: v >= 0.9,
-                sentence="What the VAE lacks is not information: its codes hold the sources up to a linear map.",
-                source="beyond the paper",
-                demand="median linear R² of the VAE's codes at least 0.9",
-            )
+    def measure(
+        self, cell: SourcesCell, member: Member, data: FactorData, settings: TrainedSettings
+    ) -> SourcesMeasurement:
+        x, auxiliary = member.split_auxiliary(data.observations.test.float())
+        mean, _ = member.encode(x, auxiliary)
+        found = metrics.mcc(mean, data.test_factors)
+        judged = regime.of_model(member, x, auxiliary=auxiliary, decoder=False)
+        return SourcesMeasurement(
+            mcc=found.score,
+            mcc_floor=found.floor,
+            r2=metrics.linear_r2(mean, data.test_factors).score,
+            active=len(judged.active),
         )
-        return found
 
-    def figures(self, rows: Sequence[Row], settings: Any) -> dict[str, tuple[Figure, str]]:
-        done = [row for row in rows if row["status"] == "finished"]
-        figure, axes = figures.row_of_panels(2, width=4.6)
-        names = [f"u is {words}" for words in WORDS.values()]
-        for axis, name, title in zip(
-            axes, ("mcc", "r2"), ("Recovery, source by source", "Up to a linear map"), strict=True
-        ):
-            for index, model in enumerate(MODELS):
-                values = [column(done, name, data=data, model=model) for data in WORDS]
-                label = {"vae": "VAE", "ivae": "iVAE"}[model]
-                figures.strips(axis, names, values, label=label, offset=0.2 * index - 0.1, index=index)
-            figures.finish(axis, title=title, x="", y={"mcc": "MCC", "r2": "linear R²"}[name], log="")
-            axis.set_ylim(0, 1.02)
-            axis.legend(loc="lower right")
-        return {"ivae_sources": (figure, _CAPTION)}
+    def claims(self, settings: TrainedSettings) -> Sequence[ClaimSpec[SourcesResult, TrainedSettings, Sequence[float]]]:
+        return report.CLAIMS
 
-    def tables(self, rows: Sequence[Row], settings: Any) -> dict[str, list[Row]]:
-        done = [row for row in rows if row["status"] == "finished"]
-        return {
-            "Medians over seeds": [
-                {
-                    "u": WORDS[data],
-                    "model": {"vae": "VAE", "ivae": "iVAE"}[model],
-                    **{
-                        label: median(column(done, name, data=data, model=model))
-                        for label, name in (("MCC", "mcc"), ("floor", "mcc_floor"), ("R²", "r2"), ("ELBO", "elbo"))
-                    },
-                }
-                for data in WORDS
-                for model in MODELS
-                if column(done, "mcc", data=data, model=model)
-            ]
-        }
+    def figures(self, results: Sequence[SourcesResult], settings: TrainedSettings) -> list[ReportFigure]:
+        return report.figures_of(results)
+
+    def tables(self, results: Sequence[SourcesResult], settings: TrainedSettings) -> list[ReportTable]:
+        return [report.medians_table(results)]
 
 
-def _gains(rows: Sequence[Row], data: str) -> list[float]:
-    """MCC of the iVAE less that of the VAE, seed by seed."""
-    scores = {
-        model: {r["seed"]: r["mcc"] for r in rows if (r["data"], r["model"]) == (data, model)} for model in MODELS
-    }
-    return [mcc - scores["vae"][seed] for seed, mcc in scores["ivae"].items() if seed in scores["vae"]]
+def _sources(cell: SourcesCell, samples: int) -> nonstationary.Nonstationary:
+    """Sources with the auxiliary variable that their variances depend on."""
+    if cell.data == "segments":
+        return nonstationary.segments(DIM, samples=samples, segments=SEGMENTS, seed=cell.seed)
+    return nonstationary.drift(DIM, samples=samples, strength=DRIFT_STRENGTH, seed=cell.seed)
 
 
-_CAPTION = (
-    "Left: mean correlation coefficient of the best pairing of codes and sources, every dot a seed, a bar at the "
-    "median. Right: how much of the sources a linear map of the codes explains. Both models hold the sources; only the "
-    "iVAE has each in a latent of its own."
-)
+def _with_auxiliary(x: Tensor, auxiliary: Tensor, data: str) -> Tensor:
+    return torch.cat([x, encode_auxiliary(auxiliary, AUXILIARIES[data].columns, like=x)], dim=1)
 
 
-EXPERIMENT = SourcesExperiment()
+EXPERIMENT = IVAESourcesExperiment()

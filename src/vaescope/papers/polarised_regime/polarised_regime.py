@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from matplotlib.figure import Figure
 from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
 
@@ -17,205 +16,234 @@ from vaescope import randomness, regime
 from vaescope.data.arrays import split
 from vaescope.data.rendering import DSprites
 from vaescope.models import VAE, AuxiliarySettings, Member
-from vaescope.papers.claims import Claim
-from vaescope.papers.polarised_regime import polarised_regime_results as results
-from vaescope.papers.polarised_regime.polarised_regime_results import HISTOGRAMS, slug
-from vaescope.papers.trained import SyntheticData, TrainedExperiment, TrainedSettings
+from vaescope.papers.claims import ClaimSpec
+from vaescope.papers.experiment import ReportFigure, ReportTable
+from vaescope.papers.polarised_regime import POLARISED_REGIME
+from vaescope.papers.polarised_regime import polarised_regime_figures as drawings
+from vaescope.papers.polarised_regime import polarised_regime_results as report
+from vaescope.papers.polarised_regime.polarised_regime_claims import CLAIMS
+from vaescope.papers.polarised_regime.polarised_regime_results import (
+    PANELS,
+    Accuracy,
+    Distance,
+    Histogram,
+    LatentHistograms,
+    PerLatent,
+    RegimeCell,
+    RegimeMeasurement,
+    RegimeResult,
+    RegimeSettings,
+    StatementRow,
+    Truncation,
+)
+from vaescope.papers.trained import FactorData, TrainedExperiment
 from vaescope.regime.model import Encoded, encode
-from vaescope.runs import Cell
-from vaescope.runs.files import Row
 from vaescope.training import MemberSpec
 
 BINS = 60
-ADVICE_SAMPLES = 200  # test images on which codes are cut
-DISCRETE = ("shape", "scale")  # factors with a few values, which a classifier can name
-
-
-@dataclass(frozen=True)
-class RegimeSettings(TrainedSettings):
-    size: int = 64
-    latents: tuple[int, ...] = (30, 10)
-    """The first is the model of the figures; the others are compared with it."""
-    betas: tuple[float, ...] = (1.0, 4.0)
+TRUNCATION_SAMPLES = 200  # test images on which codes are truncated
+CLASSIFIED = ("shape", "scale")  # factors with few values
 
 
 @dataclass(frozen=True, eq=False)
-class RegimeData(SyntheticData):
-    """With the factors of the validation images too: what a classifier is trained on."""
+class RegimeData(FactorData):
+    """With the factors of the validation images, on which classifiers are trained."""
 
     validation_factors: Float[Tensor, "M k"]
 
 
-class RegimeExperiment(TrainedExperiment):
-    name = "polarised-regime"
-    title = "Latents are active or at their prior, for VAEs and iVAEs alike"
-    source = "Bonheme & Grzes 2023, Props. 1 to 3, Theorems 1 and 2, Figs. 1 to 4; settings of Tabs. 1 and 2"
+class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, RegimeMeasurement]):
+    info = POLARISED_REGIME
     about = (
-        "Images with the structure of dSprites, seen by VAEs and by iVAEs whose auxiliary u is the five factors and "
-        "whose prior p(z|u) has a learned variance, with its mean at 0 or learned. Every latent is judged against its "
-        "own prior. Histograms show one active and one passive latent of each model as the paper does; every "
-        "statement of the paper is then a distance with a bootstrap interval, relative to the prior, because the "
-        "learned priors are so narrow that all variances are far below one. The quick profile has smaller images and "
-        "far fewer steps than the paper's 300,000."
+        "VAEs and iVAEs are trained on images with the structure of dSprites. The auxiliary input of the iVAEs is the "
+        "five factors of an image; the variance of their prior p(z | factors) is learned, and its mean is fixed at 0 "
+        "or learned. Every latent is compared with its own prior. Histograms show one active and one passive latent "
+        "of each model, as in the paper. Every statement of the paper is then measured as a distance with a bootstrap "
+        "interval. Distances are relative to the prior, because the learned priors are so narrow that all variances "
+        "are far below one. The quick profile has smaller images and far fewer steps than the paper's 300,000."
     )
-    profiles: ClassVar = {
-        "quick": RegimeSettings(
-            seeds=1, samples=20_000, epochs=5, patience=5, learning_rate=1e-3, size=32, latents=(10, 20)
-        ),
-        "paper": RegimeSettings(seeds=3, samples=100_000, epochs=240, patience=240, learning_rate=1e-4),
-    }
+    quick = RegimeSettings(seeds=1, samples=20_000, epochs=5, patience=5, learning_rate=1e-3, size=32, latents=(10, 20))
+    paper = RegimeSettings(seeds=3, samples=100_000, epochs=240, patience=240, learning_rate=1e-4)
+    cell_type = RegimeCell
+    measured_type = RegimeMeasurement
 
-    def cells(self, settings: RegimeSettings) -> list[Cell]:
+    def cells(self, settings: RegimeSettings) -> list[RegimeCell]:
         """The models of the figures, then VAE and iVAE with other numbers of latents, and with other β."""
         first, beta = settings.latents[0], settings.betas[0]
-        kinds = [(kind, first, beta) for kind in results.MODELS]
-        kinds += [(kind, width, beta) for width in settings.latents[1:] for kind in ("vae", "ivae")]
-        kinds += [(kind, first, other) for other in settings.betas[1:] for kind in ("vae", "ivae")]
-        return [
-            {"model": kind, "latents": width, "beta": beta, "seed": seed}
-            for kind, width, beta in kinds
-            for seed in range(settings.seeds)
-        ]
+        kinds = [(model, first, beta) for model in report.MODELS]
+        kinds += [(model, latents, beta) for latents in settings.latents[1:] for model in report.COMPARED]
+        kinds += [(model, first, other) for other in settings.betas[1:] for model in report.COMPARED]
+        return [RegimeCell(*kind, seed) for kind in kinds for seed in range(settings.seeds)]
 
-    def stack_key(self, cell: Cell) -> Any:
-        return cell["model"], cell["latents"]
+    def stack_key(self, cell: RegimeCell) -> tuple[str, int]:
+        return cell.model, cell.latents
 
-    def data_key(self, cell: Cell) -> Any:
-        return cell["seed"], cell["model"] != "vae"
+    def data_key(self, cell: RegimeCell) -> tuple[int, bool]:
+        return cell.seed, cell.model != "vae"
 
-    def spec(self, cell: Cell, data: int, settings: Any) -> MemberSpec:
-        return MemberSpec(cell["seed"], beta=cell["beta"], data=data)
+    def member(self, cell: RegimeCell, data_index: int, settings: RegimeSettings) -> MemberSpec:
+        return MemberSpec(cell.seed, beta=cell.beta, data=data_index)
 
-    def model(self, cell: Cell, settings: RegimeSettings) -> VAE:
+    def model(self, cell: RegimeCell, settings: RegimeSettings) -> VAE:
         return VAE.conv(
             (1, settings.size, settings.size),
-            cell["latents"],
+            cell.latents,
             architecture="regime",
             likelihood="bernoulli",
             auxiliary=AuxiliarySettings(
-                dim=0 if cell["model"] == "vae" else len(DSprites().factors),
-                prior_mean="learned" if cell["model"] == "ivae-mean" else "fixed",
+                dim=0 if cell.model == "vae" else len(DSprites().factors),
+                prior_mean="learned" if cell.model == "ivae-mean" else "fixed",
             ),
         )
 
-    def data(self, cell: Cell, settings: RegimeSettings) -> RegimeData:
+    def data(self, cell: RegimeCell, settings: RegimeSettings) -> RegimeData:
         renderer = DSprites(size=settings.size)
-        drawn = renderer.sample(settings.samples, seed=cell["seed"], distributions="grid")
+        drawn = renderer.sample(settings.samples, seed=cell.seed, distributions="grid")
         low = torch.tensor([factor.low for factor in renderer.factors])
         high = torch.tensor([factor.high for factor in renderer.factors])
-        u = (2 * (drawn.factors - low) / (high - low) - 1).float()
+        auxiliary = (2 * (drawn.factors - low) / (high - low) - 1).float()
         x = drawn.images.flatten(1)
-        parts = split(x if cell["model"] == "vae" else torch.cat([x, u], dim=1), fractions=(0.8, 0.1))
+        parts = split(x if cell.model == "vae" else torch.cat([x, auxiliary], dim=1), fractions=(0.8, 0.1))
         first = len(parts.train)
         validation = drawn.factors[first : first + len(parts.validation)]
         return RegimeData(parts, drawn.factors[-len(parts.test) :], validation)
 
-    def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: Any) -> Row:
+    def measure(
+        self, cell: RegimeCell, member: Member, data: FactorData, settings: RegimeSettings
+    ) -> RegimeMeasurement:
         assert isinstance(data, RegimeData)
-        x, u = member.split_auxiliary(data.observations.test)
-        judged = regime.of_model(member, x, auxiliary=u)
-        seen = encode(member, x, u)
-        advice = regime.advise(member, x, auxiliary=u, samples=ADVICE_SAMPLES)
-        row: Row = {kind: len(judged.places(kind)) for kind in regime.KINDS}
-        row |= {
-            "boundary": int(judged.boundary.sum()),
-            "kinds": judged.kind,
-            "kl": judged.kl.tolist(),
-            "variance_ratio": judged.variance_ratio.tolist(),
-            "effect": [] if judged.effect is None else judged.effect.tolist(),
-            "prior_variance": seen.prior_variance.mean(0).tolist(),
-            "collapse": judged.collapse.kind,
-            "advice": advice.latents,
-            "advice_by_curve": advice.enough,
-            "curve_error": advice.error.tolist(),
-            "curve_elbo": [] if advice.elbo is None else advice.elbo.tolist(),
-        }
-        row |= {f"rival {name}": verdicts for name, verdicts in judged.rivals.verdicts().items()}
-        row |= _statements(seen) | _histograms(judged, seen, member.seed)
-        return row | _downstream(member, data, judged.used, judged.passive)
+        x, auxiliary = member.split_auxiliary(data.observations.test)
+        judged = regime.of_model(member, x, auxiliary=auxiliary)
+        encoded = encode(member, x, auxiliary)
+        advice = regime.advise(member, x, auxiliary=auxiliary, samples=TRUNCATION_SAMPLES)
+        active, passive = _histograms(judged, encoded, member.seed)
+        on_means, on_draws = _accuracies(member, data, judged)
+        return RegimeMeasurement(
+            per_latent=_per_latent(judged, encoded),
+            boundary=int(judged.boundary.sum()),
+            collapse=judged.collapse.kind,
+            truncation=Truncation(
+                used=advice.latents,
+                sufficient=advice.enough,
+                error=_floats(advice.error),
+                elbo=_floats(() if advice.elbo is None else advice.elbo),
+            ),
+            statements=_statements(encoded),
+            active_histograms=active,
+            passive_histograms=passive,
+            mean_accuracy=on_means,
+            sampled_accuracy=on_draws,
+        )
 
-    def claims(self, rows: Sequence[Row], settings: Any) -> list[Claim]:
-        return results.claims([row for row in rows if row["status"] == "finished"], settings)
+    def claims(self, settings: RegimeSettings) -> Sequence[ClaimSpec[RegimeResult, RegimeSettings, Any]]:
+        return CLAIMS
 
-    def figures(self, rows: Sequence[Row], settings: Any) -> dict[str, tuple[Figure, str]]:
-        return results.drawn([row for row in rows if row["status"] == "finished"], settings)
+    def figures(self, results: Sequence[RegimeResult], settings: RegimeSettings) -> list[ReportFigure]:
+        return drawings.figures_of(results, settings)
 
-    def tables(self, rows: Sequence[Row], settings: Any) -> dict[str, list[Row]]:
-        return results.tables([row for row in rows if row["status"] == "finished"], settings)
-
-
-def _statements(seen: Encoded) -> Row:
-    """Every statement's distance, interval and verdict."""
-    found = regime.verify(seen.mean, seen.variance, prior_mean=seen.prior_mean, prior_variance=seen.prior_variance)
-    row: Row = {}
-    for name, statement in found.statements.items():
-        key = slug(name)
-        row |= {f"{key}_verdict": statement.verdict, f"{key}_tolerance": statement.tolerance}
-        for part in ("distance", "low", "high"):
-            row[f"{key}_{part}"] = getattr(statement, part) if statement.latents else None
-    return row
+    def tables(self, results: Sequence[RegimeResult], settings: RegimeSettings) -> list[ReportTable]:
+        return report.tables(results, settings)
 
 
-def _histograms(judged: regime.Regime, seen: Encoded, seed: int) -> Row:
-    """Figures 1 to 4: mean, variance and draws of the most used and of the least used latent, and of their prior."""
-    noise = torch.randn((2, *seen.mean.shape), generator=randomness.generator(seed, "histograms"))
+def _floats(values: Any) -> tuple[float, ...]:
+    return tuple(float(v) for v in values)
+
+
+def _per_latent(judged: regime.Regime, encoded: Encoded) -> PerLatent:
+    assert judged.effect is not None  # members have a decoder
+    return PerLatent(
+        kind=tuple(judged.kind),
+        kl=_floats(judged.kl),
+        variance_ratio=_floats(judged.variance_ratio),
+        effect=_floats(judged.effect),
+        prior_variance=_floats(encoded.prior_variance.mean(0)),
+        baseline_rules={name: tuple(kinds) for name, kinds in judged.rivals.verdicts().items()},
+    )
+
+
+def _statements(encoded: Encoded) -> dict[str, StatementRow]:
+    """Distance, interval and verdict of every statement, by name."""
+    found = regime.verify(
+        encoded.mean, encoded.variance, prior_mean=encoded.prior_mean, prior_variance=encoded.prior_variance
+    )
+    return {name: _statement_row(statement) for name, statement in found.statements.items()}
+
+
+def _statement_row(statement: regime.Statement) -> StatementRow:
+    distance = Distance(float(statement.distance), float(statement.low), float(statement.high))
+    return StatementRow(statement.verdict, statement.tolerance, distance if statement.latents else None)
+
+
+# histograms -----------------------------------------------------------------------------------
+
+
+def _histograms(
+    judged: regime.Regime, encoded: Encoded, seed: int
+) -> tuple[LatentHistograms | None, LatentHistograms | None]:
+    """Figs. 1 to 4: of the most used active latent, and of the least used passive one."""
+    noise = torch.randn((2, *encoded.mean.shape), generator=randomness.generator(seed, "histograms"))
     values = {
-        "mean": seen.mean,
-        "variance": seen.variance,
-        "prior_variance": seen.prior_variance,
-        "sample": seen.mean + seen.variance.sqrt() * noise[0],
-        "prior_sample": seen.prior_mean + seen.prior_variance.sqrt() * noise[1],
+        "mean": encoded.mean,
+        "variance": encoded.variance,
+        "prior_variance": encoded.prior_variance,
+        "sample": encoded.mean + encoded.variance.sqrt() * noise[0],
+        "prior_sample": encoded.prior_mean + encoded.prior_variance.sqrt() * noise[1],
     }
-    row: Row = {}
-    for kind, places in (("active", judged.active[:1]), ("passive", judged.passive[-1:])):
-        for panel, names in HISTOGRAMS.items():
-            columns = {name: values[name][:, place].numpy() for name in names for place in places}
-            row |= {f"{kind}_{panel}_{key}": value for key, value in _binned(columns, names).items()}
-    return row
+
+    def of_latent(latents: list[int]) -> LatentHistograms | None:
+        if not latents:
+            return None
+        columns = {name: value[:, latents[0]].numpy() for name, value in values.items()}
+        return LatentHistograms(
+            **{panel: _histogram({name: columns[name] for name in names}) for panel, names in PANELS.items()}
+        )
+
+    return of_latent(judged.active[:1]), of_latent(judged.passive[-1:])
 
 
-def _binned(columns: dict[str, np.ndarray], names: tuple[str, ...]) -> dict[str, list[float]]:
-    """Densities on shared bins; lists are empty where there is no such latent."""
-    if not columns:
-        return {"edges": [], **{name: [] for name in names}}
+def _histogram(columns: dict[str, np.ndarray]) -> Histogram:
+    """Counts in bins that all columns share."""
     low = min(float(v.min()) for v in columns.values())
     high = max(float(v.max()) for v in columns.values())
     edges = np.linspace(low, high if high > low else low + 1e-6, BINS + 1)
-    return {"edges": edges.tolist()} | {
-        name: np.histogram(v, edges)[0].astype(float).tolist() for name, v in columns.items()
-    }
+    return Histogram(_floats(edges), {name: _floats(np.histogram(v, edges)[0]) for name, v in columns.items()})
 
 
-def _downstream(member: Member, data: RegimeData, used: list[int], passive: list[int]) -> Row:
-    """Accuracy of a classifier of shape and of scale: on all latents, on used and on passive ones.
+# classifiers ----------------------------------------------------------------------------------
 
-    On means, and on draws: a classifier that knows no scale reads from a mean what is far below its latent's noise.
+
+def _accuracies(member: Member, data: RegimeData, judged: regime.Regime) -> tuple[Accuracy, Accuracy]:
+    """Accuracy of classifiers of shape and scale, on mean codes and on sampled codes.
+
+    On sampled codes too, because a classifier that ignores scale can read changes of a mean that are far below the
+    noise of its latent.
     """
-    seen = [
-        encode(member, *member.split_auxiliary(part)) for part in (data.observations.validation, data.observations.test)
-    ]
+    parts = data.observations.validation, data.observations.test
+    encoded = [encode(member, *member.split_auxiliary(part)) for part in parts]
     generator = randomness.generator(member.seed, "downstream")
-    drawn = [s.mean + s.variance.sqrt() * torch.randn(s.mean.shape, generator=generator) for s in seen]
-    everything = list(range(member.latent_dim))
-    sets = {"all": everything, "used": sorted(used), "passive": sorted(passive)}
-    return {
-        f"{what}_{name}": _accuracy([c.numpy() for c in codes], data, places)
-        for what, codes in (("accuracy", [s.mean for s in seen]), ("sampled_accuracy", drawn))
-        for name, places in sets.items()
-    }
+    sampled = [e.mean + e.variance.sqrt() * torch.randn(e.mean.shape, generator=generator) for e in encoded]
+    return _accuracy([e.mean for e in encoded], data, judged), _accuracy(sampled, data, judged)
 
 
-def _accuracy(codes: list[np.ndarray], data: RegimeData, places: list[int]) -> float | None:
-    if not places:
-        return None
+def _accuracy(codes: Sequence[Tensor], data: RegimeData, judged: regime.Regime) -> Accuracy:
+    def on(latents: list[int]) -> float | None:
+        return _classified([c[:, sorted(latents)].numpy() for c in codes], data) if latents else None
+
+    everything = on(list(range(judged.latent_dim)))
+    assert everything is not None
+    return Accuracy(everything, on(judged.used), on(judged.passive))
+
+
+def _classified(codes: Sequence[np.ndarray], data: RegimeData) -> float:
+    """Trained on validation codes; the mean accuracy over factors on test codes."""
     scores = []
-    for name in DISCRETE:
+    for name in CLASSIFIED:
         column = DSprites().factor_names.index(name)
-        labels = [(100 * f[:, column]).round().long().numpy() for f in (data.validation_factors, data.test_sources)]
+        labels = [(100 * f[:, column]).round().long().numpy() for f in (data.validation_factors, data.test_factors)]
         classifier = HistGradientBoostingClassifier(max_iter=30, random_state=0)
-        classifier.fit(codes[0][:, places], labels[0])
-        scores.append(classifier.score(codes[1][:, places], labels[1]))
+        classifier.fit(codes[0], labels[0])
+        scores.append(classifier.score(codes[1], labels[1]))
     return float(np.mean(scores))
 
 
-EXPERIMENT = RegimeExperiment()
+EXPERIMENT = PolarisedRegimeExperiment()

@@ -1,0 +1,165 @@
+"""Results of ivae-sources: typed rows, claims, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from matplotlib.axes import Axes
+
+from vaescope.papers.claims import ClaimSpec, members_converged
+from vaescope.papers.criteria import Bound, at_least
+from vaescope.papers.experiment import ReportFigure, ReportTable
+from vaescope.papers.results import Result
+from vaescope.papers.statistics import median
+from vaescope.papers.trained import TrainedSettings
+from vaescope.report import figures
+
+SEGMENTS = 40
+MODELS = {"vae": "VAE", "ivae": "iVAE"}
+SOURCE = "Khemakhem et al. 2020, §5; the models of Bonheme & Grzes 2023"
+
+
+@dataclass(frozen=True)
+class AuxiliaryVariable:
+    """What the variances of the sources depend on."""
+
+    columns: int
+    words: str
+
+
+AUXILIARIES = {
+    "segments": AuxiliaryVariable(SEGMENTS, "a segment label"),
+    "drift": AuxiliaryVariable(1, "a number in [-1, 1]"),
+}
+
+
+@dataclass(frozen=True)
+class SourcesCell:
+    data: str
+    """A key of `AUXILIARIES`."""
+    model: str
+    """A key of `MODELS`."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class SourcesMeasurement:
+    """Recovery of the sources from mean codes."""
+
+    mcc: float
+    mcc_floor: float
+    """The MCC that codes without information would have."""
+    r2: float
+    """Share of the sources' variance that a linear map of the codes explains."""
+    active: int
+    """Number of active latents."""
+
+
+SourcesResult = Result[SourcesCell, SourcesMeasurement]
+Results = Sequence[SourcesResult]
+
+
+def select(results: Results, data: str, model: str) -> list[SourcesResult]:
+    return [r for r in results if (r.cell.data, r.cell.model) == (data, model)]
+
+
+# claims ---------------------------------------------------------------------------------------
+
+
+def ivae_mcc(data: str) -> Callable[[Results, object], list[float]]:
+    return lambda results, _: [r.measured.mcc for r in select(results, data, "ivae")]
+
+
+def gains(data: str) -> Callable[[Results, object], list[float]]:
+    """MCC of the iVAE less that of the VAE of the same seed."""
+
+    def measure(results: Results, _: object) -> list[float]:
+        vae = {r.cell.seed: r.measured.mcc for r in select(results, data, "vae")}
+        pairs = [(r.measured.mcc, vae.get(r.cell.seed)) for r in select(results, data, "ivae")]
+        return [ours - theirs for ours, theirs in pairs if theirs is not None]
+
+    return measure
+
+
+def vae_r2(results: Results, _: object) -> list[float]:
+    return [r.measured.r2 for r in results if r.cell.model == "vae"]
+
+
+Spec = ClaimSpec[SourcesResult, TrainedSettings, Sequence[float]]
+
+
+def _claims_about(data: str, words: str) -> tuple[Spec, Spec]:
+    """That the iVAE recovers the sources with this auxiliary variable, and that the VAE recovers less."""
+    return (
+        ClaimSpec(
+            sentence=f"An iVAE recovers the sources if the auxiliary variable is {words}.",
+            source=SOURCE,
+            measure=ivae_mcc(data),
+            criterion=Bound("MCC", at_least(0.9), over="seeds"),
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence=f"A VAE, which has no access to the auxiliary variable ({words}), recovers them less well.",
+            source=SOURCE,
+            measure=gains(data),
+            criterion=Bound("gain in MCC from VAE to iVAE", at_least(0.1), over="seeds"),
+            requires=(members_converged(),),
+        ),
+    )
+
+
+CLAIMS: tuple[Spec, ...] = (
+    *(claim for data, auxiliary in AUXILIARIES.items() for claim in _claims_about(data, auxiliary.words)),
+    ClaimSpec(
+        sentence="The VAE's codes contain the sources up to a linear map: they are rotated, not lost.",
+        source="Beyond the paper",
+        measure=vae_r2,
+        criterion=Bound("linear R² of the VAE's codes", at_least(0.9)),
+        requires=(members_converged(),),
+    ),
+)
+
+
+# table and figure -----------------------------------------------------------------------------
+
+
+def medians_table(results: Results) -> ReportTable:
+    rows = [
+        {
+            "auxiliary variable": auxiliary.words,
+            "model": label,
+            "MCC": median([r.measured.mcc for r in own]),
+            "MCC without information": median([r.measured.mcc_floor for r in own]),
+            "linear R²": median([r.measured.r2 for r in own]),
+            "ELBO": median([r.elbo for r in own]),
+        }
+        for (data, auxiliary), (model, label) in product(AUXILIARIES.items(), MODELS.items())
+        if (own := select(results, data, model))
+    ]
+    return ReportTable("Medians over seeds", rows)
+
+
+CAPTION = (
+    "Left: mean correlation coefficient of the best one-to-one matching of codes and sources; every dot is a seed, and "
+    "bars are medians. Right: how much of the sources a linear map of the codes explains. The codes of both models "
+    "contain the sources; only the iVAE represents each by one latent."
+)
+
+
+def figures_of(results: Results) -> list[ReportFigure]:
+    figure, axes = figures.row_of_panels(2, width=4.6)
+    _panel(axes[0], results, lambda m: m.mcc, title="Recovery of each source", y="MCC")
+    _panel(axes[1], results, lambda m: m.r2, title="Up to a linear map", y="linear R²")
+    return [ReportFigure("ivae_sources", figure, CAPTION)]
+
+
+def _panel(axis: Axes, results: Results, value: Callable[[SourcesMeasurement], float], *, title: str, y: str) -> None:
+    names = [auxiliary.words for auxiliary in AUXILIARIES.values()]
+    for index, (model, label) in enumerate(MODELS.items()):
+        values = [[value(r.measured) for r in select(results, data, model)] for data in AUXILIARIES]
+        figures.strips(axis, names, values, label=label, offset=0.2 * index - 0.1, index=index)
+    figures.finish(axis, title=title, x="auxiliary variable", y=y, log="")
+    axis.set_ylim(0, 1.02)
+    axis.legend(loc="lower right")
