@@ -105,7 +105,7 @@ def test_a_run_folder_keeps_what_was_trained(data, tmp_path):
 def test_settings_can_be_given_by_name_or_as_objects():
     x = np.random.default_rng(0).normal(size=(60, 4))
     flat = vs.fit(
-        x, latent_dim=2, epochs=2, compile="never", hidden=[8], prior=vs.Uniform(-1, 1), progress=NoProgress()
+        x, latent_dim=2, epochs=2, compile="never", hidden=[8], prior=vs.Uniform(-1.0, 1.0), progress=NoProgress()
     )
     settings = FitSettings(
         model=ModelSettings(latent_dim=2, hidden=(8,), prior="uniform(low=-1, high=1)"),

@@ -1,4 +1,4 @@
-"""Members of a run folder, as `vaescope train` or `vs.fit(..., out=)` has kept them."""
+"""Members of a run folder that `vaescope train` or `vs.fit(..., out=)` has written."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from pathlib import Path
 
 from vaescope.errors import InputError, RunError
 from vaescope.models import Member
-from vaescope.models.describe import rebuild
+from vaescope.models.build import model_from_config
+from vaescope.plain import from_plain
 from vaescope.runs import RunFolder
-from vaescope.runs.files import malformed_as_run_error, read_json, read_rows
+from vaescope.runs.files import malformed_as_run_error, read_rows
+from vaescope.runs.members import load_members
+from vaescope.runs.store import read_config
+from vaescope.training import MemberSpec
 
 
 def members_of(folder: str | Path) -> list[Member]:
-    """Every finished member of a run, the best first."""
+    """Every finished member of a run, best first."""
     path = Path(folder)
     if not (path / "config.json").exists():
         raise InputError(f"{path} is not a run folder: it has no config.json.")
@@ -21,22 +25,22 @@ def members_of(folder: str | Path) -> list[Member]:
 
 
 def _members(path: Path) -> list[Member]:
-    config = read_json(path / "config.json")
-    described = config.get("settings", {}).get("model")
-    if not isinstance(described, dict):
-        raise RunError(f"{path} is a run of {config.get('experiment')!r}, which keeps no model that can be opened.")
-    model, run = rebuild(described), RunFolder(path, config)
-    members = []
-    for row in read_rows(path / "results.parquet"):
-        cell = {name: row[name] for name in ("precision", "beta", "seed")}
-        if row["status"] == "finished":
-            params, summary = run.load_member(cell)
-            members.append(Member.from_summary(model, params, summary, seed=cell["seed"], beta=cell["beta"]))
-    if not members:
+    config = read_config(path)
+    settings = config.get("settings")
+    if config.get("experiment") != "fit" or not isinstance(settings, dict):
+        raise RunError(f"{path} is a run of {config.get('experiment')!r}; only runs of fit contain models to open.")
+    specs = [
+        from_plain(MemberSpec, {name: row[name] for name in ("seed", "precision", "beta")}, name="results.parquet")
+        for row in read_rows(path / "results.parquet")
+        if row["status"] == "finished"
+    ]
+    if not specs:
         raise RunError(f"{path} has no finished member.")
+    cells = [{"precision": spec.precision, "beta": spec.beta, "seed": spec.seed} for spec in specs]
+    members = load_members(RunFolder(path, config), model_from_config(settings), cells, specs)
     return sorted(members, key=lambda m: -m.best_elbo)
 
 
 def from_run(folder: str | Path) -> Member:
-    """The best member of a run folder, by its validation ELBO."""
+    """The member of a run folder with the highest validation ELBO."""
     return members_of(folder)[0]

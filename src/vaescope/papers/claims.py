@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class Judgement:
     high: float | None = None
 
 
+@runtime_checkable
 class Criterion(Protocol[D_contra]):
     """A rule that turns measured data into a verdict."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from vaescope.models import TrainingSummary
 from vaescope.plain import Plain, from_plain, plain_fields
@@ -19,6 +19,7 @@ from vaescope.plain import Plain, from_plain, plain_fields
 DIVERGED = "diverged"
 
 
+@runtime_checkable
 class SeedCell(Protocol):
     """A cell: a frozen dataclass of plain values, with a seed among them."""
 

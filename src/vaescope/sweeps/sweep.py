@@ -175,7 +175,7 @@ def _settings_of(path: Path, found: Mapping[str, Plain], key: str) -> Mapping[st
 class _SafeLoader(yaml.SafeLoader):
     """Plain data without aliases: a few nested aliases can expand to more than memory holds."""
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*) are not supported; write the value again")
         return super().compose_node(parent, index)
