@@ -11,11 +11,13 @@
 | appendix 10.1 (linear VAEs) | linear-vae | linear_vae.py |
 | §6 (conjectures about the posterior's covariance) | covariance-structure | covariance_structure.py |
 
-`moebius.py` holds what both Möbius experiments share. Files that end in `_results.py` turn results into claims, tables
-and figures.
+`moebius.py` is shared by the Möbius experiments, `precision.py` by all that vary the decoder precision. Files that end
+in `_results.py` turn results into claims, tables and figures.
 """
 
 from vaescope.papers.catalogue import ExperimentInfo
+
+PAPER = "Reizinger et al. 2022"
 
 BETA_PRECISION = ExperimentInfo(
     name="beta-precision",

@@ -1,14 +1,13 @@
-"""β and the decoder's precision are one knob (Reizinger et al. 2022, appendix 6.3)."""
+"""A β-VAE is a VAE with another decoder precision (Reizinger et al. 2022, appendix 6.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from matplotlib.figure import Figure
+from torch import Tensor
 
 from vaescope import randomness
 from vaescope.data.arrays import split
@@ -16,15 +15,19 @@ from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import Normal
 from vaescope.models import VAE, Member
 from vaescope.objectives import beta_elbo
-from vaescope.papers.claims import Claim, claim_over
-from vaescope.papers.columns import column
-from vaescope.papers.trained import SyntheticData, TrainedExperiment, TrainedSettings
+from vaescope.papers.claims import ClaimSpec, members_converged
+from vaescope.papers.criteria import Bound, at_most
+from vaescope.papers.embrace_the_gap import BETA_PRECISION
+from vaescope.papers.experiment import ReportFigure
+from vaescope.papers.results import Result
+from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings
 from vaescope.report import figures
-from vaescope.runs import Cell
-from vaescope.runs.files import Row
 from vaescope.training import MemberSpec
 
 DIM = 3
+ROLES = {"beta-VAE": "β-VAE at (β, γ₀²)", "VAE": "VAE at γ₀²/β"}
+SOURCE = BETA_PRECISION.source
+CAPTION = "The two lines coincide. Lines are medians over seeds, bands the range over seeds."
 
 
 @dataclass(frozen=True)
@@ -33,80 +36,101 @@ class BetaPrecisionSettings(TrainedSettings):
 
     betas: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0)
     precision: float = 1e3
+    """γ₀²."""
 
 
-class BetaPrecision(TrainedExperiment):
-    name = "beta-precision"
-    title = "A β-VAE is a VAE with another decoder precision"
-    source = "Reizinger et al. 2022, appendix 6.3"
+@dataclass(frozen=True)
+class BetaCell:
+    role: str
+    """`beta-VAE` or `VAE`."""
+    beta: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class BetaPrecisionMeasurement:
+    """What is measured of one member."""
+
+    posterior_variance: float
+    """Geometric mean over samples and latents."""
+    reconstruction_mse: float
+    gradient_mismatch: float
+    """Relative difference of the gradients of both losses at the trained weights."""
+
+
+BetaResult = Result[BetaCell, BetaPrecisionMeasurement]
+
+
+class BetaPrecision(TrainedExperiment[BetaPrecisionSettings, BetaCell, BetaPrecisionMeasurement]):
+    info = BETA_PRECISION
     about = (
-        "The β-VAE with precision γ₀² has the gradients of the plain ELBO with precision γ₀²/β, times β. So every "
-        "statement about γ² is one about β. Here both are trained from the same seed on the same batches. Adam "
-        "divides by the gradient's size, so even the paths of the weights agree, up to rounding and Adam's ε."
+        "The gradient of a β-VAE with precision γ₀² is β times the gradient of a plain VAE with precision γ₀²/β. Every "
+        "statement about γ² is therefore also one about β. Both are trained here, from the same seed and on the same "
+        "batches. Adam divides by the size of the gradient, so the weights follow the same path, up to rounding and "
+        "Adam's ε."
     )
-    profiles: ClassVar = {
-        "quick": BetaPrecisionSettings(seeds=3, samples=8_000, epochs=30, patience=30),
-        "paper": BetaPrecisionSettings(seeds=10, samples=60_000, epochs=100, patience=100),
-    }
+    quick = BetaPrecisionSettings(seeds=3, samples=8_000, epochs=30, patience=30)
+    paper = BetaPrecisionSettings(seeds=10, samples=60_000, epochs=100, patience=100)
+    cell_type = BetaCell
+    measured_type = BetaPrecisionMeasurement
 
-    def cells(self, settings: BetaPrecisionSettings) -> list[Cell]:
+    def cells(self, settings: BetaPrecisionSettings) -> list[BetaCell]:
         return [
-            {"role": role, "beta": beta, "seed": seed}
-            for role in ("beta-VAE", "VAE")
-            for beta in settings.betas
-            for seed in range(settings.seeds)
+            BetaCell(role, beta, seed) for role in ROLES for beta in settings.betas for seed in range(settings.seeds)
         ]
 
-    def model(self, cell: Cell, settings: BetaPrecisionSettings) -> VAE:
+    def model(self, cell: BetaCell, settings: BetaPrecisionSettings) -> VAE:
         return VAE.mlp(DIM, DIM, hidden=(30, 30))
 
-    def spec(self, cell: Cell, data: int, settings: Any) -> MemberSpec:
-        precision = settings.precision
-        if cell["role"] == "VAE":
-            return MemberSpec(cell["seed"], precision=precision / cell["beta"], data=data)
-        return MemberSpec(cell["seed"], precision=precision, beta=cell["beta"], data=data)
+    def member(self, cell: BetaCell, data_index: int, settings: BetaPrecisionSettings) -> MemberSpec:
+        if cell.role == "VAE":
+            return MemberSpec(cell.seed, precision=settings.precision / cell.beta, data=data_index)
+        return MemberSpec(cell.seed, precision=settings.precision, beta=cell.beta, data=data_index)
 
-    def data(self, cell: Cell, settings: BetaPrecisionSettings) -> SyntheticData:
-        generator = randomness.generator(cell["seed"], "sources")
+    def data(self, cell: BetaCell, settings: BetaPrecisionSettings) -> FactorData:
+        generator = randomness.generator(cell.seed, "sources")
         sources = Normal().sample(settings.samples, DIM, generator=generator)
-        parts = split(OrthogonalMLP(DIM, seed=cell["seed"])(sources))
-        return SyntheticData(parts, sources[-len(parts.test) :])
+        parts = split(OrthogonalMLP(DIM, seed=cell.seed)(sources))
+        return FactorData(parts, sources[-len(parts.test) :])
 
-    def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: BetaPrecisionSettings) -> Row:
+    def measure(
+        self, cell: BetaCell, member: Member, data: FactorData, settings: BetaPrecisionSettings
+    ) -> BetaPrecisionMeasurement:
         x = data.observations.test
         mean, variance = member.encode(x)
-        return {
-            "posterior_variance": float(variance.log().mean().exp()),
-            "reconstruction_mse": float((x - member.decode(mean)).square().mean()),
-            "gradient_mismatch": _gradient_mismatch(member, x[:256], cell["beta"], settings.precision),
-        }
+        return BetaPrecisionMeasurement(
+            posterior_variance=float(variance.log().mean().exp()),
+            reconstruction_mse=float((x - member.decode(mean)).square().mean()),
+            gradient_mismatch=_gradient_mismatch(member, x[:256], cell.beta, settings.precision),
+        )
 
-    def claims(self, rows: Sequence[Row], settings: BetaPrecisionSettings) -> list[Claim]:
-        finished = [row for row in rows if row["status"] == "finished"]
-        return [_gradients(finished), _optima(finished, settings)]
+    def claims(
+        self, settings: BetaPrecisionSettings
+    ) -> Sequence[ClaimSpec[BetaResult, BetaPrecisionSettings, Sequence[float]]]:
+        return CLAIMS
 
-    def figures(self, rows: Sequence[Row], settings: BetaPrecisionSettings) -> dict[str, tuple[Figure, str]]:
-        figure, axes = figures.row_of_panels(2, width=5.2)
-        for axis, name, label in (
-            (axes[0], "posterior_variance", "posterior variance σ²"),
-            (axes[1], "reconstruction_mse", "mean squared x − f(μ(x))"),
-        ):
-            for role, dashed in (("beta-VAE", False), ("VAE", True)):
-                values = [column(rows, name, role=role, beta=beta) for beta in settings.betas]
-                text = "β-VAE at (β, γ₀²)" if role == "beta-VAE" else "VAE at γ₀²/β"
-                figures.spread(axis, settings.betas, values, label=text, dashed=dashed)
-            figures.finish(axis, title=label, x=f"β (γ₀² = {settings.precision:g})", y=label)
-        caption = "Both lines lie on each other: medians and ranges over seeds of members trained in the two ways."
-        return {"beta_precision": (figure, caption)}
+    def figures(self, results: Sequence[BetaResult], settings: BetaPrecisionSettings) -> list[ReportFigure]:
+        panels: tuple[tuple[str, Callable[[BetaPrecisionMeasurement], float]], ...] = (
+            ("posterior variance σ²", lambda m: m.posterior_variance),
+            ("mean squared x − f(μ(x))", lambda m: m.reconstruction_mse),
+        )
+        figure, axes = figures.row_of_panels(len(panels), width=5.2)
+        for axis, (title, value) in zip(axes, panels, strict=True):
+            for role, label in ROLES.items():
+                own = [r for r in results if r.cell.role == role]
+                values = [[value(r.measured) for r in own if r.cell.beta == beta] for beta in settings.betas]
+                figures.spread(axis, settings.betas, values, label=label, dashed=role == "VAE")
+            figures.finish(axis, title=title, x=f"β (γ₀² = {settings.precision:g})", y=title)
+        return [ReportFigure("beta_precision", figure, CAPTION)]
 
 
-def _gradient_mismatch(member: Member, x: torch.Tensor, beta: float, precision: float) -> float:
-    """Largest difference of ∇(β, γ₀²) and β ∇(1, γ₀²/β), relative to the gradient's norm, in float64."""
+def _gradient_mismatch(member: Member, x: Tensor, beta: float, precision: float) -> float:
+    """Largest difference of ∇(β, γ₀²) and β ∇(1, γ₀²/β), relative to the norm of the gradient, in float64."""
     params = {name: value.double() for name, value in member.params.items()}
     noise = torch.randn(x.shape[0], DIM, generator=randomness.generator(0, "gradients"), dtype=torch.float64)
 
-    def gradient(weight: float, gamma2: float) -> torch.Tensor:
-        def loss(values: dict[str, torch.Tensor]) -> torch.Tensor:
+    def gradient(weight: float, gamma2: float) -> Tensor:
+        def loss(values: dict[str, Tensor]) -> Tensor:
             terms = member.model.terms(
                 values, x[None].double(), noise[None], torch.tensor([gamma2], dtype=torch.float64)
             )
@@ -118,34 +142,38 @@ def _gradient_mismatch(member: Member, x: torch.Tensor, beta: float, precision: 
     return float((left - right).abs().max() / left.norm())
 
 
-def _gradients(rows: Sequence[Row]) -> Claim:
-    values = column(rows, "gradient_mismatch")
-    return claim_over(
-        values,
-        pick=max,
-        holds=lambda v: v <= 1e-10,
-        sentence="The β-VAE at γ₀² has β times the gradients of the VAE at γ₀²/β.",
-        source="Reizinger et al. 2022, appendix 6.3",
-        demand="relative difference at most 1e-10 in every member (float64)",
-    )
+# claims ---------------------------------------------------------------------------------------
 
 
-def _optima(rows: Sequence[Row], settings: BetaPrecisionSettings) -> Claim:
-    differences = []
-    for beta in settings.betas:
-        for seed in range(settings.seeds):
-            pair = [column(rows, "posterior_variance", role=r, beta=beta, seed=seed) for r in ("beta-VAE", "VAE")]
-            if all(pair):
-                differences.append(abs(float(np.log(pair[0][0] / pair[1][0]))))
-    return claim_over(
-        differences,
-        pick=max,
-        holds=lambda v: v <= 0.05,
-        sentence="From one seed, both reach the same optimum.",
-        source="Reizinger et al. 2022, appendix 6.3",
-        demand="posterior variances differ by at most 5 % in every pair",
-        note="The largest |log ratio|, with the range over pairs.",
-    )
+def gradient_mismatches(results: Sequence[BetaResult], _: object) -> list[float]:
+    return [r.measured.gradient_mismatch for r in results]
 
+
+def variance_differences(results: Sequence[BetaResult], _: object) -> list[float]:
+    """|log ratio| of the posterior variances of both members of every pair."""
+    variances = {(r.cell.role, r.cell.beta, r.cell.seed): r.measured.posterior_variance for r in results}
+    return [
+        abs(math.log(variance / variances["VAE", beta, seed]))
+        for (role, beta, seed), variance in variances.items()
+        if role == "beta-VAE" and ("VAE", beta, seed) in variances
+    ]
+
+
+CLAIMS = (
+    ClaimSpec(
+        sentence="The gradient of the β-VAE at γ₀² is β times that of the VAE at γ₀²/β.",
+        source=SOURCE,
+        measure=gradient_mismatches,
+        criterion=Bound("relative difference in float64", at_most(1e-10), statistic="largest"),
+    ),
+    ClaimSpec(
+        sentence="Trained from the same seed, both reach the same optimum.",
+        source=SOURCE,
+        measure=variance_differences,
+        criterion=Bound("|log ratio| of posterior variances", at_most(0.05), statistic="largest", over="pairs"),
+        note="0.05 is a difference of 5 %.",
+        requires=(members_converged(),),
+    ),
+)
 
 EXPERIMENT = BetaPrecision()

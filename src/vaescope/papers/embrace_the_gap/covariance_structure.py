@@ -1,37 +1,34 @@
-"""Two conjectures of Reizinger et al. 2022, §6: what the posterior's family asks of the decoder."""
+"""Two conjectures of Reizinger et al. 2022, §6: how the posterior's covariance family shapes the decoder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from vaescope import metrics, theory
 from vaescope.data.invertible import Affine
 from vaescope.data.mixings import Compose, Mixing, Moebius, OrthogonalMLP
 from vaescope.models import VAE, Member
-from vaescope.papers.claims import Claim, claim_over
-from vaescope.papers.columns import column
-from vaescope.papers.embrace_the_gap.moebius import BOX, DIM, mixed_uniform
-from vaescope.papers.trained import SyntheticData, TrainedExperiment, TrainedSettings
+from vaescope.papers.claims import ClaimSpec, members_converged
+from vaescope.papers.criteria import PairedDifference
+from vaescope.papers.embrace_the_gap import COVARIANCE_STRUCTURE, PAPER
+from vaescope.papers.embrace_the_gap.moebius import BOX, DIM, uniform_mixture
+from vaescope.papers.experiment import ReportFigure
+from vaescope.papers.results import Result
+from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings
 from vaescope.report import figures
-from vaescope.runs import Cell
-from vaescope.runs.files import Row
 from vaescope.training import MemberSpec
 
 STRETCH = (1.0, 2.0, 4.0)
 FAMILIES = ("isotropic", "diagonal", "full")
 MIXINGS = {"moebius": "conformal (Möbius)", "stretched": "orthogonal, not conformal"}
-NAMES = {"conformal_contrast": "conformal contrast", "ima_contrast": "c_IMA", "mcc_mean": "MCC"}
-AGREE = 0.75  # share of seeds that must agree with a claim
+CAPTION = "Every dot is a seed, every bar a median over seeds. Both mixings belong to the IMA class."
 
 
-def mixing(name: str, seed: int) -> Mixing:
-    """Both are in the IMA class; only the Möbius transform is conformal."""
+def make_mixing(name: str, seed: int) -> Mixing:
+    """A mixing of the IMA class; only the Möbius transform is conformal."""
     if name == "moebius":
         return Moebius(DIM, seed=seed, low=BOX.low, high=BOX.high)
     stretch = Mixing(DIM, [Affine(torch.diag(torch.tensor(STRETCH, dtype=torch.float64)))])
@@ -43,158 +40,180 @@ class CovarianceSettings(TrainedSettings):
     precision: float = 1e4
 
 
-class CovarianceStructure(TrainedExperiment):
-    name = "covariance-structure"
-    title = "What the posterior's covariance family asks of the decoder"
-    source = "conjectures in Reizinger et al. 2022, §6; no published values"
-    about = (
-        "A diagonal posterior asks for orthogonal Jacobian columns, because its near-deterministic gap is c_IMA. By "
-        "the same argument an isotropic posterior's gap is the conformal contrast (orthogonal columns of one length), "
-        "and a full-covariance posterior has no gap and so asks for nothing. VAEs with each family are trained on data "
-        "from a conformal mixing and from one that is orthogonal but stretches its three latents by 1, 2 and 4. What "
-        "was found is stated either way."
-    )
-    profiles: ClassVar = {
-        "quick": CovarianceSettings(seeds=4, samples=12_000, epochs=200, patience=60, learning_rate=2e-3),
-        "paper": CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30),
-    }
+@dataclass(frozen=True)
+class CovarianceCell:
+    posterior: str
+    """One of `FAMILIES`."""
+    mixing: str
+    """One of `MIXINGS`."""
+    seed: int
 
-    def cells(self, settings: CovarianceSettings) -> list[Cell]:
+
+@dataclass(frozen=True)
+class CovarianceMeasurement:
+    """What is measured of one member."""
+
+    conformal_contrast: float
+    ima_contrast: float
+    true_conformal_contrast: float
+    """Of the mixing."""
+    reconstruction_mse: float
+    mcc_mean: float
+    r2: float
+
+
+CovarianceResult = Result[CovarianceCell, CovarianceMeasurement]
+Value = Callable[[CovarianceMeasurement], float]
+
+
+class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, CovarianceMeasurement]):
+    info = COVARIANCE_STRUCTURE
+    about = (
+        "The near-deterministic gap of a diagonal posterior is c_IMA, so training favours decoders with orthogonal "
+        "Jacobian columns. By the same argument the gap of an isotropic posterior is the conformal contrast "
+        "(orthogonal columns of equal length), and a full-covariance posterior has no gap and favours no decoder. VAEs "
+        "with each family are trained on data from a conformal mixing, and from a mixing that is orthogonal but "
+        "stretches its three latents by 1, 2 and 4. The claims are conjectures: the paper does not test them."
+    )
+    quick = CovarianceSettings(seeds=4, samples=12_000, epochs=200, patience=60, learning_rate=2e-3)
+    paper = CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30)
+    cell_type = CovarianceCell
+    measured_type = CovarianceMeasurement
+
+    def cells(self, settings: CovarianceSettings) -> list[CovarianceCell]:
         return [
-            {"posterior": posterior, "mixing": name, "seed": seed}
+            CovarianceCell(posterior, mixing, seed)
             for posterior in FAMILIES
-            for name in MIXINGS
+            for mixing in MIXINGS
             for seed in range(settings.seeds)
         ]
 
-    def stack_key(self, cell: Cell) -> str:
-        return str(cell["posterior"])
+    def stack_key(self, cell: CovarianceCell) -> str:
+        return cell.posterior
 
-    def data_key(self, cell: Cell) -> tuple[str, int]:
-        return cell["mixing"], cell["seed"]
+    def data_key(self, cell: CovarianceCell) -> tuple[str, int]:
+        return cell.mixing, cell.seed
 
-    def spec(self, cell: Cell, data: int, settings: Any) -> MemberSpec:
-        return MemberSpec(cell["seed"], precision=settings.precision, data=data)
+    def member(self, cell: CovarianceCell, data_index: int, settings: CovarianceSettings) -> MemberSpec:
+        return MemberSpec(cell.seed, precision=settings.precision, data=data_index)
 
-    def model(self, cell: Cell, settings: CovarianceSettings) -> VAE:
-        return VAE.mlp(DIM, DIM, hidden=(30, 30), prior=BOX, posterior=cell["posterior"])
+    def model(self, cell: CovarianceCell, settings: CovarianceSettings) -> VAE:
+        return VAE.mlp(DIM, DIM, hidden=(30, 30), prior=BOX, posterior=cell.posterior)
 
-    def data(self, cell: Cell, settings: CovarianceSettings) -> SyntheticData:
-        return mixed_uniform(mixing(cell["mixing"], cell["seed"]), seed=cell["seed"], samples=settings.samples)
+    def data(self, cell: CovarianceCell, settings: CovarianceSettings) -> FactorData:
+        return uniform_mixture(make_mixing(cell.mixing, cell.seed), seed=cell.seed, samples=settings.samples)
 
-    def measure(self, cell: Cell, member: Member, data: SyntheticData, settings: CovarianceSettings) -> Row:
+    def measure(
+        self, cell: CovarianceCell, member: Member, data: FactorData, settings: CovarianceSettings
+    ) -> CovarianceMeasurement:
         x = data.observations.test
         mean, _ = member.encode(x)
-        truth = mixing(cell["mixing"], cell["seed"])
-        return {
-            "conformal_contrast": float(theory.conformal_contrast(member.decode, mean).mean()),
-            "ima_contrast": float(theory.ima_contrast(member.decode, mean).mean()),
-            "true_conformal_contrast": float(theory.conformal_contrast(truth, data.test_sources).mean()),
-            "reconstruction_mse": float((x - member.decode(mean)).square().mean()),
-            "mcc_mean": metrics.mcc(mean, data.test_sources).score,
-            "r2": metrics.linear_r2(mean, data.test_sources).score,
-        }
-
-    def claims(self, rows: Sequence[Row], settings: CovarianceSettings) -> list[Claim]:
-        done = [row for row in rows if row["status"] == "finished"]
-        return [
-            _paired(
-                done,
-                ("moebius", "stretched"),
-                "conformal_contrast",
-                smaller="isotropic",
-                larger="diagonal",
-                sentence="An isotropic posterior makes the decoder more nearly conformal than a diagonal one.",
-            ),
-            _paired(
-                done,
-                ("moebius", "stretched"),
-                "ima_contrast",
-                smaller="diagonal",
-                larger="full",
-                sentence="A full-covariance posterior removes the pressure towards orthogonal columns.",
-            ),
-            _paired(
-                done,
-                ("stretched",),
-                "mcc_mean",
-                smaller="full",
-                larger="diagonal",
-                least=0.01,
-                sentence="Without that pressure the sources of the stretched mixing are recovered less well.",
-            ),
-            _paired(
-                done,
-                ("stretched",),
-                "mcc_mean",
-                smaller="isotropic",
-                larger="diagonal",
-                least=0.01,
-                sentence="Where the truth is not conformal, an isotropic posterior hurts the recovery of the sources.",
-            ),
-            _paired(
-                done,
-                ("moebius",),
-                "mcc_mean",
-                smaller="diagonal",
-                larger="isotropic",
-                least=0.0,
-                sentence="On conformal data an isotropic posterior recovers the sources at least as well.",
-            ),
-        ]
-
-    def figures(self, rows: Sequence[Row], settings: CovarianceSettings) -> dict[str, tuple[Figure, str]]:
-        panels = (
-            ("conformal_contrast", "Conformal contrast", "nats", "y"),
-            ("ima_contrast", "IMA contrast", "nats", "y"),
-            ("mcc_mean", "Recovery of the sources", "MCC of mean latents", ""),
+        truth = make_mixing(cell.mixing, cell.seed)
+        return CovarianceMeasurement(
+            conformal_contrast=float(theory.conformal_contrast(member.decode, mean).mean()),
+            ima_contrast=float(theory.ima_contrast(member.decode, mean).mean()),
+            true_conformal_contrast=float(theory.conformal_contrast(truth, data.test_factors).mean()),
+            reconstruction_mse=float((x - member.decode(mean)).square().mean()),
+            mcc_mean=metrics.mcc(mean, data.test_factors).score,
+            r2=metrics.linear_r2(mean, data.test_factors).score,
         )
-        figure, axes = figures.row_of_panels(3)
-        for axis, (name, title, unit, log) in zip(axes, panels, strict=True):
-            for index, (key, label) in enumerate(MIXINGS.items()):
-                values = [column(rows, name, posterior=family, mixing=key) for family in FAMILIES]
+
+    def claims(
+        self, settings: CovarianceSettings
+    ) -> Sequence[ClaimSpec[CovarianceResult, CovarianceSettings, Sequence[float]]]:
+        return CLAIMS
+
+    def figures(self, results: Sequence[CovarianceResult], settings: CovarianceSettings) -> list[ReportFigure]:
+        panels: tuple[tuple[str, str, str, Value], ...] = (
+            ("Conformal contrast", "nats", "y", conformal_contrast),
+            ("IMA contrast", "nats", "y", ima_contrast),
+            ("Recovery of the sources", "MCC of posterior means", "", mcc_mean),
+        )
+        figure, axes = figures.row_of_panels(len(panels))
+        for axis, (title, unit, log, value) in zip(axes, panels, strict=True):
+            for index, (mixing, label) in enumerate(MIXINGS.items()):
+                own = [r for r in results if r.cell.mixing == mixing]
+                values = [[value(r.measured) for r in own if r.cell.posterior == family] for family in FAMILIES]
                 figures.strips(axis, FAMILIES, values, label=label, offset=0.16 * (2 * index - 1), index=index)
             figures.finish(axis, title=title, x="posterior family", y=unit, log=log, legend=False)
         figures.shared_legend(figure, axes[0])
-        caption = "Every dot is a seed, the bar its median. Both mixings are in the IMA class."
-        return {"covariance_structure": (figure, caption)}
+        return [ReportFigure("covariance_structure", figure, CAPTION)]
 
 
-def _paired(
-    rows: Sequence[Row],
-    mixings: Sequence[str],
-    name: str,
-    *,
-    smaller: str,
-    larger: str,
+# claims ---------------------------------------------------------------------------------------
+
+
+def conformal_contrast(measured: CovarianceMeasurement) -> float:
+    return measured.conformal_contrast
+
+
+def ima_contrast(measured: CovarianceMeasurement) -> float:
+    return measured.ima_contrast
+
+
+def mcc_mean(measured: CovarianceMeasurement) -> float:
+    return measured.mcc_mean
+
+
+def differences(
+    results: Sequence[CovarianceResult], value: Value, *, larger: str, smaller: str, mixings: Sequence[str]
+) -> list[float]:
+    """The value with one family minus that with another, for every mixing and seed."""
+    values = {(r.cell.posterior, r.cell.mixing, r.cell.seed): value(r.measured) for r in results}
+    return [
+        first - values[smaller, mixing, seed]
+        for (posterior, mixing, seed), first in values.items()
+        if posterior == larger and mixing in mixings and (smaller, mixing, seed) in values
+    ]
+
+
+def _conjecture(
     sentence: str,
-    least: float = 0.001,
-) -> Claim:
-    """Compare two families seed by seed on the same data."""
-    differences = _differences(rows, mixings, name, smaller=smaller, larger=larger)
-    share = float(np.mean([d > 0 for d in differences])) if differences else 0.0
-    return claim_over(
-        differences,
-        holds=lambda v: share >= AGREE and v >= least,
+    value: Value,
+    criterion: PairedDifference,
+    mixings: Sequence[str] = tuple(MIXINGS),
+) -> ClaimSpec[CovarianceResult, object, Sequence[float]]:
+    """A claim that compares two families on the same data, seed by seed."""
+    return ClaimSpec(
         sentence=sentence,
-        source="Reizinger et al. 2022, §6 (conjecture)",
-        demand=(
-            f"{NAMES[name]} larger with {larger} than with {smaller} in {AGREE:.0%} of pairs, "
-            f"by {least:g} or more in the median"
+        source=f"{PAPER}, §6 (conjecture)",
+        measure=lambda results, _: differences(
+            results, value, larger=criterion.larger, smaller=criterion.smaller, mixings=mixings
         ),
-        note=f"The median difference over {len(differences)} pairs; {share:.0%} of them agree.",
+        criterion=criterion,
+        requires=(members_converged(),),
     )
 
 
-def _differences(rows: Sequence[Row], mixings: Sequence[str], name: str, *, smaller: str, larger: str) -> list[float]:
-    """Value with `larger` less value with `smaller`, for every mixing and seed."""
-    differences = []
-    for key in mixings:
-        for seed in sorted({row["seed"] for row in rows}):
-            pair = [column(rows, name, posterior=family, mixing=key, seed=seed) for family in (larger, smaller)]
-            if all(pair):
-                differences.append(pair[0][0] - pair[1][0])
-    return differences
-
+CLAIMS = (
+    _conjecture(
+        "An isotropic posterior makes the decoder more nearly conformal than a diagonal one.",
+        conformal_contrast,
+        PairedDifference("conformal contrast", larger="diagonal", smaller="isotropic", minimum=0.001),
+    ),
+    _conjecture(
+        "A full-covariance posterior removes the pressure towards orthogonal columns.",
+        ima_contrast,
+        PairedDifference("c_IMA", larger="full", smaller="diagonal", minimum=0.001),
+    ),
+    _conjecture(
+        "Without that pressure the sources of the stretched mixing are recovered less well.",
+        mcc_mean,
+        PairedDifference("MCC", larger="diagonal", smaller="full", minimum=0.01),
+        ("stretched",),
+    ),
+    _conjecture(
+        "If the mixing is not conformal, an isotropic posterior recovers the sources less well than a diagonal one.",
+        mcc_mean,
+        PairedDifference("MCC", larger="diagonal", smaller="isotropic", minimum=0.01),
+        ("stretched",),
+    ),
+    _conjecture(
+        "If the mixing is conformal, an isotropic posterior recovers the sources at least as well as a diagonal one.",
+        mcc_mean,
+        PairedDifference("MCC", larger="isotropic", smaller="diagonal", minimum=0.0),
+        ("moebius",),
+    ),
+)
 
 EXPERIMENT = CovarianceStructure()

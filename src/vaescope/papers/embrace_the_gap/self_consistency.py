@@ -14,12 +14,13 @@ from vaescope.distributions import Normal
 from vaescope.models import VAE, Member
 from vaescope.papers.claims import ClaimSpec
 from vaescope.papers.embrace_the_gap import SELF_CONSISTENCY
+from vaescope.papers.embrace_the_gap import self_consistency_figures as drawings
 from vaescope.papers.embrace_the_gap import self_consistency_results as report
+from vaescope.papers.embrace_the_gap.precision import PrecisionCell, precision_cells
 from vaescope.papers.embrace_the_gap.self_consistency_results import (
     DIM,
     EXACT_PRECISIONS,
     Limits,
-    PrecisionCell,
     SelfConsistencyMeasurement,
     SelfConsistencyResult,
 )
@@ -52,7 +53,7 @@ class SelfConsistency(TrainedExperiment[SelfConsistencySettings, PrecisionCell, 
     measured_type = SelfConsistencyMeasurement
 
     def cells(self, settings: SelfConsistencySettings) -> list[PrecisionCell]:
-        return [PrecisionCell(p, s) for p in settings.precisions for s in range(settings.seeds)]
+        return precision_cells(settings.precisions, settings.seeds)
 
     def model(self, cell: PrecisionCell, settings: SelfConsistencySettings) -> VAE:
         return VAE.mlp(DIM, DIM, hidden=(10 * DIM, 10 * DIM))
@@ -109,7 +110,7 @@ class SelfConsistency(TrainedExperiment[SelfConsistencySettings, PrecisionCell, 
     def figures(
         self, results: Sequence[SelfConsistencyResult], settings: SelfConsistencySettings
     ) -> list[ReportFigure]:
-        return report.figures_of(results)
+        return drawings.all_figures(results)
 
     def comparisons(
         self, results: Sequence[SelfConsistencyResult], settings: SelfConsistencySettings

@@ -1,4 +1,4 @@
-"""Results of self-consistency: typed rows, claims, published values, tables and figures."""
+"""Results of self-consistency: typed rows, claims, published values and the table."""
 
 from __future__ import annotations
 
@@ -7,25 +7,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from vaescope.papers.claims import ClaimSpec, members_converged
 from vaescope.papers.criteria import Bound, above, at_least, at_most, below, within
-from vaescope.papers.experiment import ReportFigure, ReportTable
-from vaescope.papers.published import Comparison, compare
+from vaescope.papers.embrace_the_gap import PAPER
+from vaescope.papers.embrace_the_gap.precision import PrecisionCell, by_precision, median_of, values_by_precision
+from vaescope.papers.experiment import ReportTable
+from vaescope.papers.published import Comparison, compare_precisions
 from vaescope.papers.results import Result, grouped
 from vaescope.papers.statistics import median, slope
-from vaescope.report import figures
 
 DIM = 3
 EXACT_PRECISIONS = (1e2, 1e3, 1e4, 1e5, 1e6)
 NEAR_DETERMINISTIC = 1e2  # claims are about γ² from here on
-
-
-@dataclass(frozen=True)
-class PrecisionCell:
-    precision: float
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -63,6 +57,7 @@ class SelfConsistencyMeasurement:
 
 SelfConsistencyResult = Result[PrecisionCell, SelfConsistencyMeasurement]
 Results = Sequence[SelfConsistencyResult]
+Value = Callable[[SelfConsistencyMeasurement], float]
 
 
 # published values -----------------------------------------------------------------------------
@@ -87,10 +82,6 @@ AUTHORS = {
 
 
 # claims ---------------------------------------------------------------------------------------
-
-
-def by_precision(results: Results) -> dict[float, list[SelfConsistencyResult]]:
-    return grouped(sorted(results, key=lambda r: r.cell.precision), lambda r: r.cell.precision)
 
 
 def geometric_mean(variances: Sequence[float]) -> float:
@@ -123,8 +114,8 @@ def eq12_differences(results: Results, _: object) -> list[float]:
 
 
 def error_steps(results: Results, _: object) -> list[float]:
-    """The ratio of median reconstruction errors from each γ² to the next."""
-    medians = [median([r.measured.reconstruction_mse for r in group]) for group in by_precision(results).values()]
+    """The ratio of the median reconstruction errors at successive γ²."""
+    medians = [median(errors) for errors in values_by_precision(results, lambda m: m.reconstruction_mse).values()]
     return [later / earlier for earlier, later in pairwise(medians)]
 
 
@@ -144,12 +135,11 @@ def gap_parts(results: Results, _: object) -> list[float]:
 
 
 def amortisation_rise(results: Results, _: object) -> list[float]:
-    """The median amortisation gap at the highest γ² less that at the lowest."""
-    medians = [median([r.measured.amortisation_gap for r in group]) for group in by_precision(results).values()]
-    return [medians[-1] - medians[0]]
+    """The median amortisation gap at the highest γ² minus that at the lowest."""
+    medians = [median(gaps) for gaps in values_by_precision(results, lambda m: m.amortisation_gap).values()]
+    return [medians[-1] - medians[0]] if len(medians) > 1 else []
 
 
-PAPER = "Reizinger et al. 2022"
 CLAIMS = (
     ClaimSpec(
         sentence="Posterior variances vanish like 1/γ²: the slope of log σ² on log γ² is -1 (γ² from 1e2).",
@@ -212,129 +202,71 @@ CLAIMS = (
 
 # comparisons and tables -----------------------------------------------------------------------
 
-WHY = {
-    "variance": (
-        "Levels differ by a factor of four to five at small γ²: σ²γ² is one over the squared column norm of the "
-        "decoder, so it depends on the scale of the observations, which the paper does not state. The factor shrinks "
-        "to two at the largest γ², because the published medians fall a little more slowly than 1/γ² (a slope of "
-        "-0.92) and ours do not; the published values do not show why."
-    ),
-    "predicted": "As for the variances. Both sides of Eq. 12 agree in our values and in theirs.",
-    "mse": (
-        "Both fall monotonically, ours from above theirs to below. The error depends on the scale of the observations "
-        "and, at large γ², on how long the encoder was trained: it is far above the error of the exact projection of "
-        "the same decoders, which the page of the experiment shows next to it."
-    ),
-}
+WHY_VARIANCE = (
+    "Levels differ by a factor of four to five at small γ²: σ²γ² is one over the squared column norm of the decoder, "
+    "so it depends on the scale of the observations, which the paper does not state. The factor shrinks to two at the "
+    "largest γ², because the published medians fall a little more slowly than 1/γ² (a slope of -0.92) and ours do not; "
+    "the published values do not show why."
+)
+WHY_PREDICTED = "As for the variances. Both sides of Eq. 12 agree in our values and in theirs."
+WHY_ERROR = (
+    "Both fall monotonically, ours from above theirs to below. The error depends on the scale of the observations and, "
+    "at large γ², on how long the encoder was trained: it is far above the error of the exact projection of the same "
+    "decoders, which the page of the experiment shows next to it."
+)
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    groups = by_precision(results)
-
-    def panel(figure: str, quantity: str, ours: Callable[[SelfConsistencyMeasurement], float], key: str) -> Comparison:
-        rows = [
-            compare(f"γ² = {p:g}", [ours(r.measured) for r in groups.get(p, [])], getattr(theirs, key))
-            for p, theirs in AUTHORS.items()
-        ]
-        return Comparison(figure, quantity, rows, WHY[key])
+    def panel(
+        figure: str, quantity: str, ours: Value, theirs: Callable[[AuthorsMedians], float], why: str
+    ) -> Comparison:
+        published = {precision: theirs(authors) for precision, authors in AUTHORS.items()}
+        return Comparison(figure, quantity, compare_precisions(values_by_precision(results, ours), published), why)
 
     return [
-        panel("Fig. 2 left", "posterior variance σ₀²", lambda m: m.posterior_variance[0], "variance"),
-        panel("Fig. 2 centre", "right-hand side of Eq. 12", lambda m: m.predicted_variance[0], "predicted"),
-        panel("Fig. 2 right", "squared distance of x and f(μ(x))", lambda m: m.reconstruction_mse, "mse"),
+        panel(
+            "Fig. 2 left",
+            "posterior variance σ₀²",
+            lambda m: m.posterior_variance[0],
+            lambda a: a.variance,
+            WHY_VARIANCE,
+        ),
+        panel(
+            "Fig. 2 centre",
+            "right-hand side of Eq. 12",
+            lambda m: m.predicted_variance[0],
+            lambda a: a.predicted,
+            WHY_PREDICTED,
+        ),
+        panel(
+            "Fig. 2 right",
+            "squared distance of x and f(μ(x))",
+            lambda m: m.reconstruction_mse,
+            lambda a: a.mse,
+            WHY_ERROR,
+        ),
     ]
 
 
 def medians_table(results: Results) -> ReportTable:
-    def row(precision: float, group: Results) -> dict[str, object]:
-        def middle(value: Callable[[SelfConsistencyMeasurement], float]) -> float:
-            return median([value(r.measured) for r in group])
-
-        authors = AUTHORS.get(precision)
-        return {
-            "γ²": f"{precision:g}",
-            "σ₀²": middle(lambda m: m.posterior_variance[0]),
-            "authors' σ₀²": authors and authors.variance,
-            "Eq. 12": middle(lambda m: m.predicted_variance[0]),
-            "authors' Eq. 12": authors and authors.predicted,
-            "MSE": middle(lambda m: m.reconstruction_mse),
-            "authors' MSE": authors and authors.mse,
-            "exact MSE": middle(lambda m: m.exact_reconstruction_mse),
-            "c_IMA": middle(lambda m: m.ima_contrast),
-            "family gap": middle(lambda m: m.family_gap),
-            "amortisation": middle(lambda m: m.amortisation_gap),
-            "MCC mean": middle(lambda m: m.mcc_mean),
-            "MCC sampled": middle(lambda m: m.mcc_sampled),
-        }
-
-    rows = [row(precision, group) for precision, group in by_precision(results).items()]
+    rows = [_median_row(precision, group) for precision, group in by_precision(results).items()]
     return ReportTable("Medians over seeds, next to the authors'", rows)
 
 
-# figures --------------------------------------------------------------------------------------
-
-CAPTION = (
-    "Left: posterior variances fall like 1/γ². Middle: they agree with Eq. 12, computed from the decoder alone. Right: "
-    "decoding the mean encoding returns the observation; the exact projection shows what a perfect encoder of the same "
-    "decoder would reach. Lines are medians over seeds, bands the range over seeds, crosses the authors' medians. "
-    "Their variances are lower: σ²γ² is 1 / squared column norm of the decoder, so levels depend on the scale of the "
-    "observations, which is not published; slopes are comparable, levels are not."
-)
-GAP_CAPTION = (
-    "Left: the gap between the ELBO and log p(x), split into what no diagonal Gaussian can avoid (family) and what "
-    "this encoder loses on top (amortisation), both exact for the trained decoder. Right: the decoder trained at the "
-    "highest γ², with γ² varied afterwards and everything solved exactly: the family gap converges to c_IMA and the "
-    "variances to Eq. 12, at rate 1/γ²."
-)
-
-
-def figures_of(results: Results) -> list[ReportFigure]:
-    return [
-        ReportFigure("self_consistency", _three_panels(results), CAPTION),
-        ReportFigure("the_gap", _gap_panels(results), GAP_CAPTION),
-    ]
-
-
-def _gap_panels(results: Results) -> Figure:
-    groups = by_precision(results)
-    figure, axes = figures.row_of_panels(2, width=5.6)
-    family = [[r.measured.family_gap for r in g] for g in groups.values()]
-    amortisation = [[r.measured.amortisation_gap for r in g] for g in groups.values()]
-    figures.spread(axes[0], list(groups), family, label="family: log p − ELBO*")
-    figures.spread(axes[0], list(groups), amortisation, label="amortisation: ELBO* − ELBO")
-    limits = [r.measured.limits for r in results if r.measured.limits is not None]
-    places = range(len(EXACT_PRECISIONS))
-    gap_errors = [[limit.gap_error[i] for limit in limits] for i in places]
-    figures.spread(axes[1], EXACT_PRECISIONS, gap_errors, label="|gap − c_IMA|")
-    variance_errors = [[limit.variance_error[i] for limit in limits] for i in places]
-    figures.spread(axes[1], EXACT_PRECISIONS, variance_errors, label="|σ² / Eq. 12 − 1|")
-    if limits:
-        figures.reference_slope(axes[1], EXACT_PRECISIONS, [median(v) for v in gap_errors], power=-1.0)
-    figures.finish(axes[0], title="Parts of the gap", x="decoder precision γ²", y="nats per observation")
-    figures.finish(axes[1], title="Rates, solved exactly", x="decoder precision γ²", y="distance to the limit")
-    return figure
-
-
-def _three_panels(results: Results) -> Figure:
-    groups = by_precision(results)
-    precisions = list(groups)
-    figure, axes = figures.row_of_panels(3)
-    trained = [[geometric_mean(r.measured.posterior_variance) for r in g] for g in groups.values()]
-    predicted = [[geometric_mean(r.measured.predicted_variance) for r in g] for g in groups.values()]
-    exact = [[geometric_mean(r.measured.exact_variance) for r in g] for g in groups.values()]
-    figures.spread(axes[0], precisions, trained, label="trained encoder")
-    figures.spread(axes[0], precisions, exact, label="exact projection", dashed=True)
-    figures.reference_slope(axes[0], precisions, [median(v) for v in trained], power=-1.0)
-    figures.spread(axes[1], precisions, trained, label="trained encoder σ²")
-    figures.spread(axes[1], precisions, predicted, label="Eq. 12, from the decoder", dashed=True)
-    errors = [[r.measured.reconstruction_mse for r in g] for g in groups.values()]
-    exact_errors = [[r.measured.exact_reconstruction_mse for r in g] for g in groups.values()]
-    figures.spread(axes[2], precisions, errors, label="trained encoder")
-    figures.spread(axes[2], precisions, exact_errors, label="exact projection", dashed=True)
-    authors = [AUTHORS.get(p) for p in precisions]
-    for axis, key in zip(axes, ("variance", "predicted", "mse"), strict=True):
-        figures.crosses(axis, precisions, [a and getattr(a, key) for a in authors], label="authors' median")
-    figures.finish(axes[0], title="Posterior variance", x="decoder precision γ²", y="σ² (mean over latents)")
-    figures.finish(axes[1], title="Both sides of Eq. 12", x="decoder precision γ²", y="σ² (mean over latents)")
-    figures.finish(axes[2], title="Self-consistency", x="decoder precision γ²", y="mean squared x − f(μ(x))")
-    return figure
+def _median_row(precision: float, group: Results) -> dict[str, object]:
+    authors = AUTHORS.get(precision)
+    return {
+        "γ²": f"{precision:g}",
+        "σ₀²": median_of(group, lambda m: m.posterior_variance[0]),
+        "authors' σ₀²": authors and authors.variance,
+        "Eq. 12": median_of(group, lambda m: m.predicted_variance[0]),
+        "authors' Eq. 12": authors and authors.predicted,
+        "MSE": median_of(group, lambda m: m.reconstruction_mse),
+        "authors' MSE": authors and authors.mse,
+        "exact MSE": median_of(group, lambda m: m.exact_reconstruction_mse),
+        "c_IMA": median_of(group, lambda m: m.ima_contrast),
+        "family gap": median_of(group, lambda m: m.family_gap),
+        "amortisation": median_of(group, lambda m: m.amortisation_gap),
+        "MCC mean": median_of(group, lambda m: m.mcc_mean),
+        "MCC sampled": median_of(group, lambda m: m.mcc_sampled),
+    }
