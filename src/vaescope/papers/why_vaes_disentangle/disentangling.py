@@ -1,42 +1,53 @@
-"""VAE, β-VAE and β-TCVAE on images with known factors: the models that two experiments measure (Bhowal et al. 2024)."""
+"""VAE, β-VAE and β-TCVAE on images with known factors: the members of two experiments (Bhowal et al. 2024)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from torch import Tensor
+from itertools import product
+from typing import NamedTuple, TypeVar
 
 from vaescope.data.arrays import split
 from vaescope.data.catalogue import find_dataset, official_file, render_dataset
+from vaescope.data.files import Dataset
 from vaescope.data.files.official import load_official
+from vaescope.errors import RunError
 from vaescope.models import VAE
 from vaescope.objectives import BetaTC, Objective, beta_elbo
-from vaescope.papers.trained import SyntheticData, TrainedExperiment, TrainedSettings
-from vaescope.runs import Cell
+from vaescope.papers.results import Result, grouped
+from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings
 from vaescope.training import MemberSpec
 
 PAPER = "Bhowal et al. 2024"
 OBJECTIVES = {"vae": "VAE", "beta-vae": "β-VAE", "beta-tcvae": "β-TCVAE"}
-RENDERED = ("dsprites", "3dshapes")
 TITLES = {"dsprites": "dSprites", "3dshapes": "3DShapes", "mpi3d": "MPI3D", "3dfaces": "3DFaces"}
-OFFICIAL = " (official)"  # behind the name of a data set that was read from its own file
+RENDERED = ("dsprites", "3dshapes")
+GREY = ("dsprites", "3dfaces")  # one channel; the others have three
+M = TypeVar("M")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class DisentanglingSettings(TrainedSettings):
+    """The paper profile has the published networks and image sizes."""
+
     beta: float = 6.0
+    """Of β-VAE and β-TCVAE."""
     latent_dim: int = 10
     hidden: tuple[int, ...] = (1200, 1200)
-    """Of the MLP: for dSprites always, for all data where `network` says so."""
+    """Hidden units of the MLP."""
     network: str = "conv"
-    """For images in colour."""
+    """For data other than dSprites: `conv` or `mlp`. On dSprites networks are MLPs, as in the paper."""
     size: int = 64
-    """Pixels along a side of dSprites."""
+    """Pixels along a side of dSprites images."""
     colour_size: int = 64
+    """Pixels along a side of other images."""
     points: int = 256
     """Test images at which a decoder is fitted locally."""
     draws: int = 1000
+    """Of the posterior noise, for every local fit."""
+    official_files: bool = False
+    """Whether to use official files too, if VAESCOPE_DATA names a folder that contains them."""
 
 
 QUICK = DisentanglingSettings(
@@ -52,48 +63,92 @@ QUICK = DisentanglingSettings(
     points=12,
     draws=300,
 )
-FULL = DisentanglingSettings(seeds=5, samples=200_000, epochs=100, patience=10, learning_rate=1e-3)
-CHANGED = (
+FULL = DisentanglingSettings(seeds=5, samples=200_000, epochs=100, patience=10, learning_rate=1e-3, official_files=True)
+QUICK_CHANGES = (
     "The quick profile has small images (32 x 32, and 16 x 16 in colour), small MLPs for both data sets and about "
-    "2,600 steps. β is the paper's although small images make the same β stronger, since losses sum over pixels."
+    "2,600 steps. Its β is that of the paper, but it acts more strongly on small images, because losses are summed "
+    "over pixels."
 )
 
 
-def title(data: str) -> str:
-    """A data set for people."""
-    base = data.removesuffix(OFFICIAL)
-    return TITLES[base] + data[len(base) :]
+# cells ----------------------------------------------------------------------------------------
 
 
-class DisentanglingExperiment(TrainedExperiment):
-    """Cells are a data set, an objective and a seed; the objectives of one data set are trained on the same images."""
+class ImageSet(NamedTuple):
+    """Images of a data set, rendered here or read from the official file."""
 
-    profiles: ClassVar = {"quick": QUICK, "paper": FULL}
+    data: str
+    """A key of `TITLES`."""
+    official: bool
 
-    def cells(self, settings: DisentanglingSettings) -> list[Cell]:
-        """Rendered stand-ins always; the paper's profile also reads official files, where the user has them."""
-        official = [name for name in TITLES if official_file(name)] if settings.samples == FULL.samples else []
+    @property
+    def title(self) -> str:
+        return f"{'official' if self.official else 'rendered'} {TITLES[self.data]}"
+
+
+@dataclass(frozen=True)
+class DisentanglingCell:
+    data: str
+    """A key of `TITLES`."""
+    official: bool
+    """Whether images are read from the official file; else they are rendered."""
+    objective: str
+    """A key of `OBJECTIVES`."""
+    seed: int
+
+    @property
+    def images(self) -> ImageSet:
+        return ImageSet(self.data, self.official)
+
+
+def by_images(results: Sequence[Result[DisentanglingCell, M]]) -> dict[ImageSet, list[Result[DisentanglingCell, M]]]:
+    return grouped(results, lambda r: r.cell.images)
+
+
+def of_objective(results: Sequence[Result[DisentanglingCell, M]], objective: str) -> list[Result[DisentanglingCell, M]]:
+    return [r for r in results if r.cell.objective == objective]
+
+
+def on_images(
+    images: ImageSet, function: Callable[[Sequence[Result[DisentanglingCell, M]], object], T]
+) -> Callable[[Sequence[Result[DisentanglingCell, M]], object], T]:
+    """A measure or condition that sees only the results on one image set."""
+    return lambda results, settings: function([r for r in results if r.cell.images == images], settings)
+
+
+# experiments ----------------------------------------------------------------------------------
+
+
+class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, DisentanglingCell, M]):
+    """All objectives on all image sets; the seeds of one image set are trained on the same images."""
+
+    quick = QUICK
+    paper = FULL
+    cell_type = DisentanglingCell
+
+    def image_sets(self, settings: DisentanglingSettings) -> list[ImageSet]:
+        """Rendered images, then official files that the user has, if the settings ask for them."""
+        official = [data for data in TITLES if official_file(data)] if settings.official_files else []
+        return [*(ImageSet(data, False) for data in RENDERED), *(ImageSet(data, True) for data in official)]
+
+    def cells(self, settings: DisentanglingSettings) -> list[DisentanglingCell]:
         return [
-            {"data": data, "objective": objective, "seed": seed}
-            for data in (*RENDERED, *(f"{name}{OFFICIAL}" for name in official))
-            for objective in OBJECTIVES
-            for seed in range(settings.seeds)
+            DisentanglingCell(images.data, images.official, objective, seed)
+            for images, objective, seed in product(self.image_sets(settings), OBJECTIVES, range(settings.seeds))
         ]
 
-    def stack_key(self, cell: Cell) -> Any:
-        return cell["data"], cell["objective"] == "beta-tcvae"
+    def stack_key(self, cell: DisentanglingCell) -> tuple[ImageSet, bool]:
+        return cell.images, cell.objective == "beta-tcvae"
 
-    def data_key(self, cell: Cell) -> Any:
-        return cell["data"]
+    def data_key(self, cell: DisentanglingCell) -> ImageSet:
+        return cell.images
 
-    def spec(self, cell: Cell, data: int, settings: DisentanglingSettings) -> MemberSpec:
-        return MemberSpec(cell["seed"], beta=1.0 if cell["objective"] == "vae" else settings.beta, data=data)
+    def member(self, cell: DisentanglingCell, data_index: int, settings: DisentanglingSettings) -> MemberSpec:
+        return MemberSpec(cell.seed, beta=1.0 if cell.objective == "vae" else settings.beta, data=data_index)
 
-    def model(self, cell: Cell, settings: DisentanglingSettings) -> VAE:
-        name = cell["data"].removesuffix(OFFICIAL)
-        channels = 1 if name in ("dsprites", "3dfaces") else 3
-        size = settings.size if name == "dsprites" else settings.colour_size
-        if name == "dsprites" or settings.network == "mlp":
+    def model(self, cell: DisentanglingCell, settings: DisentanglingSettings) -> VAE:
+        channels, size = 1 if cell.data in GREY else 3, _size(cell.data, settings)
+        if cell.data == "dsprites" or settings.network == "mlp":
             return VAE.mlp(
                 channels * size**2,
                 settings.latent_dim,
@@ -101,30 +156,30 @@ class DisentanglingExperiment(TrainedExperiment):
                 activation="relu",
                 likelihood="bernoulli",
             )
-        architecture = "orthogonality-faces" if name == "3dfaces" else "orthogonality-shapes"
-        return VAE.conv(
-            (channels, size, size), latent_dim=settings.latent_dim, architecture=architecture, likelihood="bernoulli"
-        )
+        architecture = "orthogonality-faces" if cell.data == "3dfaces" else "orthogonality-shapes"
+        shape = (channels, size, size)
+        return VAE.conv(shape, settings.latent_dim, architecture=architecture, likelihood="bernoulli")
 
-    def data(self, cell: Cell, settings: DisentanglingSettings) -> SyntheticData:
-        name = cell["data"].removesuffix(OFFICIAL)
-        entry = find_dataset(name)
-        if cell["data"] == name:
-            size = settings.size if name == "dsprites" else settings.colour_size
-            drawn = render_dataset(entry, rows=settings.samples, seed=0, size=size)
-        else:
-            file = official_file(name)
-            assert file is not None
-            assert entry.official is not None
-            drawn = load_official(entry.official, file, rows=settings.samples, seed=0)
-        assert drawn.factors is not None
-        parts = split(drawn.x.float())
-        return SyntheticData(parts, drawn.factors[-len(parts.test) :])
+    def data(self, cell: DisentanglingCell, settings: DisentanglingSettings) -> FactorData:
+        loaded = _official(cell.data, settings) if cell.official else _rendered(cell.data, settings)
+        assert loaded.factors is not None
+        parts = split(loaded.x.float())
+        return FactorData(parts, loaded.factors[-len(parts.test) :])
 
-    def objective(self, cell: Cell, samples: int) -> Objective:
-        return BetaTC(samples) if cell["objective"] == "beta-tcvae" else beta_elbo
+    def objective(self, cell: DisentanglingCell, samples: int) -> Objective:
+        return BetaTC(samples) if cell.objective == "beta-tcvae" else beta_elbo
 
 
-def flat(values: Tensor) -> list[float]:
-    """A tensor for a row of results."""
-    return [float(v) for v in values.flatten()]
+def _size(data: str, settings: DisentanglingSettings) -> int:
+    return settings.size if data == "dsprites" else settings.colour_size
+
+
+def _rendered(data: str, settings: DisentanglingSettings) -> Dataset:
+    return render_dataset(find_dataset(data), rows=settings.samples, seed=0, size=_size(data, settings))
+
+
+def _official(data: str, settings: DisentanglingSettings) -> Dataset:
+    file, layout = official_file(data), find_dataset(data).official
+    if file is None or layout is None:
+        raise RunError(f"the official file of {TITLES[data]} is missing; set VAESCOPE_DATA to the folder that has it.")
+    return load_official(layout, file, rows=settings.samples, seed=0)

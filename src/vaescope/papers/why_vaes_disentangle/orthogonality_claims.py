@@ -1,0 +1,319 @@
+"""Claims of orthogonality: on each image set, and over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scipy.stats import rankdata
+
+from vaescope.papers.claims import ClaimSpec, members_converged
+from vaescope.papers.criteria import Bound, Pairs, RankCorrelation, above, below, within
+from vaescope.papers.statistics import median
+from vaescope.papers.why_vaes_disentangle.disentangling import (
+    OBJECTIVES,
+    PAPER,
+    DisentanglingSettings,
+    ImageSet,
+    by_images,
+    of_objective,
+    on_images,
+)
+from vaescope.papers.why_vaes_disentangle.orthogonality_results import (
+    PUBLISHED,
+    Disentanglement,
+    InverseSquares,
+    NeighbourDistances,
+    OrthogonalityMeasurement,
+    OrthogonalityResult,
+    PublishedScores,
+    Results,
+    Score,
+    SlopeFit,
+    Variant,
+    in_use,
+    od_scores,
+)
+
+MIN_RANGE = 0.3  # with a smaller MIG of all models, a correlation with it cannot be decided
+SLOPE_TOLERANCE = 0.2
+Spec = ClaimSpec[OrthogonalityResult, DisentanglingSettings, Any]
+Gap = Callable[[Disentanglement], float]
+
+
+def claims(image_sets: Sequence[ImageSet]) -> list[Spec]:
+    return [*(claim for images in image_sets for claim in _claims_on(images)), *ORTHOGONAL, *SLOPES, *NEIGHBOURS]
+
+
+# disentanglement on one image set -------------------------------------------------------------
+
+
+def gains_over_vae(gap: Gap) -> Callable[[Results, object], list[float]]:
+    """Medians over seeds of β-VAE and of β-TCVAE, less that of the VAE."""
+
+    def measure(results: Results, _: object) -> list[float]:
+        medians = {
+            objective: median([gap(r.measured.disentanglement) for r in own])
+            for objective in OBJECTIVES
+            if (own := of_objective(results, objective))
+        }
+        base = medians.pop("vae", None)
+        return [] if base is None else [value - base for value in medians.values()]
+
+    return measure
+
+
+def score_pairs(variant: Variant, gap: Gap) -> Callable[[Results, object], Pairs]:
+    """OD-Score and MIG or MIG-sup of the members that have a score."""
+
+    def measure(results: Results, _: object) -> Pairs:
+        scores = od_scores(results, variant)
+        known = [(s.trained, gap(r.measured.disentanglement)) for r, s in zip(results, scores, strict=True) if s]
+        return Pairs([x for x, _ in known], [y for _, y in known])
+
+    return measure
+
+
+def contrast_pairs(results: Results, _: object) -> Pairs:
+    """c_IMA of the Jacobian and MIG of the members with at least two latents in use."""
+    known = [(c.contrast, r.measured.disentanglement.mig) for r in results if (c := r.measured.columns)]
+    return Pairs([x for x, _ in known], [y for _, y in known])
+
+
+def wide_range(gap: Gap, name: str) -> Callable[[Results, object], str | None]:
+    """A condition: some model is disentangled, so that a correlation with disentanglement can show."""
+
+    def condition(results: Results, _: object) -> str | None:
+        if not results or any(gap(r.measured.disentanglement) >= MIN_RANGE for r in results):
+            return None
+        return f"All models have a {name} below {MIN_RANGE:g}: the range is too small to decide."
+
+    return condition
+
+
+def _mig(found: Disentanglement) -> float:
+    return found.mig
+
+
+def _mig_sup(found: Disentanglement) -> float:
+    return found.mig_sup
+
+
+def _claims_on(images: ImageSet) -> list[Spec]:
+    fig4 = f"{PAPER}, Fig. 4"
+    return [
+        _more_disentangled(images, _mig, "MIG", "Tab. 4", lambda p: p.mig),
+        _more_disentangled(images, _mig_sup, "MIG-sup", "Tab. 5", lambda p: p.mig_sup),
+        _correlation(images, score_pairs(in_use, _mig), ("OD-Score", "MIG"), _mig, f"{fig4} (i) to (l)", OD_REFUTED),
+        _correlation(
+            images, score_pairs(in_use, _mig_sup), ("OD-Score", "MIG-sup"), _mig_sup, f"{fig4} (m) to (p)", OD_REFUTED
+        ),
+        _correlation(
+            images,
+            score_pairs(lambda d: d.published, _mig),
+            ("OD-Score as published", "MIG"),
+            _mig,
+            f"{fig4}, with the published score",
+            PUBLISHED_OD_REFUTED,
+        ),
+        _correlation(
+            images,
+            contrast_pairs,
+            ("c_IMA of the Jacobian", "MIG"),
+            _mig,
+            "Beyond the paper",
+            CONTRAST_REFUTED,
+        ),
+    ]
+
+
+def _more_disentangled(
+    images: ImageSet, gap: Gap, name: str, table: str, published: Callable[[PublishedScores], float]
+) -> Spec:
+    theirs = [published(PUBLISHED[images.data, o]) for o in OBJECTIVES if (images.data, o) in PUBLISHED]
+    return ClaimSpec(
+        sentence=f"On {images.title}, β-VAE and β-TCVAE have a higher {name} than a VAE.",
+        source=f"{PAPER}, {table}",
+        measure=on_images(images, gains_over_vae(gap)),
+        criterion=Bound(
+            f"gain in median {name} relative to the VAE", above(0), statistic="smallest", over="β-VAE and β-TCVAE"
+        ),
+        published=" / ".join(f"{v:g}" for v in theirs) + f" ({', '.join(OBJECTIVES.values())})" if theirs else None,
+        if_refuted=GAIN_REFUTED,
+        requires=(on_images(images, members_converged()),),
+    )
+
+
+def _correlation(
+    images: ImageSet,
+    measure: Callable[[Results, object], Pairs],
+    names: tuple[str, str],
+    gap: Gap,
+    source: str,
+    if_refuted: str,
+) -> Spec:
+    return ClaimSpec(
+        sentence=f"On {images.title}, models with a higher {names[0]} have a lower {names[1]}.",
+        source=source,
+        measure=on_images(images, measure),
+        criterion=RankCorrelation(-1),
+        if_refuted=if_refuted,
+        requires=(on_images(images, wide_range(gap, names[1])), on_images(images, members_converged())),
+    )
+
+
+GAIN_REFUTED = (
+    "The paper trains until MIG is high. At smaller image sizes β = 6 acts more strongly than at 64 x 64, so that "
+    "factors that change few pixels (shape, orientation) are not encoded."
+)
+OD_REFUTED = (
+    "The authors' script fits M_D with an orthogonality weight that differs between models, so the matrices that are "
+    "compared were pulled towards orthogonality, each by its own weight. Here the objective is the fit alone, for all "
+    "models. Scores are relative to the largest among the compared models, and d_Σ depends on the norms of columns as "
+    "much as on their angles."
+)
+PUBLISHED_OD_REFUTED = (
+    "The published score compares U, Σ and V with those that Lemma 4 predicts without matching their order and signs. "
+    "An exactly orthogonal matrix scores as badly as a random one, so the published values, all between 0.90 and 0.99, "
+    "say little about angles."
+)
+CONTRAST_REFUTED = (
+    "An optimal encoder favours orthogonal columns in every decoder, disentangled or not: a VAE may be orthogonal "
+    "along axes that mix the factors."
+)
+
+
+# orthogonality of decoders --------------------------------------------------------------------
+
+
+def score_ratios(other: Callable[[Score], float]) -> Callable[[Results, object], list[float]]:
+    """The OD-Score of every member over another score."""
+
+    def measure(results: Results, _: object) -> list[float]:
+        scores = [s for s in od_scores(results) if s is not None]
+        return [s.trained / other(s) for s in scores if other(s)]
+
+    return measure
+
+
+ORTHOGONAL: tuple[Spec, ...] = (
+    ClaimSpec(
+        sentence="Every trained decoder is closer to orthogonal than random directions of the same norms.",
+        source=f"{PAPER}, Theorem 1, in numbers that the paper does not give",
+        measure=score_ratios(lambda s: s.random),
+        criterion=Bound("OD-Score / OD-Score of random directions", below(1), statistic="largest"),
+        if_refuted=(
+            "In the hundreds of dimensions of an image, random directions are nearly orthogonal (cosines of about "
+            "1/√n). The same decoder with rotated latents is the fair comparison."
+        ),
+    ),
+    ClaimSpec(
+        sentence="Every trained decoder is closer to orthogonal than the same decoder with randomly rotated latents.",
+        source="Beyond the paper: random directions are no fair comparison in high dimensions",
+        measure=score_ratios(lambda s: s.rotated),
+        criterion=Bound("OD-Score / OD-Score with rotated latents", below(1), statistic="largest"),
+        note="This claim was added after the comparison with random directions had been refuted.",
+        requires=(members_converged(),),
+    ),
+)
+
+
+# Theorem 1 (c) --------------------------------------------------------------------------------
+
+PickSlope = Callable[[InverseSquares], SlopeFit | None]
+
+
+def slopes(pick: PickSlope) -> Callable[[Results, object], list[float]]:
+    return lambda results, _: [fit.slope for r in results if (fit := pick(r.measured.inverse_squares))]
+
+
+def r2_note(pick: PickSlope) -> Callable[[Results, object], str]:
+    def note(results: Results, _: object) -> str:
+        values = [fit.r2 for r in results if (fit := pick(r.measured.inverse_squares))]
+        return f"Median R² over members: {median(values):.2f}." if values else ""
+
+    return note
+
+
+def _slope_claim(sentence: str, source: str, pick: PickSlope) -> Spec:
+    return ClaimSpec(
+        sentence=sentence,
+        source=source,
+        measure=slopes(pick),
+        criterion=Bound("slope of logarithms, with a constant per image,", within(-1, SLOPE_TOLERANCE)),
+        note=r2_note(pick),
+        if_refuted=SLOPE_REFUTED,
+        requires=(members_converged(),),
+    )
+
+
+SLOPE_REFUTED = (
+    "The theorem assumes a Gaussian likelihood and columns so long that the prior does not matter: then σ_j² = "
+    "β/(γ²‖c_j‖²). Under a Bernoulli likelihood every pixel has the weight 1/(x̂(1 - x̂)), and latents that are hardly "
+    "used have σ² near 1 whatever their column is."
+)
+SLOPES = (
+    _slope_claim(
+        "Posterior variances σ_j² are proportional to 1/‖c_j‖², c_j the columns of the Jacobian.",
+        f"{PAPER}, Theorem 1 (c)",
+        lambda found: found.jacobian,
+    ),
+    _slope_claim(
+        "Posterior variances σ_j² are proportional to 1/‖c_j‖², c_j the columns of the local decoder's matrix.",
+        f"{PAPER}, Theorem 1 (c)",
+        lambda found: found.local,
+    ),
+    _slope_claim(
+        "With pixels weighted by their inverse variance, 1/(1/σ_j² - 1) is proportional to 1/‖c_j‖².",
+        "Beyond the paper: Eq. 12 of Reizinger et al. 2022 for a Bernoulli likelihood",
+        lambda found: found.weighted,
+    ),
+)
+
+
+# Theorem 2 (b) --------------------------------------------------------------------------------
+
+
+def neighbour_pairs(pick: Callable[[NeighbourDistances], float]) -> Callable[[Results, object], Pairs]:
+    """Ranks of KL and of the distance between neighbours, both within an image set: levels differ between them."""
+
+    def ranks(own: Results, value: Callable[[OrthogonalityMeasurement], float]) -> list[float]:
+        return rankdata([value(r.measured) for r in own]).tolist()
+
+    def measure(results: Results, _: object) -> Pairs:
+        groups = by_images(results).values()
+        kl = [rank for own in groups for rank in ranks(own, lambda m: m.kl)]
+        return Pairs(kl, [rank for own in groups for rank in ranks(own, lambda m: pick(m.neighbours))])
+
+    return measure
+
+
+def _neighbour_claim(
+    codes: str, source: str, pick: Callable[[NeighbourDistances], float], if_refuted: str = ""
+) -> Spec:
+    return ClaimSpec(
+        sentence=f"Codes of neighbouring images are closer in models with a lower KL: {codes}.",
+        source=source,
+        measure=neighbour_pairs(pick),
+        criterion=RankCorrelation(1, over="members (ranked within their image set)"),
+        if_refuted=if_refuted,
+    )
+
+
+NEIGHBOURS = (
+    _neighbour_claim(
+        "sampled codes",
+        f"{PAPER}, Theorem 2 (b), as printed",
+        lambda found: found.sampled,
+        "As printed, the distance is between samples: E‖z_i - z_k‖² = ‖μ_i - μ_k‖² + Σ_j (σ_ij² + σ_kj²), and models "
+        "with a lower KL have wider posteriors. A collapsed model, with KL 0, has the largest distance, 2d. The proof "
+        "compares means.",
+    ),
+    _neighbour_claim("mean codes", f"{PAPER}, Theorem 2 (b), of means", lambda found: found.mean),
+    _neighbour_claim(
+        "mean codes, relative to the typical distance between codes",
+        "Beyond the paper: a lower KL shrinks all distances between means",
+        lambda found: found.relative,
+        "A lower KL shrinks all distances between means; relative to them, neighbours are not closer.",
+    ),
+)
