@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple, TypeVar
 
+from vaescope.data import Dataset
 from vaescope.data.arrays import split
 from vaescope.data.catalogue import find_dataset, official_file, render_dataset
-from vaescope.data import Dataset
 from vaescope.data.files.official import load_official
 from vaescope.errors import RunError
 from vaescope.models import VAE

@@ -185,14 +185,14 @@ def _claims_on(images: ImageSet) -> list[ClaimSpec[LocalResult, DisentanglingSet
             if_refuted=ERRORS_REFUTED,
         ),
         ClaimSpec(
-            sentence=f"On {images.title}, the non-linear local decoder estimates L^stoch better than the linearisation J ε.",
+            sentence=f"On {images.title}, the non-linear fit estimates L^stoch better than the linearisation J ε.",
             source=f"{PAPER}, Tab. 2",
             measure=on_images(images, by_objective(estimate_pair)),
             criterion=PairedTest("distances to L^stoch, non-linear / Jacobian,", "objective"),
             if_refuted=ESTIMATES_REFUTED,
         ),
         ClaimSpec(
-            sentence=f"On {images.title}, the non-linear local decoder estimates L^stoch better than a fitted linear map.",
+            sentence=f"On {images.title}, the non-linear fit estimates L^stoch better than a fitted linear map.",
             source="Beyond the paper: both maps are fitted",
             measure=on_images(images, by_objective(fitted_estimate_pair)),
             criterion=PairedTest("distances to L^stoch, non-linear / linear,", "objective"),
