@@ -1,41 +1,41 @@
-"""What checkpoints cost: the time that a stack spends on writing its state, as a share of the run that it is part of.
-
-One run, at the default interval; the state is also written after every epoch, to see what one write takes.
-"""
+"""Cost of checkpoints: the share of training time that a stack spends writing them, at the default interval."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from vaescope.models import VAE
-from vaescope.runs.store import CHECKPOINT_SECONDS, CheckpointFile
+from vaescope.runs.store import CheckpointFile
+from vaescope.settings import CHECKPOINT_SECONDS
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 
-SECONDS = 150.0  # of training, about: two writes and the last one
+SECONDS = 150.0  # of training: two checkpoints
 
 
-class Timed(CheckpointFile):
-    """Notes how long every write took."""
+class TimedCheckpointFile(CheckpointFile):
+    """Measures the duration of every write."""
 
-    def __init__(self, path: Path, seconds: float) -> None:
-        super().__init__(path, seconds)
-        self.spent: list[float] = []
+    def __init__(self, path: Path, interval_seconds: float) -> None:
+        super().__init__(path, interval_seconds)
+        self.durations: list[float] = []
         self.bytes = 0
 
-    def save(self, tensors, text):  # type: ignore[no-untyped-def]
+    def save(self, tensors: Mapping[str, Tensor], text: str) -> None:
         begin = time.perf_counter()
         super().save(tensors, text)
-        self.spent.append(time.perf_counter() - begin)
+        self.durations.append(time.perf_counter() - begin)
         self.bytes = self.path.stat().st_size
 
 
-class Until(NoProgress):
-    """Ends a run after some time, between two epochs."""
+class StopAfter(NoProgress):
+    """Interrupts training after some seconds, between two epochs."""
 
     def __init__(self, seconds: float) -> None:
         self.end = time.perf_counter() + seconds
@@ -52,14 +52,14 @@ def main() -> None:
     specs = [MemberSpec(seed, precision=10.0) for seed in range(24)]
     settings = TrainSettings(epochs=10_000, patience=10_000)
     with tempfile.TemporaryDirectory() as folder:
-        keeper = Timed(Path(folder) / "state", CHECKPOINT_SECONDS)
+        store = TimedCheckpointFile(Path(folder) / "checkpoint", CHECKPOINT_SECONDS)
         begin = time.perf_counter()
         with contextlib.suppress(KeyboardInterrupt):
-            train(model, x, x[:, :500], specs, settings, progress=Until(SECONDS), checkpoints=keeper)
-        whole = time.perf_counter() - begin
-    share = sum(keeper.spent) / whole
-    print(f"{len(specs)} members, state of {keeper.bytes / 2**20:.0f} MB, {whole:.0f} s at the default interval")
-    print(f"{len(keeper.spent)} writes of {max(keeper.spent):.2f} s at most: {share:.2%} of the time (bar 3 %)")
+            train(model, x, x[:, :500], specs, settings, progress=StopAfter(SECONDS), checkpoints=store)
+        total = time.perf_counter() - begin
+    share = sum(store.durations) / total
+    print(f"{len(specs)} members, checkpoint of {store.bytes / 2**20:.0f} MB, {total:.0f} s at the default interval")
+    print(f"{len(store.durations)} writes of at most {max(store.durations):.2f} s: {share:.2%} of the time (bar 3 %)")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Images: how fast they are rendered, and a convolutional member against a bare compiled PyTorch loop."""
+"""Images per second of the renderers, and a convolutional member against a plain compiled PyTorch loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMAGE, LATENTS, BATCH = (3, 64, 64), 4, 64
 
 
 def streamed(data: Renderer, images: int) -> int:
-    """The grid in order, so many images of it."""
+    """Stream this many images of the grid in order."""
     done = 0
     for batch in data.stream(1024):
         done += len(batch)
@@ -30,8 +30,8 @@ def streamed(data: Renderer, images: int) -> int:
     return done
 
 
-class Bare(nn.Module):
-    """The sprites network as anyone would write it, channels last."""
+class PlainVAE(nn.Module):
+    """The sprites network in plain PyTorch, with channels last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,8 +52,8 @@ class Bare(nn.Module):
         return (0.5 * (x - output).square().sum((1, 2, 3)) + kl).mean()
 
 
-def bare_step() -> Callable[[], object]:
-    net = Bare().to(memory_format=torch.channels_last)
+def plain_step() -> Callable[[], object]:
+    net = PlainVAE().to(memory_format=torch.channels_last)
     optimiser = torch.optim.Adam(net.parameters(), 1e-3)
     loss = torch.compile(net)
     x = torch.rand(BATCH, *IMAGE).to(memory_format=torch.channels_last)
@@ -67,7 +67,7 @@ def bare_step() -> Callable[[], object]:
     return step
 
 
-def our_step() -> Callable[[], object]:
+def member_step() -> Callable[[], object]:
     model = VAE.conv(IMAGE, latent_dim=LATENTS)
     params = model.init([0])
     moments = tuple({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(2))
@@ -78,13 +78,13 @@ def our_step() -> Callable[[], object]:
 
 
 def alternating(first: Callable[[], object], second: Callable[[], object], rounds: int = 25) -> tuple[float, float]:
-    """Best seconds of each, taken in turn, so that whatever else runs slows both."""
+    """Best seconds of each, measured in turn, so that other load slows both."""
     best = [float("inf"), float("inf")]
     for _ in range(rounds):
-        for place, work in enumerate((first, second)):
+        for index, work in enumerate((first, second)):
             begin = time.perf_counter()
             work()
-            best[place] = min(best[place], time.perf_counter() - begin)
+            best[index] = min(best[index], time.perf_counter() - begin)
     return best[0], best[1]
 
 
@@ -97,16 +97,16 @@ def main() -> None:
         "sprites, 64 x 64 RGB": best_rate(lambda: timed(lambda: len(sprites.render(values)))),
         "dSprites structure, streamed in order": best_rate(lambda: timed(lambda: streamed(DSprites(), 16_384))),
     }
-    room = Shapes3D()
-    rates["3DShapes structure, streamed, the first time"] = best_rate(lambda: timed(lambda: streamed(room, 8_192)), 1)
-    rates["3DShapes structure, streamed again"] = best_rate(lambda: timed(lambda: streamed(room, 8_192)))
+    shapes = Shapes3D()
+    rates["3DShapes structure, streamed, the first time"] = best_rate(lambda: timed(lambda: streamed(shapes, 8_192)), 1)
+    rates["3DShapes structure, streamed again"] = best_rate(lambda: timed(lambda: streamed(shapes, 8_192)))
     for name, rate in rates.items():
         console.print(f"{name}: {rate:,.0f} images/s")
-    ours, bare = alternating(our_step(), bare_step())
+    member, plain = alternating(member_step(), plain_step())
     console.print(
-        f"sprites network, batch of {BATCH}: {1e3 * ours:.1f} ms a step, bare compiled loop {1e3 * bare:.1f} ms"
+        f"sprites network, batch of {BATCH}: {1e3 * member:.1f} ms per step, plain compiled loop {1e3 * plain:.1f} ms"
     )
-    console.print(f"throughput against the bare loop: {bare / ours:.2f}")
+    console.print(f"throughput relative to the plain loop: {plain / member:.2f}")
 
 
 if __name__ == "__main__":

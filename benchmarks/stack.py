@@ -1,8 +1,8 @@
-"""Model-steps per second: a stack of 100 against its rivals and against its own matrix products.
+"""Model-steps per second: a stack of 100 against other training loops and against its own matrix products.
 
-One model-step is one optimisation step of one model: batch 64, three observed and three latent
-dimensions, two hidden layers of 30, Adam. All rivals run here, one after another, several rounds;
-the best round of each counts, because other work on a machine only ever slows a round down.
+One model-step is one optimisation step of one model: batch size 64, three observed and three latent dimensions, two
+hidden layers of 30 units, Adam. Every contestant runs several rounds on this machine; its best round counts, because
+other load only slows a round down.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHAPES = [(DIM, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 2 * DIM), (DIM, HIDDEN), (HI
 
 
 class StackEpoch:
-    """An epoch of the real loop: shuffling, noise, compiled step."""
+    """An epoch of the training loop: shuffling, noise, compiled step."""
 
     def __init__(self) -> None:
         model = VAE.mlp(DIM, DIM, hidden=(HIDDEN, HIDDEN))
@@ -83,7 +83,7 @@ class PlainVAE(nn.Module):
 
 
 class PlainEpoch:
-    """What most people write: nn.Module, DataLoader, torch.optim.Adam."""
+    """A plain PyTorch loop: nn.Module, DataLoader, torch.optim.Adam."""
 
     def __init__(self) -> None:
         self.model = PlainVAE()
@@ -101,7 +101,7 @@ class PlainEpoch:
 
 
 class PythaeEpochs:
-    """pythae's own trainer on the same networks; its set-up before the first step is not counted."""
+    """pythae's trainer on the same networks, without its set-up before the first step."""
 
     def __init__(self) -> None:
         from pythae.models import VAE as PythaeVAE
@@ -147,7 +147,7 @@ class PythaeEpochs:
 
 
 class Products:
-    """The batched matrix products of one step alone: forward, input gradients, weight gradients."""
+    """Only the batched matrix products of a step: forward, input gradients, weight gradients."""
 
     def __init__(self) -> None:
         self.inputs = [torch.randn(MEMBERS, BATCH, i) for i, _ in SHAPES]
@@ -163,8 +163,8 @@ class Products:
         return 50 * MEMBERS
 
 
-def where_the_step_goes(epoch: StackEpoch) -> Table:
-    """The share of an epoch's time by kind of work, from the profiler."""
+def time_by_kind(epoch: StackEpoch) -> Table:
+    """Shares of an epoch's time by kind of operation, from the profiler."""
     with profile(activities=[ProfilerActivity.CPU]) as record:
         epoch()
     kinds = {
@@ -175,21 +175,21 @@ def where_the_step_goes(epoch: StackEpoch) -> Table:
     }
     total = 0.0
     for event in record.key_averages():
-        own = event.self_cpu_time_total
-        total += own
+        seconds = event.self_cpu_time_total
+        total += seconds
         name = event.key
         if "bmm" in name:
-            kinds["matrix products"] += own
+            kinds["matrix products"] += seconds
         elif name in ("aten::randn", "aten::normal_", "aten::randperm"):
-            kinds["random numbers and shuffling"] += own
+            kinds["random numbers and shuffling"] += seconds
         elif name in ("aten::index", "aten::stack", "aten::cat", "aten::copy_"):
-            kinds["gathering batches"] += own
+            kinds["gathering batches"] += seconds
         elif "Compiled" in name or "Torch-Compiled" in name or name.startswith(("cpp_fused", "graph")):
-            kinds["compiled kernels"] += own
-    kinds["rest: allocation, dispatch, guards"] = total - sum(kinds.values())
-    table = Table("where an epoch's time goes", "share", box=None)
-    for kind, own in kinds.items():
-        table.add_row(kind, f"{100 * own / total:.0f} %")
+            kinds["compiled kernels"] += seconds
+    kinds["other: allocation, dispatch, guards"] = total - sum(kinds.values())
+    table = Table("operation", "share of an epoch", box=None)
+    for kind, seconds in kinds.items():
+        table.add_row(kind, f"{100 * seconds / total:.0f} %")
     return table
 
 
@@ -198,19 +198,19 @@ def main() -> None:
     stack, plain, pythae, products = StackEpoch(), PlainEpoch(), PythaeEpochs(), Products()
     speed = {
         f"stack of {MEMBERS}, compiled": best_rate(lambda: timed(stack)),
-        "one-model PyTorch loop": best_rate(lambda: timed(plain)),
+        "plain PyTorch loop": best_rate(lambda: timed(plain)),
         "pythae's trainer": best_rate(pythae),
-        "matrix products alone": best_rate(lambda: timed(products)),
+        "matrix products only": best_rate(lambda: timed(products)),
     }
-    mine = next(iter(speed.values()))
+    stack_speed = next(iter(speed.values()))
     table = Table("what", "model-steps/s", "ms per model-step", "stack is", box=None)
     for name, value in speed.items():
-        table.add_row(name, f"{value:,.0f}", f"{1e3 / value:.4f}", f"{mine / value:.2f}x as fast")
+        table.add_row(name, f"{value:,.0f}", f"{1e3 / value:.4f}", f"{stack_speed / value:.2f}x as fast")
     console = Console(width=110)
     console.print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, best of {ROUNDS} rounds")
     console.print(table)
-    console.print(f"stack / matrix products, time: {speed['matrix products alone'] / mine:.2f}")
-    console.print(where_the_step_goes(stack))
+    console.print(f"stack / matrix products, time: {speed['matrix products only'] / stack_speed:.2f}")
+    console.print(time_by_kind(stack))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""FactorVAE: the discriminator finds a known total correlation, and the two networks do not disturb each other."""
+"""FactorVAE: the discriminator recovers a known total correlation, and each network ignores the other's loss."""
 
 import math
 
@@ -8,8 +8,9 @@ import torch
 import vaescope as vs
 from vaescope.errors import InputError
 from vaescope.models import VAE
-from vaescope.objectives import Capacity, Factor, beta_elbo, elbo
-from vaescope.objectives.factor import taken_apart
+from vaescope.objectives import Capacity, Factor, beta_elbo
+from vaescope.objectives.elbo import elbo
+from vaescope.objectives.factor import permute_latents
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 from vaescope.training.step import adam_, adam_scales
 
@@ -17,8 +18,8 @@ MODEL = VAE(3, 2)
 G = torch.Generator().manual_seed(0)
 
 
-def everything(seed: int = 0):
-    """Weights of a model and its discriminator, and terms as a function of them."""
+def factor_vae(seed: int = 0):
+    """The objective, weights of model and discriminator, and terms as a function of the weights."""
     objective = Factor(2, hidden=(8,))
     params = MODEL.init([seed]) | objective.init([seed])
     x, noise = torch.randn(1, 20, 3, generator=G), torch.randn(1, 20, 2, generator=G)
@@ -26,7 +27,7 @@ def everything(seed: int = 0):
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.6, 0.9])
-def test_the_discriminator_finds_the_total_correlation_of_a_gaussian(rho):
+def test_the_discriminator_recovers_the_total_correlation_of_a_gaussian(rho):
     """-½ log(1 - ρ²) in closed form."""
     objective = Factor(2, hidden=(64, 64))
     params = objective.init([0])
@@ -38,27 +39,27 @@ def test_the_discriminator_finds_the_total_correlation_of_a_gaussian(rho):
 
     for step in range(1, 601):
         z = draw(512)
-        gradient = torch.func.grad(lambda p, z=z: objective.at(p).cross_entropy(z).sum())(params)
+        gradient = torch.func.grad(lambda p, z=z: objective.with_weights(p).cross_entropy(z).sum())(params)
         adam_(params, gradient, moments, adam_scales(step, 3e-3, torch.device("cpu")))
     z = draw(20_000)
     found = float(objective.logit(params, z).mean())
     assert found == pytest.approx(-0.5 * math.log(1 - rho**2), abs=0.1)
-    assert float(objective.at(params).cross_entropy(z)) <= math.log(2) + 0.01
+    assert float(objective.with_weights(params).cross_entropy(z)) <= math.log(2) + 0.01
 
 
-def test_latents_are_taken_from_different_samples_and_keep_their_values():
+def test_permuted_latents_come_from_different_samples():
     z = torch.arange(15.0).reshape(1, 5, 3)
-    apart = taken_apart(z)
+    permuted = permute_latents(z)
     for j in range(3):
-        assert sorted(apart[0, :, j].tolist()) == sorted(z[0, :, j].tolist())
-    samples = (apart // 3)[0]
+        assert sorted(permuted[0, :, j].tolist()) == sorted(z[0, :, j].tolist())
+    samples = (permuted // 3)[0]
     assert all(len(set(row.tolist())) == 3 for row in samples)
 
 
-def test_each_network_sees_the_other_as_a_constant():
-    objective, params, terms = everything()
+def test_each_network_is_constant_in_the_loss_of_the_other():
+    objective, params, terms = factor_vae()
     beta = torch.tensor([5.0])
-    both = torch.func.grad(lambda p: objective.at(p)(terms(p), beta).sum())(params)
+    both = torch.func.grad(lambda p: objective.with_weights(p)(terms(p), beta).sum())(params)
 
     def model_only(p):
         fixed = {name: value.detach() for name, value in params.items()}
@@ -66,7 +67,7 @@ def test_each_network_sees_the_other_as_a_constant():
         return (-elbo(drawn) + 4 * objective.logit(fixed, drawn.u).mean(-1)).sum()
 
     def discriminator_only(p):
-        return objective.at(p).cross_entropy(terms(params).u.detach()).sum()
+        return objective.with_weights(p).cross_entropy(terms(params).u.detach()).sum()
 
     wanted = torch.func.grad(model_only)(params)
     learned = torch.func.grad(discriminator_only)(params)
@@ -75,20 +76,20 @@ def test_each_network_sees_the_other_as_a_constant():
     assert any(learned[name].abs().max() > 0 for name in learned if name.startswith("objective."))
 
 
-def test_the_value_is_the_elbo_and_the_estimate_alone():
-    objective, params, terms = everything()
+def test_the_discriminators_loss_adds_no_value():
+    objective, params, terms = factor_vae()
     drawn = terms(params)
     estimate = objective.logit(params, drawn.u).mean(-1)
-    found = objective.at(params)(drawn, torch.tensor([3.0]))
+    found = objective.with_weights(params)(drawn, torch.tensor([3.0]))
     torch.testing.assert_close(found, -elbo(drawn) + 2 * estimate)
-    torch.testing.assert_close(objective.at(params)(drawn, torch.ones(1)), beta_elbo(drawn, torch.ones(1)))
+    torch.testing.assert_close(objective.with_weights(params)(drawn, torch.ones(1)), beta_elbo(drawn, torch.ones(1)))
 
 
-def test_a_trained_member_keeps_its_own_weights_alone_and_goes_on_from_them():
+def test_a_trained_member_has_no_discriminator_weights_and_can_be_trained_further():
     x = torch.randn(1, 100, 3, generator=G)
     settings = TrainSettings(epochs=2, batch_size=50, compile="never")
     objective = Factor(2, hidden=(8,))
-    (member,) = train(MODEL, x, x, [MemberSpec(0, beta=4.0)], settings, objective=objective, monitor=NoProgress())
+    (member,) = train(MODEL, x, x, [MemberSpec(0, beta=4.0)], settings, objective=objective, progress=NoProgress())
     assert set(member.params) == set(MODEL.init([0]))
     shown = []
     train(
@@ -98,31 +99,31 @@ def test_a_trained_member_keeps_its_own_weights_alone_and_goes_on_from_them():
         [MemberSpec(0, beta=4.0)],
         settings,
         objective=objective,
-        params=dict(member.params),
+        initial=lambda: member.params,
         watch=lambda _, m: shown.append(set(m.params)) or {},
-        monitor=NoProgress(),
+        progress=NoProgress(),
     )
     assert shown == [set(member.params)] * 2
 
 
 def test_a_penalty_on_total_correlation_lowers_it():
-    """Data on a ring, and little noise: a VAE keeps the ring in its codes, a FactorVAE pays for that."""
+    """Data on a ring with little noise: the codes of a VAE form a ring, a FactorVAE penalises that."""
     angle = 6.283 * torch.rand(2000, generator=G)
     x = torch.stack([angle.cos(), angle.sin()], dim=-1).unsqueeze(0)
     settings = TrainSettings(epochs=40, batch_size=200, learning_rate=3e-3, compile="never")
-    model = VAE(2, 2, hidden=(16,))
+    model = VAE.mlp(2, 2, hidden=(16,))
     correlation = []
     for beta in (1.0, 10.0):
         specs = [MemberSpec(seed, precision=100.0, beta=beta) for seed in range(3)]
         objective = Factor(2, hidden=(32, 32))
-        found = train(model, x, x, specs, settings, objective=objective, monitor=NoProgress())
+        found = train(model, x, x, specs, settings, objective=objective, progress=NoProgress())
         codes = [vs.objectives.decomposition(*m.encode(x[0])) for m in found]
         correlation.append(sum(float(parts.total_correlation.mean()) for parts in codes) / 3)
     assert correlation[1] < 0.9 * correlation[0]
 
 
 def test_a_capacity_rises_with_the_steps():
-    _, params, terms = everything()
+    _, params, terms = factor_vae()
     drawn = terms(params)
     beta = torch.tensor([10.0])
     losses = [Capacity(5.0, steps=100)(drawn._replace(step=torch.tensor(float(k))), beta) for k in (0, 50, 100, 900)]
@@ -142,7 +143,7 @@ def test_a_capacity_is_reached():
         [MemberSpec(0, precision=100.0, beta=200.0)],
         settings,
         objective=Capacity(2.0, steps=300),
-        monitor=NoProgress(),
+        progress=NoProgress(),
     )
     mean, variance = member.encode(x[0])
     kl = vs.distributions.kl_per_latent(mean, variance, vs.Normal()).sum(-1).mean()
@@ -150,7 +151,7 @@ def test_a_capacity_is_reached():
 
 
 @pytest.mark.parametrize("name", vs.objectives.NAMES)
-def test_fit_takes_objectives_by_name(name):
+def test_fit_accepts_objectives_by_name(name):
     settings = TrainSettings(epochs=2, batch_size=20, compile="never")
     fitted = vs.fit(
         torch.randn(60, 3, generator=G),
@@ -159,7 +160,7 @@ def test_fit_takes_objectives_by_name(name):
         beta=3.0,
         precision=1.0,
         settings=settings,
-        monitor=NoProgress(),
+        progress=NoProgress(),
     )
     assert fitted.best.status == "finished"
 
@@ -167,13 +168,10 @@ def test_fit_takes_objectives_by_name(name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Factor(1), "at least two latents to tell apart, got 1"),
-        (lambda: Capacity(1.0, steps=-1), "steps over which a capacity rises must be >= 0, got -1"),
-        (
-            lambda: vs.objectives.objective_by_name("tc", samples=9, latent_dim=2),
-            "objective must be one of beta, beta-tc, factor",
-        ),
-        (lambda: Factor(2)(everything()[2](everything()[1]), torch.ones(1)), "its discriminator's weights"),
+        (lambda: Factor(1), "at least two latents, got 1"),
+        (lambda: Capacity(1.0, steps=-1), "steps must be at least 0, got -1"),
+        (lambda: vs.objectives.objective_by_name("tc", samples=9, latent_dim=2), "objective must be one of beta, beta-tc, factor"),
+        (lambda: Factor(2)(factor_vae()[2](factor_vae()[1]), torch.ones(1)), "its discriminator's weights"),
     ],
 )
 def test_bad_settings_are_explained(make, message):

@@ -1,4 +1,4 @@
-"""The KL in parts, on a mixture that can be enumerated: q(z) is known exactly."""
+"""The decomposition of the KL, on a mixture small enough that q(z) can be enumerated."""
 
 import math
 from itertools import combinations, pairwise
@@ -9,10 +9,9 @@ import torch
 
 import vaescope as vs
 from vaescope.errors import InputError
-from vaescope.models import VAE
-from vaescope.models.vae import Terms
-from vaescope.objectives import DIP, BetaTC, Capacity, Factor, beta_elbo, decompose, decomposition
-from vaescope.objectives.total_correlation import log_weights
+from vaescope.models import VAE, Terms
+from vaescope.objectives import DIP, BetaTC, Capacity, Factor, beta_elbo, decomposition
+from vaescope.objectives.total_correlation import decompose, log_weights
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 
 N, D = 7, 2
@@ -36,12 +35,12 @@ def log_prior(z: torch.Tensor) -> torch.Tensor:
 
 
 def batches(size: int) -> list[list[int]]:
-    """Every batch that holds sample 0, which z is drawn from, in first place."""
+    """Every batch that starts with sample 0, from whose posterior z is drawn."""
     return [[0, *rest] for rest in combinations(range(1, N), size - 1)]
 
 
 def estimates(z: torch.Tensor, size: int, sampling: str) -> torch.Tensor:
-    """q(z) as every possible batch of that size estimates it."""
+    """The estimate of q(z) from every possible batch of this size."""
     weights = log_weights(size, N, sampling)[0].exp().double()
     return torch.stack(
         [sum(w * density(z, n).sum(-1).exp() for w, n in zip(weights, batch, strict=True)) for batch in batches(size)]
@@ -50,13 +49,13 @@ def estimates(z: torch.Tensor, size: int, sampling: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", range(2, N + 1))
 def test_the_stratified_estimate_of_q_is_unbiased_over_all_batches(size):
-    """Enumerated, so to rounding and not only within standard errors."""
+    """Exact up to rounding, because all batches are enumerated."""
     for z in MEAN[:1] + torch.randn(5, D, generator=G, dtype=torch.float64):
         torch.testing.assert_close(estimates(z, size, "stratified").mean(), exact(z)[0], rtol=1e-6, atol=1e-12)
 
 
 def test_the_stratified_estimate_is_unbiased_in_sampled_batches():
-    """The same by sampling, within four standard errors."""
+    """Within four standard errors."""
     z = MEAN[0] + 0.3
     weights = log_weights(3, N, "stratified").exp().double()
     rng = np.random.default_rng(0)
@@ -68,8 +67,8 @@ def test_the_stratified_estimate_is_unbiased_in_sampled_batches():
     assert abs(np.mean(found) - float(exact(z)[0])) < 4 * error
 
 
-def test_averaging_the_published_weights_gives_ours():
-    """One of the others weighs (N - M)/(N M), the rest 1/M, with M = B - 1; which one is left to chance."""
+def test_the_stratified_weights_average_the_published_ones():
+    """One random other sample has weight (N - M)/(N M), the rest 1/M, where M = B - 1."""
     batch = 4
     M = batch - 1
     published = torch.tensor([1 / N] + [1 / M] * (M - 1) + [(N - M) / (N * M)])
@@ -78,8 +77,8 @@ def test_averaging_the_published_weights_gives_ours():
     torch.testing.assert_close(log_weights(batch, N, "stratified")[0].exp(), averaged)
 
 
-def test_own_posteriors_stand_on_the_diagonal():
-    """A widely copied table has them in a column."""
+def test_the_weight_of_the_own_posterior_is_on_the_diagonal():
+    """A widely copied implementation has it in a column."""
     weights = log_weights(4, 100, "stratified").exp()
     torch.testing.assert_close(weights.diagonal(), torch.full((4,), 0.01))
     assert (weights - torch.diag(weights.diagonal())).max() > 0.3
@@ -95,7 +94,7 @@ def test_the_bias_of_the_logarithms_shrinks_with_the_batch(sampling):
     assert all(abs(later) <= abs(earlier) + 1e-9 for earlier, later in pairwise(bias))
 
 
-def test_the_three_parts_are_the_enumerated_ones_at_the_full_batch():
+def test_the_three_parts_are_exact_at_the_full_batch():
     z = MEAN + VARIANCE.sqrt() * torch.randn(N, D, generator=G, dtype=torch.float64)
     parts = decompose(MEAN, VARIANCE, z, log_prior(z), log_weights(N, N, "stratified").double())
     joint, marginal = exact(z)
@@ -116,7 +115,7 @@ def test_the_parts_add_up_to_the_kl_at_every_batch_size(size, sampling):
     torch.testing.assert_close(sum(parts), wanted)
 
 
-def test_the_diagnostic_agrees_with_enumeration_and_with_the_kl():
+def test_the_decomposition_agrees_with_enumeration_and_with_the_kl():
     """Many copies of the mixture, so that one draw each averages out."""
     mean, variance = MEAN.repeat(600, 1), VARIANCE.repeat(600, 1)
     parts = decomposition(mean, variance)
@@ -199,19 +198,19 @@ def test_dip_weighs_the_kl_by_beta_and_sees_correlated_posteriors():
     assert float(found) == pytest.approx(2 * 0.81, abs=1e-5)
 
 
-def test_the_diagnostic_knows_other_priors():
+def test_the_decomposition_accepts_other_priors():
     mean, variance = MEAN.repeat(300, 1), VARIANCE.repeat(300, 1)
     parts = decomposition(mean, variance, prior_mean=1.0, prior_variance=4.0)
     wanted = vs.distributions.kl_per_latent(MEAN, VARIANCE, vs.Normal(1.0, 4.0)).sum(-1).mean()
     error = float(sum(parts).std()) / len(mean) ** 0.5
     assert float(sum(part.mean() for part in parts)) == pytest.approx(float(wanted), abs=4 * error)
-    with pytest.raises(InputError, match="one prior for all samples"):
+    with pytest.raises(InputError, match="must be a number or one per latent"):
         decomposition(mean, variance, prior_mean=mean)
-    with pytest.raises(InputError, match="must be finite"):
+    with pytest.raises(InputError, match="mean must be finite"):
         decomposition(mean * torch.nan, variance)
 
 
-def test_the_capacity_draws_the_kl_to_itself():
+def test_the_capacity_is_the_minimum_of_its_penalty():
     terms, beta = terms_of(), torch.full((2,), 10.0)
     mean = terms.kl.mean(-1)
     held = Capacity(float(mean[0]))(terms, beta)
@@ -219,7 +218,7 @@ def test_the_capacity_draws_the_kl_to_itself():
     assert (Capacity(50.0)(terms, beta) > held).all()
 
 
-def test_dip_penalties_in_numbers():
+def test_dip_penalties_by_hand():
     mean = torch.tensor([[[1.0, 2.0], [-1.0, -2.0]]])
     posterior = vs.distributions.DiagonalGaussian(mean, torch.full_like(mean, 0.5))
     zero = torch.zeros(1, 2)
@@ -232,13 +231,13 @@ def test_dip_penalties_in_numbers():
 @pytest.mark.parametrize(
     "objective", [BetaTC(200), BetaTC(200, "weighted"), DIP(), Capacity(2.0), Capacity(2.0, steps=6), Factor(2)]
 )
-def test_stacks_train_with_any_of_them(objective):
+def test_stacks_train_with_every_objective(objective):
     """And a member does not depend on the others."""
     x = torch.randn(1, 200, 3)
     settings = TrainSettings(epochs=3, batch_size=50, compile="never")
     specs = [MemberSpec(seed=s, beta=4.0) for s in range(2)]
-    together = train(VAE(3, 2), x, x, specs, settings, objective=objective, monitor=NoProgress())
-    alone = train(VAE(3, 2), x, x, specs[1:], settings, objective=objective, monitor=NoProgress())[0]
+    together = train(VAE(3, 2), x, x, specs, settings, objective=objective, progress=NoProgress())
+    alone = train(VAE(3, 2), x, x, specs[1:], settings, objective=objective, progress=NoProgress())[0]
     for name, value in alone.params.items():
         torch.testing.assert_close(value, together[1].params[name], rtol=1e-4, atol=1e-5)
 
@@ -247,14 +246,14 @@ def test_stacks_train_with_any_of_them(objective):
     ("call", "message"),
     [
         (lambda: log_weights(3, 9, "other"), "sampling must be one of stratified, weighted"),
-        (lambda: log_weights(10, 9, "weighted"), "a batch of 10 cannot be drawn from 9 samples"),
-        (lambda: Capacity(-1.0), "must be >= 0 nats"),
+        (lambda: log_weights(10, 9, "weighted"), "the batch size must be 1 to 9, the number of samples, got 10"),
+        (lambda: Capacity(-1.0), "nats must be at least 0"),
         (lambda: DIP(kind=3), "must be 1 or 2"),
-        (lambda: DIP(diagonal=-1.0), "must be >= 0"),
-        (lambda: decomposition(MEAN, -VARIANCE), "variances > 0"),
+        (lambda: DIP(diagonal=-1.0), "diagonal must be at least 0"),
+        (lambda: decomposition(MEAN, -VARIANCE), "variance must be > 0"),
     ],
 )
-def test_impossible_settings_are_explained(call, message):
+def test_bad_settings_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
 

@@ -1,4 +1,4 @@
-"""One process at a time in a folder, and a full disk that costs nothing that was finished."""
+"""One process at a time per folder; a full disk does not damage finished results."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_second_process_is_told_who_is_there(tmp_path):
+def test_a_second_process_learns_who_holds_the_lock(tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
     assert is_locked(tmp_path)
@@ -35,42 +35,42 @@ def test_a_second_process_is_told_who_is_there(tmp_path):
     holder.wait()
     holder.stdout.close()
     time.sleep(0.1)
-    assert not is_locked(tmp_path)  # however it went
+    assert not is_locked(tmp_path)
     with locked(tmp_path):
         assert is_locked(tmp_path)
 
 
-def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+def test_partial_files_of_a_killed_process_are_removed(tmp_path):
     (tmp_path / "weights").mkdir()
-    for place in (tmp_path / ".config.json.abc.unfinished", tmp_path / "weights" / ".w.safetensors.x.unfinished"):
-        place.write_bytes(b"half of")
-    with RunFolder.held(tmp_path, {"experiment": "toy", "settings": {}}):
+    for file in (tmp_path / ".config.json.abc.unfinished", tmp_path / "weights" / ".w.safetensors.x.unfinished"):
+        file.write_bytes(b"half of")
+    with RunFolder.locked(tmp_path, {"experiment": "toy", "settings": {}}):
         pass
     assert list(tmp_path.rglob("*.unfinished")) == []
 
 
-def test_the_files_of_a_run_inside_are_left_alone(tmp_path):
+def test_files_of_nested_runs_are_not_touched(tmp_path):
     inner = tmp_path / "inner"
     inner.mkdir()
     (inner / ".x.unfinished").write_bytes(b"being written")
-    with RunFolder.held(tmp_path, {"experiment": "toy", "settings": {}}):
+    with RunFolder.locked(tmp_path, {"experiment": "toy", "settings": {}}):
         pass
     assert (inner / ".x.unfinished").exists()
 
 
-def test_storage_without_locks_says_so(tmp_path, monkeypatch):
-    def none(*_):
+def test_storage_without_locks_is_reported(tmp_path, monkeypatch):
+    def unsupported(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(lock.fcntl, "flock", none)
+    monkeypatch.setattr(lock.fcntl, "flock", unsupported)
     with pytest.raises(RunError, match="cannot be locked: function not implemented"), locked(tmp_path):
         pass
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
-def test_a_time_that_is_none_is_refused(tmp_path, seconds):
-    held = RunFolder.held(tmp_path, {"experiment": "toy", "settings": {}}, checkpoint_seconds=seconds)
-    with pytest.raises(InputError, match="must be some seconds"), held:
+def test_an_impossible_interval_is_refused(tmp_path, seconds):
+    opening = RunFolder.locked(tmp_path, {"experiment": "toy", "settings": {}}, checkpoint_seconds=seconds)
+    with pytest.raises(InputError, match="checkpoint_seconds must be at least 0"), opening:
         pass
 
 
@@ -94,12 +94,12 @@ for hidden, name in (((4,), "small"), ((64, 64), "large")):
 """
 
 
-def test_a_full_disk_stops_cleanly_and_keeps_what_was_finished(tmp_path):
+def test_a_full_disk_is_reported_and_finished_results_are_intact(tmp_path):
     done = subprocess.run([sys.executable, "-c", FILL, str(tmp_path), "12000"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
     assert "cannot write" in done.stdout
-    assert "file too large; what was finished is kept" in done.stdout
+    assert "file too large; finished results are intact" in done.stdout
     assert len(read_rows(tmp_path / "small" / "results.parquet")) == 1
     assert list(tmp_path.rglob("*.unfinished")) == []
     x = np.random.default_rng(0).normal(size=(60, 4))
@@ -109,17 +109,17 @@ def test_a_full_disk_stops_cleanly_and_keeps_what_was_finished(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_disk_that_is_really_full(tmp_path):
+def test_a_file_system_that_is_full(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
-        pytest.skip("nothing can be mounted here")
+        pytest.skip("cannot mount a file system")
     try:
         x = np.random.default_rng(0).normal(size=(60, 4))
         settings = TrainSettings(epochs=3, compile="never")
-        kept = vs.fit(x, latent_dim=2, hidden=(4,), settings=settings, progress=NoProgress(), out=disk / "small")
-        with pytest.raises(RunError, match="no space left on device; what was finished is kept"):
+        finished = vs.fit(x, latent_dim=2, hidden=(4,), settings=settings, progress=NoProgress(), out=disk / "small")
+        with pytest.raises(RunError, match="no space left on device; finished results are intact"):
             vs.fit(x, latent_dim=2, hidden=(128, 128), settings=settings, progress=NoProgress(), out=disk / "large")
-        assert len(kept) == len(read_rows(disk / "small" / "results.parquet"))
+        assert len(finished) == len(read_rows(disk / "small" / "results.parquet"))
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

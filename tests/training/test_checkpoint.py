@@ -1,4 +1,4 @@
-"""Interrupted training goes on where it was, and ends as if it had never been interrupted."""
+"""Interrupted training resumes from its checkpoint and gives the same bits as uninterrupted training."""
 
 import math
 
@@ -7,107 +7,260 @@ import torch
 
 import vaescope as vs
 from vaescope.models import VAE
-from vaescope.objectives import BetaTC, beta_elbo, describe
+from vaescope.objectives import BetaTC, Factor, beta_elbo, describe
 from vaescope.runs.store import CheckpointFile
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, checkpoint, train
+from vaescope.training.checkpoint import CheckpointStore
 
 SPECS = [MemberSpec(seed, precision=p, data=seed % 2) for seed in range(3) for p in (1.0, 50.0)]
 
 
 @pytest.fixture(autouse=True)
-def after_every_epoch(monkeypatch):
-    monkeypatch.setattr(checkpoint, "SHARE", math.inf)
+def _checkpoint_every_epoch(monkeypatch):
+    monkeypatch.setattr(checkpoint, "MAX_SHARE", math.inf)
 
 
-def state_in(folder):
-    return CheckpointFile(folder / "state", seconds=0.0)
+def store_in(folder):
+    return CheckpointFile(folder / "state", interval_seconds=0.0)
 
 
 class Interrupt(NoProgress):
-    """Stops in the middle of an epoch."""
+    """Interrupts training after an epoch, before its checkpoint is written."""
 
-    def __init__(self, at):
+    def __init__(self, at=None):
         self.at = at
-        self.said = []
+        self.messages = []
 
     def epoch(self, done, **_):
         if done == self.at:
             raise KeyboardInterrupt
 
     def message(self, text):
-        self.said.append(message)
+        self.messages.append(text)
 
 
 def data(seed, rows=96):
     return torch.randn(2, rows, 4, generator=torch.Generator().manual_seed(seed))
 
 
-def same(first, second):
+def assert_same_bits(first, second):
     for a, b in zip(first, second, strict=True):
         assert a.history == b.history
-        assert (a.status, a.best_epoch, a.best_elbo, a.precision) == (b.status, b.best_epoch, b.best_elbo, b.precision)
+        assert a.summary() == b.summary()
         assert a.params.keys() == b.params.keys()
         assert all(torch.equal(a.params[name], b.params[name]) for name in a.params)
+
+
+def test_a_checkpoint_file_is_a_store(tmp_path):
+    assert isinstance(store_in(tmp_path), CheckpointStore)
 
 
 @pytest.mark.parametrize("noise", ["fixed", "optimal", "learned"])
 @pytest.mark.parametrize("at", [1, 2, 5, 9])
 def test_resumed_members_are_bit_identical(at, noise, tmp_path):
-    """Patience of one: some members have left the stack by then."""
-    model = VAE(4, 2, hidden=(8,), noise=noise)
+    """With a patience of one, some members have stopped by then."""
+    model = VAE.mlp(4, 2, hidden=(8,), noise=noise)
     settings = TrainSettings(epochs=10, batch_size=16, patience=1, learning_rate=0.02, compile="never")
-    whole = train(model, data(0), data(1), SPECS, settings)
-    keeper = state_in(tmp_path)
-    longest = max(len(member.history["elbo"]) for member in whole)
+    uninterrupted = train(model, data(0), data(1), SPECS, settings)
+    store = store_in(tmp_path)
+    longest = max(len(member.history["elbo"]) for member in uninterrupted)
     if at <= longest:
         with pytest.raises(KeyboardInterrupt):
-            train(model, data(0), data(1), SPECS, settings, monitor=Interrupt(at), keeper=keeper)
-    monitor = Interrupt(None)
-    same(whole, train(model, data(0), data(1), SPECS, settings, monitor=monitor, keeper=keeper))
-    assert monitor.said == ([f"Going on after epoch {at - 1}."] if 1 < at <= longest else [])
-    keeper.clear()  # who keeps the members does this, after they are kept
-    assert not keeper.path.exists()
+            train(model, data(0), data(1), SPECS, settings, progress=Interrupt(at), checkpoints=store)
+    progress = Interrupt()
+    resumed = train(model, data(0), data(1), SPECS, settings, progress=progress, checkpoints=store)
+    assert_same_bits(uninterrupted, resumed)
+    assert progress.messages == ([f"Resuming after epoch {at - 1}."] if 1 < at <= longest else [])
+    store.clear()
+    assert not store.path.exists()
 
 
-def test_convolutional_members_go_on_too(tmp_path):
+def test_the_checkpoint_of_finished_training_returns_the_members_without_training(tmp_path):
+    model, settings = VAE.mlp(4, 2, hidden=(8,)), TrainSettings(epochs=3, batch_size=16, compile="never")
+    store = store_in(tmp_path)
+    first = train(model, data(0), data(1), SPECS, settings, checkpoints=store)
+    assert_same_bits(first, train(model, data(0), data(1), SPECS, settings, progress=Interrupt(1), checkpoints=store))
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_given_initial_weights_are_computed_only_without_a_checkpoint(at, tmp_path):
+    model, settings = VAE.mlp(4, 2, hidden=(8,)), TrainSettings(epochs=5, batch_size=16, compile="never")
+    calls = []
+
+    def initial():
+        calls.append(1)
+        return model.init([50 + index for index in range(len(SPECS))])
+
+    def run(**options):
+        return train(model, data(0), data(1), SPECS, settings, initial=initial, **options)
+
+    uninterrupted = run()
+    assert not torch.equal(
+        uninterrupted[0].params["encoder.0.weight"],
+        train(model, data(0), data(1), SPECS, settings)[0].params["encoder.0.weight"],
+    )
+    store = store_in(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(progress=Interrupt(at), checkpoints=store)
+    calls.clear()
+    assert_same_bits(uninterrupted, run(checkpoints=store))
+    assert len(calls) == (1 if at == 1 else 0)
+
+
+def test_a_run_whose_initial_weights_are_trained_resumes_in_either_phase(tmp_path):
+    """One store serves both phases: each restores only its own checkpoint."""
+    first = VAE.mlp(4, 2, hidden=(8,), activation="tanh")
+    second = VAE.mlp(4, 2, hidden=(8,))
+    settings = TrainSettings(epochs=4, batch_size=16, compile="never")
+
+    def run(store=None, at=(None, None)):
+        def initial():
+            progress = Interrupt(at[0])
+            members = train(first, data(0), data(1), SPECS, settings, progress=progress, checkpoints=store)
+            resumed.extend(progress.messages)
+            return {name: torch.cat([m.params[name] for m in members]) for name in members[0].params}
+
+        progress = Interrupt(at[1])
+        members = train(
+            second, data(0), data(1), SPECS, settings, initial=initial, progress=progress, checkpoints=store
+        )
+        resumed.extend(progress.messages)
+        return members
+
+    resumed = []
+    uninterrupted = run()
+    for at in ((3, None), (None, 3)):
+        store = store_in(tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            run(store, at)
+        resumed.clear()
+        assert_same_bits(uninterrupted, run(store))
+        assert resumed == ["Resuming after epoch 2."]
+        store.clear()
+
+
+def test_initial_weights_are_not_computed_for_a_run_without_them(tmp_path):
+    """The same problem with and without given weights are different runs."""
+    model, settings = VAE.mlp(4, 2, hidden=(8,)), TrainSettings(epochs=4, batch_size=16, compile="never")
+    store = store_in(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train(model, data(0), data(1), SPECS, settings, progress=Interrupt(3), checkpoints=store)
+    start = model.init([50 + index for index in range(len(SPECS))])
+    progress = Interrupt()
+    resumed = train(
+        model, data(0), data(1), SPECS, settings, initial=lambda: start, progress=progress, checkpoints=store
+    )
+    assert progress.messages == []
+    assert_same_bits(train(model, data(0), data(1), SPECS, settings, initial=lambda: start), resumed)
+
+
+def test_an_objective_with_a_network_resumes(tmp_path):
+    model, objective = VAE.mlp(4, 2, hidden=(8,)), Factor(2, hidden=(8,))
+    settings = TrainSettings(epochs=6, batch_size=16, patience=1, compile="never")
+    uninterrupted = train(model, data(0), data(1), SPECS, settings, objective=objective)
+    store = store_in(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train(model, data(0), data(1), SPECS, settings, objective=objective, progress=Interrupt(3), checkpoints=store)
+    assert_same_bits(
+        uninterrupted, train(model, data(0), data(1), SPECS, settings, objective=objective, checkpoints=store)
+    )
+
+
+class AllCheckpoints:
+    """Keeps every checkpoint in memory and loads one of them."""
+
+    interval_seconds = 0.0
+
+    def __init__(self):
+        self.saved, self.loaded = [], None
+
+    def save(self, tensors, text):
+        self.saved.append(({name: value.clone() for name, value in tensors.items()}, text))
+
+    def load(self):
+        return None if self.loaded is None else self.saved[self.loaded]
+
+    def clear(self):
+        self.saved.clear()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")  # shape checks would be traced
+def test_compiled_training_resumes_with_the_same_bits():
+    """The resumed run has fewer members, but is compiled for all of them."""
+    model = VAE.mlp(4, 2, hidden=(8,))
+    settings = TrainSettings(epochs=8, batch_size=16, patience=1, learning_rate=0.05, compile="always")
+    store = AllCheckpoints()
+    uninterrupted = train(model, data(0), data(1), SPECS, settings, checkpoints=store)
+    first_stop = min(len(member.history["elbo"]) for member in uninterrupted)
+    store.loaded = first_stop - 1
+    torch._dynamo.reset()
+    progress = Interrupt()
+    assert_same_bits(
+        uninterrupted, train(model, data(0), data(1), SPECS, settings, progress=progress, checkpoints=store)
+    )
+    assert progress.messages == [f"Resuming after epoch {first_stop}."]
+
+
+def test_convolutional_members_resume(tmp_path):
     model = VAE.conv((1, 16, 16), latent_dim=2)
     x = torch.rand(1, 32, 256, generator=torch.Generator().manual_seed(0))
     settings, specs = TrainSettings(epochs=4, batch_size=8, compile="never"), [MemberSpec(0), MemberSpec(1)]
-    whole = train(model, x, x, specs, settings)
-    keeper = state_in(tmp_path)
+    uninterrupted = train(model, x, x, specs, settings)
+    store = store_in(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        train(model, x, x, specs, settings, monitor=Interrupt(3), keeper=keeper)
-    same(whole, train(model, x, x, specs, settings, keeper=keeper))
+        train(model, x, x, specs, settings, progress=Interrupt(3), checkpoints=store)
+    assert_same_bits(uninterrupted, train(model, x, x, specs, settings, checkpoints=store))
 
 
-@pytest.mark.parametrize("change", ["data", "validation", "model", "settings", "members", "garbage"])
-def test_a_state_of_something_else_is_not_used(change, tmp_path):
-    model, settings = VAE(4, 2, hidden=(8,)), TrainSettings(epochs=4, batch_size=16, compile="never")
-    keeper = state_in(tmp_path)
+def test_convolutional_members_start_from_their_own_initial_weights():
+    """Members train one after another, but the weights of all are computed once."""
+    model = VAE.conv((1, 16, 16), latent_dim=2)
+    x = torch.rand(1, 32, 256, generator=torch.Generator().manual_seed(0))
+    settings, specs = TrainSettings(epochs=1, batch_size=8, compile="never"), [MemberSpec(0), MemberSpec(1)]
+    calls = []
+
+    def initial():
+        calls.append(1)
+        return model.init([7, 8])
+
+    both = train(model, x, x, specs, settings, initial=initial)
+    alone = train(model, x, x, specs[1:], settings, initial=lambda: model.init([8]))
+    assert len(calls) == 1
+    assert_same_bits(both[1:], alone)
+
+
+@pytest.mark.parametrize("change", ["data", "validation", "model", "settings", "members", "garbage", "content"])
+def test_a_checkpoint_of_another_run_is_not_used(change, tmp_path):
+    model, settings = VAE.mlp(4, 2, hidden=(8,)), TrainSettings(epochs=4, batch_size=16, compile="never")
+    store = store_in(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        train(model, data(0), data(1), SPECS, settings, monitor=Interrupt(3), keeper=keeper)
-    x, held_out, specs = data(0), data(1), SPECS
+        train(model, data(0), data(1), SPECS, settings, progress=Interrupt(3), checkpoints=store)
+    x, validation, specs = data(0), data(1), SPECS
     if change == "data":
         x = data(7)
     elif change == "validation":
-        held_out = data(8)
+        validation = data(8)
     elif change == "model":
-        model = VAE(4, 2, hidden=(8,), activation="tanh")
+        model = VAE.mlp(4, 2, hidden=(8,), activation="tanh")
     elif change == "settings":
         settings = TrainSettings(epochs=4, batch_size=16, learning_rate=0.01, compile="never")
     elif change == "members":
         specs = SPECS[:3]
+    elif change == "garbage":
+        store.path.write_bytes(b"not a checkpoint")
     else:
-        keeper.path.write_bytes(b"nothing of the kind")
-    monitor = Interrupt(None)
-    same(
-        train(model, x, held_out, specs, settings),
-        train(model, x, held_out, specs, settings, monitor=monitor, keeper=keeper),
+        tensors, text = store.load()
+        store.save(tensors, text.replace('"epochs_done"', '"epochs"'))
+    progress = Interrupt()
+    assert_same_bits(
+        train(model, x, validation, specs, settings),
+        train(model, x, validation, specs, settings, progress=progress, checkpoints=store),
     )
-    assert monitor.said == []
+    unreadable = ["The checkpoint cannot be read: training starts again."]
+    assert progress.messages == (unreadable if change == "content" else [])
 
 
-def test_fit_goes_on_in_its_folder(tmp_path):
+def test_fit_resumes_in_its_folder(tmp_path):
     x = data(3)[0].numpy()
     options = {
         "latent_dim": 2,
@@ -115,18 +268,18 @@ def test_fit_goes_on_in_its_folder(tmp_path):
         "checkpoint_seconds": 0.0,
         "settings": TrainSettings(epochs=6, compile="never"),
     }
-    whole = vs.fit(x, monitor=NoProgress(), **options)
+    uninterrupted = vs.fit(x, progress=NoProgress(), **options)
     with pytest.raises(KeyboardInterrupt):
-        vs.fit(x, monitor=Interrupt(4), out=tmp_path / "run", **options)
-    monitor = Interrupt(None)
-    resumed = vs.fit(x, monitor=monitor, out=tmp_path / "run", **options)
-    assert monitor.said == ["Going on after epoch 3."]
-    assert resumed.best.best_elbo == whole.best.best_elbo
+        vs.fit(x, progress=Interrupt(4), out=tmp_path / "run", **options)
+    progress = Interrupt()
+    resumed = vs.fit(x, progress=progress, out=tmp_path / "run", **options)
+    assert progress.messages == ["Resuming after epoch 3."]
+    assert resumed.best.best_elbo == uninterrupted.best.best_elbo
     assert not (tmp_path / "run" / "unfinished.safetensors").exists()
 
 
 def test_a_finished_convolutional_member_is_not_trained_again(tmp_path):
-    """Interrupted in the second member: the first is kept already."""
+    """Interrupted in the second member, after the first was saved."""
     x = torch.rand(40, 16, 16, generator=torch.Generator().manual_seed(0)).numpy()
     options = {
         "latent_dim": 2,
@@ -135,7 +288,7 @@ def test_a_finished_convolutional_member_is_not_trained_again(tmp_path):
         "settings": TrainSettings(epochs=3, compile="never"),
     }
 
-    class InTheSecond(Interrupt):
+    class InterruptSecond(Interrupt):
         begun = 0
 
         def begin(self, members, epochs):
@@ -143,16 +296,16 @@ def test_a_finished_convolutional_member_is_not_trained_again(tmp_path):
             self.at = 2 if self.begun == 2 else None
 
     with pytest.raises(KeyboardInterrupt):
-        vs.fit(x, monitor=InTheSecond(None), out=tmp_path / "run", **options)
-    monitor = InTheSecond(None)
-    resumed = vs.fit(x, monitor=monitor, out=tmp_path / "run", **options)
-    assert monitor.begun == 1
-    assert monitor.said == ["Going on after epoch 1."]
-    same(resumed.members, vs.fit(x, monitor=NoProgress(), **options).members)
+        vs.fit(x, progress=InterruptSecond(), out=tmp_path / "run", **options)
+    progress = InterruptSecond()
+    resumed = vs.fit(x, progress=progress, out=tmp_path / "run", **options)
+    assert progress.begun == 1
+    assert progress.messages == ["Resuming after epoch 1."]
+    assert_same_bits(resumed.members, vs.fit(x, progress=NoProgress(), **options).members)
 
 
-def test_objectives_that_cannot_be_told_apart_are_never_the_same():
-    """A closure's values are not in its name: a run must not go on from another one's state."""
+def test_objectives_with_hidden_values_have_unique_descriptions():
+    """A closure's values are not in its name: its run must not continue from another run's checkpoint."""
 
     def make(weight):
         return lambda terms, beta: weight * beta

@@ -1,4 +1,4 @@
-"""Laws of a stack: company does not matter, order does not matter, one member's ruin is its own."""
+"""Laws of a stack: a member's result depends neither on the other members, nor on their order or divergence."""
 
 import math
 
@@ -10,9 +10,10 @@ from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 from vaescope.training.batches import Batches
-from vaescope.training.step import adam_scales, compiled, make_step
+from vaescope.training.compilation import compile_stacked
+from vaescope.training.step import adam_scales, make_step
 
-MODEL = VAE(observed_dim=3, latent_dim=2, hidden=(8, 8))
+MODEL = VAE.mlp(3, 2, hidden=(8, 8))
 SETTINGS = TrainSettings(epochs=3, batch_size=32, compile="never")
 SPECS = [
     MemberSpec(seed=0, precision=10.0),
@@ -28,9 +29,9 @@ def data(sets: int = 2, rows: int = 320) -> torch.Tensor:
     )
 
 
-def run(specs, settings=SETTINGS, model=MODEL, x=None, **keywords):
+def run(specs, settings=SETTINGS, model=MODEL, x=None, **options):
     x = data() if x is None else x
-    return train(model, x[:, :256], x[:, 256:], specs, settings, **keywords)
+    return train(model, x[:, :256], x[:, 256:], specs, settings, **options)
 
 
 def assert_same(a, b, tolerance=1e-5):
@@ -71,8 +72,8 @@ def test_other_seed_other_numbers(together):
     assert not torch.allclose(other.params["encoder.0.weight"], together[0].params["encoder.0.weight"])
 
 
-def test_a_planted_divergence_is_marked_and_harms_nobody(together):
-    # an enormous precision overflows single precision at the first step
+def test_a_planted_divergence_is_marked_and_does_not_affect_other_members(together):
+    # the precision overflows float32 at the first step
     specs = [SPECS[0], MemberSpec(seed=7, precision=1e38), *SPECS[1:]]
     members = run(specs)
     assert members[1].status == "diverged"
@@ -82,9 +83,9 @@ def test_a_planted_divergence_is_marked_and_harms_nobody(together):
     assert all(math.isfinite(value) for value in members[0].history["elbo"])
 
 
-def test_a_divergence_in_mid_training_names_its_step():
+def test_the_step_of_a_later_divergence_is_recorded():
     x = data()
-    x[1, 40] = 1e25  # squared, this row overflows; it comes up somewhere in the first epoch
+    x[1, 40] = 1e25  # the square of this row overflows, at some step of the first epoch
     members = run([MemberSpec(seed=0), MemberSpec(seed=1, data=1)], x=x)
     order = torch.randperm(256, generator=vs.randomness.generator(1, "batches"))
     step = int((order == 40).nonzero()) // 32 + 1
@@ -92,8 +93,7 @@ def test_a_divergence_in_mid_training_names_its_step():
     assert members[1].diverged_at_step == step
 
 
-def test_finished_members_leave_and_keep_their_best_weights():
-    # member 1 sees constant data: its ELBO soon stops rising while the other goes on
+def test_members_stop_separately_and_keep_their_best_weights():
     settings = TrainSettings(epochs=40, batch_size=32, patience=2, learning_rate=3e-3, compile="never")
     together = run(SPECS, settings)
     assert len({len(m.history["elbo"]) for m in together}) > 1, "members should stop at different epochs"
@@ -123,7 +123,7 @@ def test_compiled_equals_eager(together):
         assert_same(a, b, tolerance=1e-4)
 
 
-def test_adam_is_torchs():
+def test_adam_equals_torch_adam():
     params = MODEL.init([3])
     reference = {name: value.clone().requires_grad_() for name, value in params.items()}
     optimiser = torch.optim.Adam(reference.values(), lr=1e-2)
@@ -143,8 +143,8 @@ def test_adam_is_torchs():
         torch.testing.assert_close(params[name], reference[name].detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_beta_and_precision_are_one_knob():
-    # Reizinger et al. 2022, appendix: (β, γ²) has the gradients of (1, γ²/β) times β
+def test_beta_and_precision_are_redundant():
+    """Reizinger et al. 2022, appendix: (β, γ²) has the gradients of (1, γ²/β) times β."""
     params = {name: value.double() for name, value in MODEL.init([0, 1]).items()}
     x, noise = torch.randn(2, 16, 3, dtype=torch.float64), torch.randn(2, 16, 2, dtype=torch.float64)
 
@@ -161,11 +161,11 @@ def test_beta_and_precision_are_one_knob():
 
 
 @pytest.mark.parametrize("noise", ["learned", "optimal"])
-def test_the_precision_finds_the_noise_of_linear_data(noise):
+def test_the_precision_recovers_the_noise_of_linear_data(noise):
     generator = torch.Generator().manual_seed(0)
     clean = torch.randn(1, 2000, 2, generator=generator) @ torch.randn(2, 6, generator=generator)
     x = clean + 0.2 * torch.randn(clean.shape, generator=generator)
-    model = VAE(6, 2, hidden=(), noise=noise)
+    model = VAE.mlp(6, 2, hidden=(), noise=noise)
     member = train(
         model,
         x[:, :1600],
@@ -181,7 +181,7 @@ def test_a_bernoulli_likelihood_trains_and_decodes_probabilities():
     member = run(
         [MemberSpec(seed=0)],
         TrainSettings(epochs=5, compile="never"),
-        VAE(3, 2, hidden=(8,), likelihood="bernoulli"),
+        VAE.mlp(3, 2, hidden=(8,), likelihood="bernoulli"),
         x=x,
     )[0]
     probabilities = member.decode(torch.randn(10, 2))
@@ -193,7 +193,7 @@ def test_a_bernoulli_likelihood_trains_and_decodes_probabilities():
 @pytest.mark.parametrize("posterior", ["diagonal", "isotropic", "full"])
 @pytest.mark.parametrize("prior", [vs.Normal(), vs.Uniform(-1.0, 1.0), vs.Laplace()], ids=lambda p: type(p).__name__)
 def test_every_prior_and_posterior_trains(posterior, prior):
-    model = VAE(3, 2, hidden=(8,), prior=prior, posterior=posterior, split_encoder=posterior == "full")
+    model = VAE.mlp(3, 2, hidden=(8,), prior=prior, posterior=posterior, split_encoder=posterior == "full")
     member = run(
         [MemberSpec(seed=0, precision=10.0)], TrainSettings(epochs=6, learning_rate=1e-2, compile="never"), model
     )[0]
@@ -203,7 +203,7 @@ def test_every_prior_and_posterior_trains(posterior, prior):
         assert ((z > -1) & (z < 1)).all()
 
 
-def test_a_batch_stream_visits_every_row_once():
+def test_an_epoch_visits_every_row_once():
     x = torch.arange(40.0).reshape(1, 40, 1)
     batches = Batches(x, members=[(0, 0), (1, 0)], batch_size=10, latent_dim=2)
     seen = torch.cat([rows for rows, _ in batches.epoch()], dim=1)
@@ -211,15 +211,15 @@ def test_a_batch_stream_visits_every_row_once():
     assert not torch.equal(seen[0], seen[1])
 
 
-def test_a_compiled_function_serves_any_number_of_members():
+def test_a_function_is_compiled_once_for_any_number_of_members():
     torch._dynamo.utils.counters.clear()
-    function = compiled(lambda values: values * 2)
+    function = compile_stacked(lambda values: values * 2)
     for members in (4, 3, 7, 2):
         assert torch.equal(function(torch.ones(members, 2)), torch.full((members, 2), 2.0))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-class Listener(NoProgress):
+class RecordingProgress(NoProgress):
     def __init__(self):
         self.messages, self.epochs = [], []
 
@@ -227,35 +227,36 @@ class Listener(NoProgress):
         self.epochs.append((done, state))
 
     def message(self, text):
-        self.messages.append(message)
+        self.messages.append(text)
 
 
-def test_without_a_compiler_training_says_so_once(monkeypatch):
-    monkeypatch.setattr("vaescope.training.loop.has_compiler", lambda: False)
-    listener = Listener()
-    run([SPECS[0]], TrainSettings(epochs=2, compile="always"), monitor=listener)
-    assert len(listener.messages) == 1
-    assert "compiler" in listener.messages[0]
-    assert [done for done, _ in listener.epochs] == [1, 2]
-    assert listener.epochs[-1][1]["finished"] == 1
+def test_a_missing_compiler_is_reported_once(monkeypatch):
+    monkeypatch.setattr("vaescope.training.compilation.has_compiler", lambda: False)
+    progress = RecordingProgress()
+    run([SPECS[0]], TrainSettings(epochs=2, compile="always"), progress=progress)
+    assert len(progress.messages) == 1
+    assert "compiler" in progress.messages[0]
+    assert [done for done, _ in progress.epochs] == [1, 2]
+    assert progress.epochs[-1][1]["finished"] == 1
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: run([]), "at least one member"),
-        (lambda: run([MemberSpec(seed=0, data=5)]), "asks for data set 5, but there are 2"),
+        (lambda: run([MemberSpec(seed=0, data=5)]), "uses data set 5, but there are 2"),
         (lambda: run([SPECS[0]], x=torch.zeros(1, 300, 4)), r"shape \(data sets, samples, 3\)"),
         (lambda: MemberSpec(seed=0, precision=-1.0), "precision must be > 0, got -1.0; it is 1 / decoder variance"),
-        (lambda: MemberSpec(seed=0, beta=-1.0), "beta must be >= 0"),
+        (lambda: MemberSpec(seed=0, beta=-1.0), "beta must be at least 0, got -1.0"),
         (lambda: TrainSettings(epochs=0), "epochs must be at least 1"),
         (lambda: TrainSettings(learning_rate=0.0), "learning_rate must be > 0"),
-        (lambda: TrainSettings(compile="maybe"), "auto, always or never"),
-        (lambda: VAE(3, 0), "at least 1"),
+        (lambda: TrainSettings(compile="maybe"), "compile must be one of auto, always, never"),
+        (lambda: VAE(3, 0), "latent_dim must be at least 1, got 0"),
         (lambda: VAE(3, 2, likelihood="cauchy"), "likelihood must be one of"),
         (lambda: VAE(3, 2, noise="loud"), "noise must be one of"),
         (lambda: VAE(3, 2, posterior="banana"), "posterior must be one of"),
-        (lambda: VAE(3, 2, activation="swish").init([0]), "activation must be one of"),
+        (lambda: VAE.mlp(3, 2, hidden=(8, 0)), "hidden layers must have at least 1 unit"),
+        (lambda: VAE.mlp(3, 2, activation="swish"), "activation must be one of"),
     ],
 )
 def test_bad_settings_are_refused(call, message):

@@ -97,7 +97,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"cannot read {path}: {_one_line(error)}; remove the folder to start again.") from None
+        raise RunError(f"cannot read {path}: {one_line(error)}; remove the folder to start again.") from None
 
 
 def read_rows(path: Path) -> list[dict[str, object]]:
@@ -107,7 +107,7 @@ def read_rows(path: Path) -> list[dict[str, object]]:
     try:
         rows: list[dict[str, object]] = pq.read_table(path, memory_map=False).to_pylist()
     except (OSError, pa.ArrowException, ValueError, TypeError, MemoryError, OverflowError) as error:
-        raise RunError(f"cannot read {path}: {_one_line(error)}; remove it to compute it again.") from None
+        raise RunError(f"cannot read {path}: {one_line(error)}; remove it to compute it again.") from None
     return rows
 
 
@@ -118,7 +118,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file, not a dict)
             return tensors, file.metadata() or {}
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
-        raise RunError(f"cannot read {path}: {_one_line(error)}; remove it to train again.") from None
+        raise RunError(f"cannot read {path}: {one_line(error)}; remove it to train again.") from None
 
 
 @contextlib.contextmanager
@@ -133,7 +133,8 @@ def malformed_as_run_error(path: Path) -> Iterator[None]:
         raise RunError(f"{path} is not what a run folder contains ({reason}); remove it to start again.") from None
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """The message of an error, without line breaks and of limited length."""
     return " ".join(str(error).split())[:200]
 
 

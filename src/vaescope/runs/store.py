@@ -19,6 +19,7 @@ from vaescope.models import TrainingSummary
 from vaescope.runs.files import (
     Row,
     malformed_as_run_error,
+    one_line,
     read_json,
     read_rows,
     read_tensors,
@@ -174,10 +175,9 @@ class RunFolder:
         params, metadata = read_tensors(path)
         try:
             return params, TrainingSummary.from_dict(json.loads(metadata["summary"]))
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise RunError(
-                f"cannot read the summary in {path}: {error}; remove it to train this member again."
-            ) from None
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            reason = one_line(error)
+            raise RunError(f"cannot read {path}: {reason}; remove it to train this member again.") from None
 
     def import_members(self, cells: Sequence[Cell], source: Path) -> None:
         """Copy members that another run with the same settings has trained; does nothing if there is no such run."""

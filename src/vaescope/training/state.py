@@ -50,6 +50,19 @@ class StackLog:
     steps_done: int = 0
 
 
+@dataclass(frozen=True)
+class CheckpointReader:
+    """Reads weights from the tensors of a checkpoint, in their original order."""
+
+    tensors: Mapping[str, Tensor]
+    names: Sequence[str]
+    device: torch.device
+
+    def weights(self, group: str) -> Weights:
+        found = unflatten(self.tensors, group)
+        return {name: found[name].to(self.device) for name in self.names}
+
+
 @dataclass
 class MemberTensors:
     """Tensors of the active members; the first axis is the row."""
@@ -107,21 +120,15 @@ class MemberTensors:
         }
 
     @classmethod
-    def from_checkpoint(
-        cls, tensors: Mapping[str, Tensor], names: Sequence[str], device: torch.device
-    ) -> MemberTensors:
-        def weights(group: str) -> Weights:
-            found = unflatten(tensors, group)
-            return {name: found[name].to(device) for name in names}
-
-        own = {name: value.to(device) for name, value in unflatten(tensors, "members").items()}
+    def from_checkpoint(cls, read: CheckpointReader) -> MemberTensors:
+        own = unflatten(read.tensors, "members")
         return cls(
-            params=weights("params"),
-            moments=(weights("first moment"), weights("second moment")),
-            best=weights("best"),
-            precision=own["precision"],
-            beta=own["beta"],
-            best_precision=own["best_precision"],
+            params=read.weights("params"),
+            moments=(read.weights("first moment"), read.weights("second moment")),
+            best=read.weights("best"),
+            precision=own["precision"].to(read.device),
+            beta=own["beta"].to(read.device),
+            best_precision=own["best_precision"].to(read.device),
         )
 
 
@@ -207,8 +214,9 @@ class StackState:
     ) -> StackState:
         log = from_plain(StackLog, data, name="checkpoint")
         stopped = [index for index in range(len(log.records)) if index not in log.active]
-        final = {index: unflatten(tensors, f"final {index}") for index in stopped}
-        return cls(log, MemberTensors.from_checkpoint(tensors, log.weight_names, device), final)
+        read = CheckpointReader(tensors, log.weight_names, device)
+        final = {index: read.weights(f"final {index}") for index in stopped}
+        return cls(log, MemberTensors.from_checkpoint(read), final)
 
 
 def _zeros_like(weights: Weights) -> Weights:
