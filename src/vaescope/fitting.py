@@ -22,7 +22,7 @@ from vaescope.models import VAE, Member
 from vaescope.models.auxiliary import auxiliary_columns, encode_auxiliary
 from vaescope.models.build import DataShape, build_model
 from vaescope.objectives import Objective
-from vaescope.objectives import describe as describe_objective
+from vaescope.objectives.elbo import describe as describe_objective
 from vaescope.objectives.names import objective_by_name
 from vaescope.plain import Plain, plain_fields
 from vaescope.runs import Cell, RunFolder

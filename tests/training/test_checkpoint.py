@@ -7,7 +7,8 @@ import torch
 
 import vaescope as vs
 from vaescope.models import VAE
-from vaescope.objectives import BetaTC, Factor, beta_elbo, describe
+from vaescope.objectives import BetaTC, Factor, beta_elbo
+from vaescope.objectives.elbo import describe
 from vaescope.runs.store import CheckpointFile
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, checkpoint, train
 from vaescope.training.checkpoint import CheckpointStore

@@ -1,6 +1,6 @@
 """Networks and variational autoencoders, for stacks of members."""
 
-from vaescope.models.architectures import ConvNetworks
+from vaescope.models.architectures import ARCHITECTURES, ConvNetworks
 from vaescope.models.auxiliary import AuxiliarySettings
 from vaescope.models.member import Member
 from vaescope.models.mlp import MLPNetworks
@@ -8,4 +8,14 @@ from vaescope.models.summary import TrainingSummary
 from vaescope.models.terms import Terms
 from vaescope.models.vae import VAE, FixedMaps
 
-__all__ = ["VAE", "AuxiliarySettings", "ConvNetworks", "FixedMaps", "MLPNetworks", "Member", "Terms", "TrainingSummary"]
+__all__ = [
+    "ARCHITECTURES",
+    "VAE",
+    "AuxiliarySettings",
+    "ConvNetworks",
+    "FixedMaps",
+    "MLPNetworks",
+    "Member",
+    "Terms",
+    "TrainingSummary",
+]

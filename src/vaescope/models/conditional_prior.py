@@ -15,11 +15,11 @@ class LearnedNormal(Normal):
     def __post_init__(self) -> None:
         pass
 
-    def at(self, member: int) -> Normal:
+    def member(self, index: int) -> Normal:
         """The prior of one member of a stack, with a mean and a variance per sample."""
         assert isinstance(self.variance, Tensor)
         mean = torch.as_tensor(self.mean).to(self.variance).expand(self.variance.shape)
-        return Normal(mean[member], self.variance[member])
+        return Normal(mean[index], self.variance[index])
 
 
 class ConditionalPrior(Prior):

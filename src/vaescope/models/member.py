@@ -129,7 +129,7 @@ class Member:
             return self.model.prior
         encoded = encode_auxiliary(auxiliary, self.auxiliary_dim, like=like)
         found = self.model.prior_at(self._params(encoded), encoded.unsqueeze(0))
-        return found.at(0) if isinstance(found, LearnedNormal) else found
+        return found.member(0) if isinstance(found, LearnedNormal) else found
 
     # encoding and decoding --------------------------------------------------------------------
 
