@@ -170,12 +170,15 @@ def check_finite(values: np.ndarray, name: str) -> None:
     if values.dtype.kind != "f":
         return
     step = max(1, CHECKED_AT_ONCE // max(1, math.prod(values.shape[1:])))
-    parts = [values[start : start + step] for start in range(0, len(values), step)]
-    bad = np.concatenate([~np.isfinite(part).reshape(len(part), -1).all(1) for part in parts])
-    if bad.any():
+    bad: list[int] = []
+    for start in range(0, len(values), step):
+        finite = np.isfinite(values[start : start + step])
+        if not finite.all():
+            bad += (start + np.flatnonzero(~finite.reshape(len(finite), -1).all(1))).tolist()
+    if bad:
         raise InputError(
-            f"{name} must be finite, got NaN or infinity in {int(bad.sum())} of {len(values)} rows "
-            f"(the first is row {int(bad.argmax())}); drop or impute them."
+            f"{name} must be finite, got NaN or infinity in {len(bad)} of {len(values)} rows (the first is row "
+            f"{bad[0]}); drop or impute them."
         )
 
 
