@@ -35,23 +35,23 @@ class Limit:
     accepts: Callable[[float], bool]
 
 
-def at_most(bound: float) -> Limit:
+def at_most(bound: float | int) -> Limit:
     return Limit(f"at most {bound:g}", lambda v: v <= bound)
 
 
-def at_least(bound: float) -> Limit:
+def at_least(bound: float | int) -> Limit:
     return Limit(f"at least {bound:g}", lambda v: v >= bound)
 
 
-def below(bound: float) -> Limit:
+def below(bound: float | int) -> Limit:
     return Limit(f"below {bound:g}", lambda v: v < bound)
 
 
-def above(bound: float) -> Limit:
+def above(bound: float | int) -> Limit:
     return Limit(f"above {bound:g}", lambda v: v > bound)
 
 
-def within(centre: float, tolerance: float) -> Limit:
+def within(centre: float | int, tolerance: float | int) -> Limit:
     return Limit(f"within {centre:g} ± {tolerance:g}", lambda v: abs(v - centre) <= tolerance)
 
 
@@ -95,7 +95,7 @@ class Bound:
             return NO_VALUE
         if undefined := _undefined(data):
             return undefined
-        value = STATISTICS[self.statistic](data)
+        value = float(STATISTICS[self.statistic](data))
         if not np.isfinite(value):
             return Judgement(Verdict.UNDECIDED, value, "The measured value is not finite.")
         verdict = Verdict.HOLDS if self.limit.accepts(value) else Verdict.REFUTED
