@@ -162,7 +162,7 @@ CLAIMS: tuple[ClaimSpec[RegimeResult, RegimeSettings, Any], ...] = (
         sentence="No latent is mixed on this data.",
         source=f"{PAPER}, appendix B",
         measure=mixed_latents,
-        criterion=Bound("number of mixed latents", at_most(0), statistic="largest"),
+        criterion=Bound("number of mixed latents", at_most(0.0), statistic="largest"),
         published="none observed",
         note=boundary_note,
         requires=(members_converged(),),
@@ -172,7 +172,7 @@ CLAIMS: tuple[ClaimSpec[RegimeResult, RegimeSettings, Any], ...] = (
         source=f"{PAPER}, Theorem 1",
         measure=active_added_by_latents,
         criterion=Bound(
-            "gain of active latents in a wider model", at_most(1), statistic="largest", over="pairs of models"
+            "gain of active latents in a wider model", at_most(1.0), statistic="largest", over="pairs of models"
         ),
         requires=(members_converged(),),
     ),
@@ -181,7 +181,7 @@ CLAIMS: tuple[ClaimSpec[RegimeResult, RegimeSettings, Any], ...] = (
         source="Beyond the paper",
         measure=active_added_by_beta,
         criterion=Bound(
-            "gain of active latents at a higher β", at_most(0), statistic="largest", over="pairs of models"
+            "gain of active latents at a higher β", at_most(0.0), statistic="largest", over="pairs of models"
         ),
         requires=(members_converged(),),
     ),
