@@ -1,4 +1,4 @@
-"""Members of a run folder, as `vaescope train` or `vs.fit(..., out=)` has kept them."""
+"""Members of a run folder, as written by `vaescope train` or `vs.fit(..., out=)`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vaescope.runs.files import as_run, read_json, read_rows
 
 
 def members_of(folder: str | Path) -> list[Member]:
-    """Every finished member of a run, the best first."""
+    """The finished members of a run, best first."""
     path = Path(folder)
     if not (path / "config.json").exists():
         raise InputError(f"{path} is not a run folder: it has no config.json.")
@@ -24,7 +24,7 @@ def _members(path: Path) -> list[Member]:
     config = read_json(path / "config.json")
     described = config.get("settings", {}).get("model")
     if not isinstance(described, dict):
-        raise RunError(f"{path} is a run of {config.get('experiment')!r}, which keeps no model that can be opened.")
+        raise RunError(f"{path} is a run of {config.get('experiment')!r}, which stores no models that can be opened.")
     model, run = rebuild(described), RunFolder(path, config)
     members = []
     for row in read_rows(path / "results.parquet"):
@@ -38,5 +38,5 @@ def _members(path: Path) -> list[Member]:
 
 
 def from_run(folder: str | Path) -> Member:
-    """The best member of a run folder, by its validation ELBO."""
+    """The member of a run folder with the highest validation ELBO."""
     return members_of(folder)[0]

@@ -41,7 +41,8 @@ class Diagnose:
     """note, warning or error: exit with code 1 when a finding is at least as severe."""
 
     def run(self) -> int:
-        from vaescope.diagnosis import SEVERITIES, diagnose
+        from vaescope.diagnosis import diagnose
+        from vaescope.diagnosis.findings import SEVERITIES
 
         if self.fail_on is not None and self.fail_on not in SEVERITIES:
             raise InputError(f"--fail-on must be one of {', '.join(SEVERITIES)}, got {self.fail_on!r}.")
@@ -55,7 +56,7 @@ class Diagnose:
             console.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
             console.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
         if not found.findings:
-            console.print("Nothing to complain of.")
+            console.print("No issues found.")
         console.print(rows_table(found.summary()))
         for what, why in found.skipped.items():
             console.print(f"left out: {what}, because {why}", markup=False, soft_wrap=True)

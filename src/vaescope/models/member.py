@@ -49,6 +49,30 @@ class Member:
         """Whether it is an iVAE: encoder and prior need an auxiliary u."""
         return self.model.conditional
 
+    @property
+    def auxiliary_dim(self) -> int:
+        return self.model.auxiliary_dim
+
+    @property
+    def name(self) -> str:
+        return "model"
+
+    @property
+    def has_decoder(self) -> bool:
+        return True
+
+    @property
+    def log_likelihood(self) -> None:
+        return None
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        return getattr(self.model, "image", None)
+
+    @property
+    def flattens_images(self) -> bool:
+        return True
+
     def prior_at(self, u: object | None = None, *, like: Tensor | None = None) -> Prior:
         """p(z|u), a row per sample; without u, the prior of a plain VAE. `like` gives the dtype of u."""
         if not self.conditional and u is None:

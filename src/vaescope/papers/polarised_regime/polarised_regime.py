@@ -16,12 +16,12 @@ from torch import Tensor
 from vaescope import randomness, regime
 from vaescope.data.arrays import split
 from vaescope.data.rendering import DSprites
+from vaescope.encoded import EncodedSample, encode
 from vaescope.models import VAE, ConvVAE, Member
 from vaescope.papers.claims import Claim
 from vaescope.papers.polarised_regime import polarised_regime_results as results
 from vaescope.papers.polarised_regime.polarised_regime_results import HISTOGRAMS, slug
 from vaescope.papers.trained import SyntheticData, TrainedExperiment, TrainedSettings
-from vaescope.regime.model import Encoded, encode
 from vaescope.runs import Cell
 from vaescope.runs.files import Row
 from vaescope.training import MemberSpec
@@ -114,7 +114,7 @@ class RegimeExperiment(TrainedExperiment):
         judged = regime.of_model(member, x, auxiliary=u)
         seen = encode(member, x, u)
         advice = regime.advise(member, x, auxiliary=u, samples=ADVICE_SAMPLES)
-        row: Row = {kind: len(judged.places(kind)) for kind in regime.KINDS}
+        row: Row = {kind: len(judged.latents_of_kind(kind)) for kind in ("active", "passive", "mixed")}
         row |= {
             "boundary": int(judged.boundary.sum()),
             "kinds": judged.kind,
@@ -124,11 +124,11 @@ class RegimeExperiment(TrainedExperiment):
             "prior_variance": seen.prior_variance.mean(0).tolist(),
             "collapse": judged.collapse.kind,
             "advice": advice.latents,
-            "advice_by_curve": advice.enough,
+            "advice_by_curve": advice.latents_by_elbo,
             "curve_error": advice.error.tolist(),
             "curve_elbo": [] if advice.elbo is None else advice.elbo.tolist(),
         }
-        row |= {f"rival {name}": verdicts for name, verdicts in judged.rivals.verdicts().items()}
+        row |= {f"rival {name}": verdicts for name, verdicts in judged.baseline_rules.verdicts().items()}
         row |= _statements(seen) | _histograms(judged, seen, member.seed)
         return row | _downstream(member, data, judged.used, judged.passive)
 
@@ -142,7 +142,7 @@ class RegimeExperiment(TrainedExperiment):
         return results.tables([row for row in rows if row["status"] == "finished"], settings)
 
 
-def _statements(seen: Encoded) -> Row:
+def _statements(seen: EncodedSample) -> Row:
     """Every statement's distance, interval and verdict."""
     found = regime.verify(seen.mean, seen.variance, prior_mean=seen.prior_mean, prior_variance=seen.prior_variance)
     row: Row = {}
@@ -154,7 +154,7 @@ def _statements(seen: Encoded) -> Row:
     return row
 
 
-def _histograms(judged: regime.Regime, seen: Encoded, seed: int) -> Row:
+def _histograms(judged: regime.Regime, seen: EncodedSample, seed: int) -> Row:
     """Figures 1 to 4: mean, variance and draws of the most used and of the least used latent, and of their prior."""
     noise = torch.randn((2, *seen.mean.shape), generator=randomness.generator(seed, "histograms"))
     values = {

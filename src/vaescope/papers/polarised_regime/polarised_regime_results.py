@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from vaescope.papers.claims import Claim, claim_over, median, show
 from vaescope.papers.columns import column
-from vaescope.regime.verify import NOBODY
+from vaescope.regime.verify import NO_SUCH_LATENT
 from vaescope.report import figures
 from vaescope.runs.files import Row
 
@@ -148,7 +148,7 @@ def _dropped(rows: Sequence[Row], model: str, what: str, codes: str, source: str
 
 def _statement(rows: Sequence[Row], name: str, sentence: str) -> Claim:
     key = slug(name)
-    spoken = [row for row in rows if row[f"{key}_verdict"] != NOBODY]
+    spoken = [row for row in rows if row[f"{key}_verdict"] != NO_SUCH_LATENT]
     tolerance = spoken[0][f"{key}_tolerance"] if spoken else float("nan")
     worst = max((row[f"{key}_high"] for row in spoken), default=float("nan"))
     return claim_over(
@@ -269,7 +269,7 @@ def _statements(rows: Sequence[Row]) -> list[Row]:
             key = slug(name)
             short = name.replace("Proposition", "P").replace("Theorem", "T")
             distance, verdict = row[f"{key}_distance"], row[f"{key}_verdict"]
-            line[short] = "no such latent" if verdict == NOBODY else f"{show(distance)} {verdict}"
+            line[short] = "no such latent" if verdict == NO_SUCH_LATENT else f"{show(distance)} {verdict}"
         lines.append(line)
     return lines
 

@@ -163,7 +163,9 @@ def _measured(drawn: Dataset, settings: AxesSettings) -> Row:
     row["position_r2"] = metrics.linear_r2(scores, drawn.factors[:, position]).score
     shown = drawn.x[:SHOWN]
     images = {"original": shown} | {
-        f"{order} {a} {b}": axes.rebuilt(shown, *settings.scaled((a, b)), order) for order in ORDERS for a, b in SETS
+        f"{order} {a} {b}": axes.reconstruct(shown, *settings.scaled((a, b)), order)
+        for order in ORDERS
+        for a, b in SETS
     }
     return row | {f"image {name}": _bytes(value) for name, value in images.items()}
 
