@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
+    from vaescope.protocol import LatentModel
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ _NAMES = {
     **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
+    "LatentModel": "vaescope.protocol",
 }
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "Fit",
     "InputError",
     "Laplace",
+    "LatentModel",
     "Normal",
     "RunError",
     "Uniform",

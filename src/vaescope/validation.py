@@ -23,6 +23,7 @@ __all__ = [
     "array",
     "choice",
     "image_shape",
+    "matrices",
     "matrix",
     "number",
     "posterior",
@@ -192,6 +193,21 @@ def matrix(values: object, name: str, *, minimum: int = 1) -> np.ndarray:
     if found.ndim != 2:
         raise InputError(f"{name} must have a row per sample, shape (N, k), got shape {found.shape}.")
     return found.astype(np.float64)
+
+
+def matrices(values: object, name: str) -> Float[Tensor, "*batch n d"]:
+    """Finite matrices (..., n, d) in float64, each with at least as many rows as columns."""
+    found = torch.as_tensor(np.array(array(values, name), dtype=np.float64))
+    if found.ndim < 2 or 0 in found.shape:
+        raise InputError(f"{name} must have rows and columns, shape (..., n, d), got shape {tuple(found.shape)}.")
+    if found.shape[-2] < found.shape[-1]:
+        raise InputError(
+            f"{name} needs at least as many rows as columns, got {found.shape[-2]} x {found.shape[-1]}; "
+            "is it transposed?"
+        )
+    if not bool(found.isfinite().all()):
+        raise InputError(f"{name} must be finite, got NaN or infinity.")
+    return found
 
 
 def tensor(values: object, name: str, *, minimum: int = 1, finite: bool = True) -> Float[Tensor, "N ..."]:

@@ -47,9 +47,7 @@ def test_limits(limit, inside, outside):
     assert not limit.accepts(outside)
 
 
-@pytest.mark.parametrize(
-    ("statistic", "value"), [("median", 2.0), ("largest", 9.0), ("smallest", 1.0), ("first", 9.0)]
-)
+@pytest.mark.parametrize(("statistic", "value"), [("median", 2.0), ("largest", 9.0), ("smallest", 1.0), ("first", 9.0)])
 def test_a_bound_judges_one_statistic_and_shows_the_range(statistic, value):
     bound = Bound("error", at_most(5), statistic=statistic)
     found = bound.judge([9.0, 1.0, 2.0])
