@@ -16,23 +16,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.checks import choice, number, shown, whole_number
+from vaescope.checks import choice as choice
+from vaescope.checks import number as number
+from vaescope.checks import shown
+from vaescope.checks import whole_number as whole_number
 from vaescope.errors import InputError
-
-__all__ = [
-    "array",
-    "choice",
-    "image_shape",
-    "matrices",
-    "matrix",
-    "number",
-    "posterior",
-    "precision",
-    "rows",
-    "same_rows",
-    "tensor",
-    "whole_number",
-]
 
 NUMERIC_KINDS = "fiub"  # NumPy dtype kinds of real numbers
 CHECKED_AT_ONCE = 2**24  # numbers per finiteness check, so that arrays on disk need little memory
