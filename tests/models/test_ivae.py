@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from vaescope.models.describe import describe, rebuild
 
 import vaescope as vs
 from vaescope.data import nonstationary

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from vaescope.models.describe import describe, rebuild
 
 import vaescope as vs
 from vaescope.models import VAE, AuxiliarySettings, FixedMaps, MLPNetworks
