@@ -1,4 +1,4 @@
-"""Every experiment end to end at toy size: complete folders, nothing computed twice, crashes and divergence survived."""
+"""Every experiment end to end at toy size: complete folders, nothing computed twice, interruptions, divergence."""
 
 import json
 import shutil

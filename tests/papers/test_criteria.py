@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from vaescope.models import TrainingSummary
+from tests.papers.planted import finished
 from vaescope.papers.claims import Claim, ClaimSpec, Verdict, count_verdicts, members_converged, show
 from vaescope.papers.criteria import (
     Bound,
@@ -23,6 +23,7 @@ from vaescope.papers.criteria import (
     below,
     within,
 )
+from vaescope.papers.embrace_the_gap.precision import PrecisionCell
 from vaescope.papers.results import Result
 from vaescope.papers.statistics import members_needed, rank_correlation, slope
 
@@ -177,7 +178,7 @@ def test_intervals(interval, verdict):
 
 
 def member(value, *, converged=True):
-    return Result(object(), value, TrainingSummary("finished", epochs=5, best_epoch=5, converged=converged))
+    return finished(PrecisionCell(1.0, 0), value, converged=converged)
 
 
 def spec(**changes):
@@ -220,7 +221,7 @@ def test_a_fifth_of_the_members_may_be_unconverged():
     condition = members_converged()
     assert condition([member(1.0)] * 4 + [member(1.0, converged=False)], None) is None
     assert condition([member(1.0)] * 3 + [member(1.0, converged=False)], None) is not None
-    assert condition([Result(object(), 1.0)], None) is None  # solved, not trained
+    assert condition([Result(PrecisionCell(1.0, 0), 1.0)], None) is None  # solved, not trained
 
 
 def test_without_members_nothing_is_decided():

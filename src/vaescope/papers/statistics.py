@@ -49,7 +49,7 @@ def members_needed(effect: float, p: float) -> int:
     From Fisher's z-transformation, with the variance 1.06 / (n - 3) of Spearman's correlation (Bonett & Wright 2000).
 
     >>> members_needed(0.7, 0.01), members_needed(0.5, 0.01)
-    (20, 44)
+    (20, 45)
     """
     spread = float(norm.isf(p / 2) + norm.isf(1 - POWER))
     return math.ceil(1.06 * (spread / math.atanh(effect)) ** 2 + 3)
