@@ -69,7 +69,7 @@ def active_added(results: Results, few: tuple[int, float], many: tuple[int, floa
     """Active latents (median over seeds) with (latents, β) of `many`, less those with `few`, for VAE and iVAE."""
     found = []
     for model in COMPARED:
-        before, after = ([r.measured.count("active") for r in select(results, model, *at)] for at in (few, many))
+        before, after = ([float(r.measured.count("active")) for r in select(results, model, *at)] for at in (few, many))
         found += [median(after) - median(before)] if before and after else []
     return found
 
