@@ -53,8 +53,8 @@ def test_numbers_are_short(value, text):
 def test_figures_are_the_same_every_time():
     def draw() -> str:
         figure, axes = figures.row_of_panels(1)
-        figures.spread(axes[0], [1.0, 10.0], [[1.0, 2.0], [0.1, 0.2]], label="x")
-        figures.finish(axes[0], title="t", x="x", y="y")
+        figures.plot_median_and_range(axes[0], [1.0, 10.0], [[1.0, 2.0], [0.1, 0.2]], label="x")
+        figures.format_axis(axes[0], title="t", x="x", y="y")
         return figures.svg(figure)
 
     assert draw() == draw()
