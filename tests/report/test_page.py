@@ -1,4 +1,4 @@
-"""Pages: text is text, numbers are short, figures are reproducible."""
+"""Pages: text is escaped, numbers are short, figures are reproducible."""
 
 import pytest
 
@@ -11,6 +11,8 @@ CLAIM = {
     "demand": "d",
     "measured": "1",
     "published": None,
+    "verdict": "refuted",
+    "reason": "<r>",
     "holds": False,
     "note": "",
 }
@@ -32,13 +34,13 @@ def test_text_is_escaped_everywhere():
             ["<w>"],
         )
     )
-    for tag in ("<script>", "<b>t", "<i>s", "<u>a", "<c>", "<k>", "<h>", "<v>", "<y>", "<z>", "<w>"):
+    for tag in ("<script>", "<b>t", "<i>s", "<u>a", "<c>", "<k>", "<h>", "<v>", "<y>", "<z>", "<w>", "<r>"):
         assert tag not in page
     assert "<svg></svg>" in page
-    assert "✗ fails" in page
+    assert "✗ refuted" in page
     index = index_page([IndexEntry("n", "<b>t", "<i>s", [CLAIM], "f"), IndexEntry("m", "later", "s")], "quick")
     assert "<b>t" not in index
-    assert "0 of 1 claims hold" in index
+    assert '1 claims: <span class="refuted">1 refuted</span>' in index
     assert "Not run yet" in index
 
 
