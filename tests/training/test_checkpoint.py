@@ -312,17 +312,17 @@ def test_a_finished_convolutional_member_is_not_trained_again(tmp_path):
     }
 
     class InterruptSecond(Interrupt):
-        begun = 0
+        started = 0
 
         def begin(self, members, epochs):
-            self.begun += 1
-            self.at = 2 if self.begun == 2 else None
+            self.started += 1
+            self.at = 2 if self.started == 2 else None
 
     with pytest.raises(KeyboardInterrupt):
         vs.fit(x, progress=InterruptSecond(), out=tmp_path / "run", **options)
     progress = InterruptSecond()
     resumed = vs.fit(x, progress=progress, out=tmp_path / "run", **options)
-    assert progress.begun == 1
+    assert progress.started == 1
     assert progress.messages == ["Resuming after epoch 1."]
     assert_same_bits(resumed.members, vs.fit(x, progress=NoProgress(), **options).members)
 
