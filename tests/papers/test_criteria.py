@@ -25,7 +25,7 @@ from vaescope.papers.criteria import (
 )
 from vaescope.papers.embrace_the_gap.precision import PrecisionCell
 from vaescope.papers.results import Result
-from vaescope.papers.statistics import members_needed, rank_correlation, slope
+from vaescope.papers.statistics import members_needed, rank_correlation, rank_test, slope
 
 NAN = float("nan")
 
@@ -120,6 +120,21 @@ def test_a_rank_correlation_of_few_members_is_undecided():
     assert rank([1.0, 2.0], [1.0, 2.0]).verdict is Verdict.UNDECIDED
     assert rank([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]).verdict is Verdict.UNDECIDED
     assert rank([1.0, 2.0, 3.0], [1.0, 2.0, NAN]).verdict is Verdict.UNDECIDED
+
+
+def test_p_values_of_few_pairs_are_exact():
+    perfect = np.arange(8.0)
+    assert [rank_test(perfect[:n].tolist(), perfect[:n].tolist())[1] for n in (3, 4, 5)] == pytest.approx(
+        [2 / 6, 2 / 24, 2 / 120]
+    )
+    assert rank(perfect[:5], perfect[:5]).verdict is Verdict.UNDECIDED  # no 5 pairs can have p < 0.01
+    assert rank(perfect[:6], perfect[:6]).verdict is Verdict.HOLDS
+    rng = np.random.default_rng(0)
+    x, y = np.array([1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]), rng.normal(size=8)
+    value, p = rank_test(x.tolist(), y.tolist())
+    assert value == pytest.approx(spearmanr(x, y).statistic)
+    shuffled = [abs(spearmanr(x, rng.permutation(y)).statistic) >= abs(value) - 1e-9 for _ in range(1500)]
+    assert p == pytest.approx(np.mean(shuffled), abs=0.04)
 
 
 def test_the_number_of_members_needed_gives_the_power_it_promises():

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import spearmanr, wilcoxon
+from scipy.stats import wilcoxon
 
 from vaescope.papers.claims import Judgement, Verdict, show
-from vaescope.papers.statistics import median, members_needed, rank_interval
+from vaescope.papers.statistics import median, members_needed, rank_interval, rank_test
 
 P_VALUE = 0.01
 NO_VALUE = Judgement(Verdict.UNDECIDED, float("nan"), "No finished member gives a value.")
@@ -184,8 +184,7 @@ class RankCorrelation:
             return Judgement(Verdict.UNDECIDED, float("nan"), reason)
         if undefined := _undefined([*x, *y]):
             return undefined
-        found = spearmanr(x, y)
-        value, p = float(found.statistic), float(found.pvalue)
+        value, p = rank_test(x, y)
         interval = rank_interval(x, y)
         text = f"Spearman's ρ = {value:.2f} over {len(x)} {self.over}, p = {p:.2g}"
         return Judgement(*self._verdict(value, p, len(x), text), *interval)
