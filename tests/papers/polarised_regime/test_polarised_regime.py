@@ -171,7 +171,7 @@ def test_claims_are_refuted(broken, change, where, if_unconverged):
 
 def test_the_rule_on_variances_is_one_of_the_baselines():
     q = regime.planted.posteriors(["active", "passive"])
-    assert VARIANCE_RULE in regime.classify(q.mean, q.variance).rivals.verdicts()
+    assert VARIANCE_RULE in regime.classify(q.mean, q.variance).baseline_rules.verdicts()
 
 
 def test_notes_count_boundaries_and_name_leaks():

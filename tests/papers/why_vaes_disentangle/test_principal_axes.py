@@ -76,13 +76,14 @@ def test_tables_comparisons_and_figures():
 
 
 def test_both_curves_start_with_all_of_the_variance_and_end_with_none():
-    """The figure marks 0, 1, 5, 9, … and all 1024 axes of a 32 x 32 image."""
+    """Points are at 0, 1, 5, 9, … and all 1024 axes of a 32 x 32 image, scaled to 4096."""
     figures = report_parts(EXPERIMENT, planted())[3]
-    descending, ascending = figures[1].figure.axes[0].get_lines()[:2]
-    assert descending.get_xdata()[:3].tolist() == [0, 4, 20]
-    assert descending.get_ydata()[:2].tolist() == [1.0, 0.5]
-    assert (descending.get_xdata()[-1], descending.get_ydata()[-1]) == (4096, 0)
-    assert (ascending.get_xdata()[-1], ascending.get_ydata()[0]) == (0, 0) or ascending.get_ydata()[-1] == 1
+    lines = figures[1].figure.axes[0].get_lines()[:2]
+    descending, ascending = (list(zip(*line.get_data(), strict=True)) for line in lines)
+    assert descending[:3] == [(0, 1), (4, 0.5), (20, 0.25)]
+    assert descending[-1] == (4096, 0)
+    assert ascending[0] == (4096, 0)
+    assert ascending[-1] == (0, 1)
 
 
 def test_results_survive_a_file(tmp_path):
