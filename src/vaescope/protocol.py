@@ -104,10 +104,10 @@ class LatentModel(Protocol):
 class _Default:
     """A default value that subclasses and instances replace by plain assignment, which a property does not allow."""
 
-    def __init__(self, default: Callable[[LatentModel], object], name: str) -> None:
+    def __init__(self, default: Callable[[object], object], name: str) -> None:
         self._default, self._name, self.__doc__ = default, name, default.__doc__
 
-    def __get__(self, instance: LatentModel | None, owner: type | None = None) -> object:
+    def __get__(self, instance: object, owner: type | None = None) -> object:
         if instance is None:  # a dataclass that declares a field of this name must not take the descriptor as default
             raise AttributeError(f"{self._name} is defined on instances only")
         return self._default(instance)
