@@ -100,7 +100,10 @@ def good(x):
         (lambda: vs.adapters.from_modules(Encoder(), latent_dim=2, scale="sd"), "scale must be one of variance"),
         (lambda: vs.adapters.from_modules(Encoder(joined=True), latent_dim=3).encode(X), "needs 6 columns"),
         (lambda: vs.adapters.from_arrays(np.ones((3, 2)), np.ones((3, 1))), r"must have the same shape \(N, d\)"),
-        (lambda: vs.adapters.from_arrays(np.ones((3, 3)), np.ones((3, 3))).encode(X), "only rows of their own `samples`"),
+        (
+            lambda: vs.adapters.from_arrays(np.ones((3, 3)), np.ones((3, 3))).encode(X),
+            "only rows of their own `samples`",
+        ),
         (lambda: vs.adapters.from_arrays("a", "b"), "mean must be an array of numbers, got text"),
         (lambda: vs.adapters.from_arrays([[np.nan]], [[1.0]]), "mean must be finite"),
         (lambda: vs.adapters.from_callables(encode=good, latent_dim="3"), "latent_dim must be a whole number, got '3'"),
@@ -121,7 +124,10 @@ def good(x):
             lambda: vs.adapters.from_callables(encode=lambda x: {}["w"], latent_dim=2).encode(X),
             r"encode failed on \(50, 4\): KeyError: 'w'",
         ),
-        (lambda: vs.adapters.from_pythae(nn.Linear(1, 1)), "from_pythae needs a model with encoder, decoder and latent_dim"),
+        (
+            lambda: vs.adapters.from_pythae(nn.Linear(1, 1)),
+            "from_pythae needs a model with encoder, decoder and latent_dim",
+        ),
         (lambda: vs.adapters.from_scvi(nn.Linear(1, 1)), "needs an scvi-tools model"),
         (lambda: vs.adapters.from_diffusers(nn.Linear(1, 1), image_shape=(3, 8, 8)), "needs an AutoencoderKL"),
     ],

@@ -40,7 +40,7 @@ def test_text_is_escaped_everywhere():
     assert "✗ refuted" in page
     index = index_page([IndexEntry("n", "<b>t", "<i>s", [CLAIM], "f"), IndexEntry("m", "later", "s")], "quick")
     assert "<b>t" not in index
-    assert '1 claims: <span class="refuted">1 refuted</span>' in index
+    assert '1 claim: <span class="refuted">1 refuted</span>' in index
     assert "Not run yet" in index
 
 
