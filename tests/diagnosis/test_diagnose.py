@@ -188,7 +188,7 @@ def test_images_are_shown_as_images(tmp_path):
         encode=lambda x: (x.flatten(1) @ W8, torch.full((len(x), 2), 0.1)),
         decode=lambda z: (z @ W8.T.to(z)).reshape(-1, 1, 8, 8),
         latent_dim=2,
-        image=(1, 8, 8),
+        image_shape=(1, 8, 8),
     )
     x = (torch.randn(100, 2, generator=G) @ W8.T).reshape(-1, 1, 8, 8)
     assert vs.diagnose(model, x).to_html(tmp_path / "page.html").read_text().count("<image") >= 14
@@ -347,7 +347,7 @@ def test_logits_are_no_probabilities():
 
 def test_of_a_fit_the_best_finished_member_is_diagnosed():
     settings = TrainSettings(epochs=4, compile="never")
-    fitted = vs.fit(X, latent_dim=2, precision=100.0, seeds=range(4), settings=settings, monitor=NoProgress())
+    fitted = vs.fit(X, latent_dim=2, precision=100.0, seeds=range(4), settings=settings, progress=NoProgress())
     found = vs.diagnose(fitted, X)
     best = vs.diagnose(fitted.best, X)
     assert found.summary() == best.summary()
@@ -359,7 +359,7 @@ def test_of_a_fit_the_best_finished_member_is_diagnosed():
 def test_images_that_a_model_was_trained_on():
     x = torch.rand(60, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     settings = TrainSettings(epochs=2, compile="never")
-    fitted = vs.fit(x, latent_dim=2, settings=settings, monitor=NoProgress())
+    fitted = vs.fit(x, latent_dim=2, settings=settings, progress=NoProgress())
     assert len(vs.diagnose(fitted, x).summary()) == 2
     assert len(vs.diagnose(fitted, (255 * x).byte().numpy()).summary()) == 2
 
@@ -413,7 +413,7 @@ def run(tmp_path_factory):
     np.save(folder / "x.npy", X.numpy())
     settings = TrainSettings(epochs=30, learning_rate=5e-3, compile="never")
     vs.fit(
-        X, latent_dim=5, precision=100.0, seeds=range(2), settings=settings, monitor=NoProgress(), out=folder / "run"
+        X, latent_dim=5, precision=100.0, seeds=range(2), settings=settings, progress=NoProgress(), out=folder / "run"
     )
     return folder
 
@@ -487,7 +487,7 @@ def test_an_ivae_is_diagnosed_with_its_u(tmp_path, capsys):
         latent_dim=2,
         precision=100.0,
         settings=settings,
-        monitor=NoProgress(),
+        progress=NoProgress(),
         out=tmp_path / "run",
     )
     with pytest.raises(InputError, match="this is an iVAE: say its u by --auxiliary"):

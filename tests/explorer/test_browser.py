@@ -58,7 +58,7 @@ def adapted(inner):
         encode=encode,
         decode=lambda z: torch.sigmoid(30 * inner.decode(z.float())),
         latent_dim=4,
-        image=(3, SIZE, SIZE),
+        image_shape=(3, SIZE, SIZE),
     )
 
 

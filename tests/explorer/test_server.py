@@ -28,14 +28,14 @@ def model(**change):
         ),
         "decode": lambda z: torch.sigmoid(z @ W.T.to(z)),
         "latent_dim": 2,
-        "image": (1, 4, 4),
+        "image_shape": (1, 4, 4),
     }
     return vs.adapters.from_callables(**known | change)
 
 
 @pytest.fixture(scope="module")
 def server():
-    session = Session.of([model(), model(image=(1, 4, 4))], X, name="</script><b>x</b>")
+    session = Session.of([model(), model(image_shape=(1, 4, 4))], X, name="</script><b>x</b>")
     with Explorer(session) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running
@@ -90,7 +90,7 @@ def test_latents_come_in_the_order_of_what_they_tell(server):
 
 
 def test_numbers_are_shown_where_there_is_no_image():
-    session = Session.of([model(image=None)], X)
+    session = Session.of([model(image_shape=None)], X)
     assert len(session.decode(0, [0.0, 0.0])["values"]) == 16
 
 

@@ -103,7 +103,7 @@ def test_an_autoencoder_of_diffusers(tmp_path):
         norm_num_groups=8,
         sample_size=16,
     )
-    adapted = vs.adapters.from_diffusers(model, image=(3, 16, 16))
+    adapted = vs.adapters.from_diffusers(model, image_shape=(3, 16, 16))
     x = torch.rand(24, 3, 16, 16)
     with torch.no_grad():
         posterior = model.encode(x).latent_dist
