@@ -72,7 +72,7 @@ def _against_score(axis: Axes, results: Results, gap: Callable[[Disentanglement]
     for objective, model in OBJECTIVES.items():
         known = [(s.trained, gap(r.measured.disentanglement)) for r, s in scored if s and r.cell.objective == objective]
         figures.plot_points(axis, [x for x, _ in known], [y for _, y in known], label=model)
-    x = "OD-Score (lower: more orthogonal)"
+    x = "OD-Score (0: orthogonal)"
     figures.format_axis(axis, title=f"{label} and OD-Score", x=x, y=label, log="", legend=False)
     axis.grid(visible=True)
 
@@ -125,7 +125,7 @@ def _theorems(results: Results) -> Figure:
         variances = [v for m in shown for v in m.variances]
         axes[0].plot(norms, variances, ".", markersize=3, alpha=0.5, label=label)
     figures.format_axis(axes[0], title="Theorem 1 (c)", x="‖c_j‖, column of the Jacobian", y="σ_j²")
-    _neighbours(axes[1], results, lambda n: n.sampled, "sampled codes, as printed")
+    _neighbours(axes[1], results, lambda n: n.sampled, "sampled codes")
     _neighbours(axes[2], results, lambda n: n.mean, "mean codes")
     return figure
 
