@@ -7,7 +7,7 @@ from sklearn.decomposition import PCA
 
 from vaescope.errors import InputError
 from vaescope.orthogonality.principal_axes import ORDERS, PrincipalAxes, explained_per_axis, order_of
-from vaescope.papers.why_vaes_disentangle.principal_axes import PUBLISHED
+from vaescope.papers.why_vaes_disentangle.principal_axes_results import PUBLISHED
 
 X = torch.randn(60, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64) @ torch.diag(
     torch.linspace(0.1, 3, 12, dtype=torch.float64)
