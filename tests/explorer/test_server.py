@@ -112,7 +112,7 @@ def test_others_are_refused(server, method, path, headers):
 
 
 def test_the_page_itself_may_ask(server):
-    for host in server.names:
+    for host in server.hosts:
         body = {"member": 0, "z": [0.0, 0.0]}
         assert ask(server, "POST", "/decode", body, Host=host, Origin=f"http://{host}")[0] == 200
 

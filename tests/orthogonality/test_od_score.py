@@ -105,9 +105,7 @@ def test_random_directions_score_their_null():
 
 def test_coinciding_values_are_warned_of():
     report = od_report([2 * np.eye(3), np.diag([1.0, 2.0, 3.0])])
-    assert report.warnings == [
-        "matrix 0 has singular values that (nearly) coincide: its V is hardly determined, read the contrast."
-    ]
+    assert report.warnings == ["matrix 0 has (nearly) equal singular values, so its V is ambiguous; use the contrast."]
     assert report.scores.tolist() == [0, 0]
 
 
