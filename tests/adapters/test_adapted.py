@@ -71,7 +71,7 @@ def test_from_run_returns_the_best_member(tmp_path):
         precision=1.0,
         seeds=range(3),
         settings=TrainSettings(epochs=2, compile="never"),
-        monitor=NoProgress(),
+        progress=NoProgress(),
         out=tmp_path / "run",
     )
     before = (tmp_path / "run" / "config.json").stat().st_mtime_ns
@@ -104,7 +104,7 @@ def good(x):
             lambda: vs.adapters.from_arrays(np.ones((3, 3)), np.ones((3, 3))).encode(X),
             "only rows of their own `samples`",
         ),
-        (lambda: vs.adapters.from_arrays("a", "b"), "mean must be an array of numbers, got text"),
+        (lambda: vs.adapters.from_arrays("a", "b"), "mean must be an array of numbers, got str"),
         (lambda: vs.adapters.from_arrays([[np.nan]], [[1.0]]), "mean must be finite"),
         (lambda: vs.adapters.from_callables(encode=good, latent_dim="3"), "latent_dim must be a whole number, got '3'"),
         (

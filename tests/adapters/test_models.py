@@ -51,7 +51,7 @@ class Module(torch.nn.Module, vs.LatentModel):
 
 
 def member():
-    model = VAE(4, 2)
+    model = VAE.mlp(4, 2)
     return Member(model, model.init([0]), precision=1.0)
 
 
@@ -91,7 +91,7 @@ def test_a_users_class_works_everywhere(make, tmp_path):
     assert vs.regime.of_model(model, x).latent_dim == 2
     assert vs.regime.advise(model, x).latents <= 2
     assert vs.regime.prune(model, x, keep=[0], tolerance=10.0).latent_dim == 1
-    found = vs.diagnose(model, x, factors=X[:, :1])
+    found = vs.diagnose(model, x)
     assert "decoder" not in found.skipped
     assert found.name == model.name
     assert len(found.summary()) == 2
@@ -123,6 +123,7 @@ def test_what_is_not_a_model_is_explained(models, message):
         as_models(models)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_a_class_without_latent_dim_is_explained():
     class Forgetful(vs.LatentModel):
         def encode(self, x):

@@ -8,7 +8,7 @@ from vaescope.errors import InputError
 from vaescope.models import VAE
 from vaescope.models.mlp import smooth_leaky_relu
 from vaescope.regime import advise, planted, prune
-from vaescope.training import MemberSpec, Silent, TrainSettings, train
+from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 
 MODEL = planted.GatedModel(share=0.5)
 X = MODEL.observe(3000, seed=0)
@@ -34,8 +34,8 @@ def shares_right(members: int, epochs: int) -> list[float]:
     x = torch.stack([embedded(dim, seed) for seed, dim in enumerate(dims)])
     settings = TrainSettings(epochs=epochs, patience=epochs, learning_rate=5e-3, batch_size=128, compile="never")
     specs = [MemberSpec(seed=i, data=i) for i in range(members)]
-    model = VAE(OBSERVED, LATENTS, hidden=(64, 64), noise="optimal")
-    trained = train(model, x[:, :SAMPLES], x[:, SAMPLES:], specs, settings, monitor=Silent())
+    model = VAE.mlp(OBSERVED, LATENTS, hidden=(64, 64), noise="optimal")
+    trained = train(model, x[:, :SAMPLES], x[:, SAMPLES:], specs, settings, progress=NoProgress())
     advice = [advise(member, x[i, SAMPLES:]) for i, member in enumerate(trained)]
     pairs = list(zip(advice, dims, strict=True))
     right = [sum(a.latents == d for a, d in pairs), sum(a.latents_by_elbo == d for a, d in pairs)]
@@ -65,7 +65,7 @@ def test_the_truncation_curve_of_a_known_model():
 def test_a_pruned_bernoulli_model_has_a_curve():
     x = (torch.rand(200, 6) > 0.5).float()
     settings = TrainSettings(epochs=1, compile="never")
-    member = vs.fit(x, latent_dim=3, likelihood="bernoulli", settings=settings, monitor=Silent()).best
+    member = vs.fit(x, latent_dim=3, likelihood="bernoulli", settings=settings, progress=NoProgress()).best
     pruned = prune(member, x, keep=[0, 1], tolerance=100.0)
     assert advise(pruned, x).elbo is not None
     for given, message in (
@@ -84,7 +84,7 @@ def test_the_elbo_of_all_latents_is_that_of_the_model():
     """Against a fresh estimate of E log p(x|z) - KL with other draws."""
     x = embedded(3, 0)[:1500]
     settings = TrainSettings(epochs=20, learning_rate=1e-2, compile="never")
-    member = vs.fit(x, latent_dim=6, settings=settings, precision=50.0, monitor=Silent()).best
+    member = vs.fit(x, latent_dim=6, settings=settings, precision=50.0, progress=NoProgress()).best
     advice = advise(member, x, samples=1500)
     noise = torch.randn(20, 1500, 6, generator=torch.Generator().manual_seed(1))
     fresh = [member.model.terms(member.params, x[None], n[None], torch.tensor([50.0])) for n in noise]

@@ -176,7 +176,7 @@ def test_the_kind_of_collapse_is_recognised(truth, prior, wanted):
 
 
 def test_latents_that_nearly_follow_their_prior_mean_repeat_the_prior():
-    """Means follow μ† over a wide range, x moves them by a fraction of the prior's width: weak, but not passive."""
+    """Means follow μ†(u) over a wide range, and x moves them by a fraction of the prior's width: weakly active."""
     rng = np.random.default_rng(0)
     prior_mean = rng.normal(size=(2000, 3))
     mean = prior_mean + 0.04 * rng.normal(size=(2000, 3))

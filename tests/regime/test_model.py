@@ -7,7 +7,7 @@ import torch
 import vaescope as vs
 from vaescope.errors import InputError
 from vaescope.regime import advise, of_model, planted, prune
-from vaescope.training import Silent, TrainSettings
+from vaescope.training import NoProgress, TrainSettings
 
 MODEL = planted.GatedModel(share=0.5)
 X = MODEL.observe(3000, seed=0)
@@ -83,14 +83,14 @@ def test_images_are_converted_as_in_fit():
     images = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), dtype=np.uint8)
     rows = torch.from_numpy(np.moveaxis(images, -1, 1).reshape(60, -1).astype(np.float32) / 255)
     settings = TrainSettings(epochs=1, compile="never")
-    member = vs.fit(images, latent_dim=3, settings=settings, monitor=Silent()).best
+    member = vs.fit(images, latent_dim=3, settings=settings, progress=NoProgress()).best
     np.testing.assert_allclose(of_model(member, images).kl, of_model(member, rows).kl, rtol=1e-5)
     np.testing.assert_allclose(advise(member, images).error, advise(member, rows).error, rtol=1e-5)
 
 
 def test_more_samples_than_a_chunk():
     settings = TrainSettings(epochs=1, compile="never")
-    member = vs.fit(torch.randn(100, 2), latent_dim=16, settings=settings, monitor=Silent()).best
+    member = vs.fit(torch.randn(100, 2), latent_dim=16, settings=settings, progress=NoProgress()).best
     assert of_model(member, torch.randn(140_000, 2), decoder=False).samples == 140_000
 
 

@@ -50,22 +50,33 @@ def dtype_and_device(networks: Sequence[nn.Module]) -> tuple[torch.dtype, torch.
     return None
 
 
-def any_dtype(network: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The network as a function that computes in the floating-point type of its input, with a copy of its weights."""
-    copies: dict[torch.dtype, tuple[tuple[tuple[int, int, int], ...], nn.Module]] = {}
+class DtypeCopies:
+    """Copies of a network in other floating-point types, made when needed and updated with its weights."""
 
-    def call(z: Tensor) -> Tensor:
-        dtypes = {p.dtype for p in network.parameters() if p.is_floating_point()}
-        if dtypes <= {z.dtype}:
-            output: Tensor = network(z)
-            return output
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        self._copies: dict[torch.dtype, tuple[tuple[tuple[int, int, int], ...], nn.Module]] = {}
+
+    def in_dtype(self, dtype: torch.dtype) -> nn.Module:
+        """The network itself if its weights have this type, otherwise a copy."""
+        network = self.network
+        if {p.dtype for p in network.parameters() if p.is_floating_point()} <= {dtype}:
+            return network
         weights = [*network.parameters(), *network.buffers()]
         version = tuple((id(w), w._version, w.data_ptr()) for w in weights)
-        if z.dtype not in copies or copies[z.dtype][0] != version:
-            copies[z.dtype] = version, copy.deepcopy(network).to(z.dtype)
-        converted = copies[z.dtype][1]
+        if dtype not in self._copies or self._copies[dtype][0] != version:
+            self._copies[dtype] = version, copy.deepcopy(network).to(dtype)
+        return self._copies[dtype][1]
+
+
+def any_dtype(network: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The network as a function that computes in the floating-point type of its input."""
+    copies = DtypeCopies(network)
+
+    def call(z: Tensor) -> Tensor:
+        converted = copies.in_dtype(z.dtype)
         with evaluation_mode([converted] if not network.training else []):
-            output = converted(z)
+            output: Tensor = converted(z)
         return output
 
     return call

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
 
-from vaescope.adapters.networks import call_user_function, evaluation_mode
+from vaescope.adapters.networks import DtypeCopies, call_user_function, evaluation_mode
 from vaescope.distributions import Normal, Prior
 from vaescope.encoded import EncodedSample, encode_sample
 from vaescope.errors import InputError
@@ -22,7 +22,8 @@ ROUNDING = 1e-4  # by which probabilities may be outside [0, 1]
 class RepairedModel(WrappedModel):
     """The same model with its outputs corrected.
 
-    Exceptions in its functions become an `InputError`. A model that is a module is called in evaluation mode.
+    Exceptions in its functions become an `InputError`. A model that is a module is called in evaluation mode, and
+    decodes in the floating-point type of its input.
     """
 
     model: LatentModel
@@ -43,7 +44,7 @@ class RepairedModel(WrappedModel):
         return self.model.prior_at(auxiliary, like=like) if self.normal_prior is None else self.normal_prior
 
     def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Tensor, Tensor]:
-        with evaluation_mode(self._modules):
+        with evaluation_mode([self.model] if isinstance(self.model, nn.Module) else []):
             mean, variance = call_user_function("encode", partial(super().encode, auxiliary=auxiliary), x)
         return mean, self.repair_variance(variance)
 
@@ -54,13 +55,15 @@ class RepairedModel(WrappedModel):
         return variance.where(variance != 0, torch.finfo(variance.dtype).tiny)
 
     def decode(self, z: Tensor) -> Tensor:
-        with evaluation_mode(self._modules):
-            output = call_user_function("decode", self.model.decode, z)
+        model = self.model if self._copies is None else self._copies.in_dtype(z.dtype)
+        assert isinstance(model, LatentModel)
+        with evaluation_mode([model] if isinstance(model, nn.Module) else []):
+            output = call_user_function("decode", model.decode, z)
         return output.sigmoid() if self.logits else output
 
-    @property
-    def _modules(self) -> list[nn.Module]:
-        return [self.model] if isinstance(self.model, nn.Module) else []
+    @cached_property
+    def _copies(self) -> DtypeCopies | None:
+        return DtypeCopies(self.model) if isinstance(self.model, nn.Module) else None
 
 
 def with_normal_prior(model: LatentModel) -> RepairedModel:
