@@ -12,7 +12,7 @@ import vaescope as vs
 from tests.theory.decoders import SMOOTH, Wide, latents
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import FullGaussian
-from vaescope.papers.claims import slope
+from vaescope.papers.statistics import slope
 from vaescope.theory import elbo, ima_contrast, linear, log_marginal, optimal_variance, project
 from vaescope.theory.rules import increasing_orders, rule
 

@@ -84,6 +84,6 @@ def _parse(arguments: list[str]) -> Any:
 
 def _refused_setting(text: str) -> str | None:
     """The message of a settings class inside the parser's box, on one line."""
-    lines = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
-    found = re.search(r"Error parsing __tyro\S+: (.*?) ─{3}", " ".join(lines))
+    lines = [line.strip("│| ") for line in text.splitlines()]
+    found = re.search(r"Error parsing __tyro\S+: (.*?) [─-]{3}", " ".join(lines))
     return found.group(1).strip() if found else None
