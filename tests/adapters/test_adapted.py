@@ -8,6 +8,7 @@ from torch import nn
 import vaescope as vs
 from vaescope.errors import InputError, RunError
 from vaescope.protocol import LatentModel
+from vaescope.runs.store import FORMAT_VERSION
 from vaescope.training import NoProgress, TrainSettings
 
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
@@ -104,7 +105,7 @@ def good(x):
             lambda: vs.adapters.from_arrays(np.ones((3, 3)), np.ones((3, 3))).encode(X),
             "only rows of their own `samples`",
         ),
-        (lambda: vs.adapters.from_arrays("a", "b"), "mean must be an array of numbers, got str"),
+        (lambda: vs.adapters.from_arrays("a", "b"), "mean must be an array of numbers, got text"),
         (lambda: vs.adapters.from_arrays([[np.nan]], [[1.0]]), "mean must be finite"),
         (lambda: vs.adapters.from_callables(encode=good, latent_dim="3"), "latent_dim must be a whole number, got '3'"),
         (
@@ -141,8 +142,8 @@ def test_mistakes_are_explained(call, message):
 def test_folders_without_a_run_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"is not a run folder: it has no config\.json"):
         vs.adapters.from_run(tmp_path)
-    (tmp_path / "config.json").write_text('{"experiment": "sprites", "settings": {}}')
-    with pytest.raises(RunError, match="stores no models that can be opened"):
+    (tmp_path / "config.json").write_text(f'{{"version": {FORMAT_VERSION}, "experiment": "sprites", "settings": {{}}}}')
+    with pytest.raises(RunError, match="is a run of 'sprites'; only runs of fit contain models to open"):
         vs.adapters.from_run(tmp_path)
 
 

@@ -100,10 +100,10 @@ def test_results_do_not_depend_on_units_of_the_latents():
     ("change", "message"),
     [
         ({"variance": -SPREAD}, "variance must be > 0; pass variances, not log-variances"),
-        ({"variance": SPREAD[:2]}, r"must be \(N, d\), a row per sample, got \(4, 3\) and \(2, 3\)"),
+        ({"variance": SPREAD[:2]}, r"must have the same shape \(N, d\), got \(4, 3\) and \(2, 3\)"),
         ({"draws": 10}, "10 draws are too few for 3 latents; use at least 32"),
         ({"draws": 100.0}, "draws must be a whole number"),
-        ({"mean": POINTS[:0], "variance": SPREAD[:0]}, "mean must hold at least one sample"),
+        ({"mean": POINTS[:0], "variance": SPREAD[:0]}, "mean must have at least one row and one column"),
         ({"mean": torch.full_like(POINTS, torch.nan)}, "mean must be finite"),
         ({"variance": torch.full_like(SPREAD, torch.inf)}, "variance must be finite"),
         (
@@ -188,7 +188,7 @@ def test_a_curved_decoder_has_a_cross_term():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": torch.zeros(3, 40)}, "x has 3, mean has 4 rows"),
+        ({"x": torch.zeros(3, 40)}, "x has 3, mean has 4"),
         ({"variance": 0 * SPREAD}, "variance must be > 0"),
         ({"draws": 0}, "draws must be at least 1"),
     ],

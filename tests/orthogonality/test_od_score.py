@@ -226,7 +226,7 @@ def test_angles():
         (lambda: od_score([np.full((3, 2), np.nan)]), "matrix 0 must be finite"),
         (lambda: od_score([np.ones((2, 3, 2))]), r"a list of matrices \(n, d\)"),
         (lambda: nearest_orthonormal(np.ones(3)), r"must have rows and columns, shape \(..., n, d\), got shape \(3,\)"),
-        (lambda: gram_share("abc"), "must be an array of numbers, got str"),
+        (lambda: gram_share("abc"), "must be an array of numbers, got text"),
     ],
 )
 def test_bad_input_is_explained(call, message, unchecked_shapes):

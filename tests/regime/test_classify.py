@@ -237,13 +237,13 @@ def test_bad_input_is_explained(arguments, message):
 
 def test_a_file_without_an_array_is_refused(tmp_path):
     (tmp_path / "x.npy").write_bytes(b"not an array")
-    with pytest.raises(InputError, match=r"mean: x.npy is no array that can be read"):
+    with pytest.raises(InputError, match=r"mean: x.npy cannot be read as an .npy array"):
         classify(tmp_path / "x.npy", ok)
 
 
 def test_an_archive_is_refused(tmp_path):
     np.savez(tmp_path / "x.npz", mean=ok)
-    with pytest.raises(InputError, match=r"mean: x.npz is no .npy array but an archive"):
+    with pytest.raises(InputError, match=r"mean: x.npz is an archive, not an .npy array"):
         classify(tmp_path / "x.npz", ok)
 
 

@@ -114,8 +114,8 @@ def test_a_prior_that_is_not_gaussian_is_refused():
     ("x", "auxiliary", "message"),
     [
         (3.0, None, r"x must have a row per sample, shape \(N, n\), got shape \(\)"),
-        (torch.empty(0, 2), None, "x must hold at least one sample"),
-        (X, torch.zeros(2), "x has 3000, auxiliary has 2 rows"),
+        (torch.empty(0, 2), None, "x must have at least one row and one column"),
+        (X, torch.zeros(2), "x has 3000, auxiliary has 2"),
         (X, torch.zeros(3000), "this model takes no auxiliary input"),
         (X, 3, "auxiliary must have a label or a row of numbers per sample"),
         (X, ["a"] * 3000, "auxiliary must be an array of numbers, got text"),
