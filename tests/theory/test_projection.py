@@ -12,7 +12,7 @@ import vaescope as vs
 from tests.theory.decoders import SMOOTH, Wide, latents
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import FullGaussian
-from vaescope.papers.claims import slope
+from vaescope.papers.statistics import slope
 from vaescope.theory import elbo, ima_contrast, linear, log_marginal, optimal_variance, project
 from vaescope.theory.rules import increasing_orders, rule
 
@@ -151,10 +151,10 @@ def test_points_that_do_not_converge_are_marked(monkeypatch):
 
 def test_results_do_not_depend_on_chunks(monkeypatch):
     decoder, x = Wide(), Wide()(latents("wide, n > d", 9))
-    whole = project(decoder, x, precision=1e2)
+    at_once = project(decoder, x, precision=1e2)
     monkeypatch.setattr("vaescope.theory.problem.CHUNK_NUMBERS", 1000)
     parts = project(decoder, x, precision=1e2)
-    torch.testing.assert_close(parts.elbo, whole.elbo, rtol=1e-12, atol=0)
+    torch.testing.assert_close(parts.elbo, at_once.elbo, rtol=1e-12, atol=0)
 
 
 def test_images_are_flattened_and_float32_is_kept():
