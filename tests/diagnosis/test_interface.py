@@ -11,6 +11,7 @@ import vaescope as vs
 from tests.diagnosis.models import G, W, X, linear
 from vaescope import cli
 from vaescope.errors import InputError, RunError
+from vaescope.models.summary import TrainingSummary
 from vaescope.training import NoProgress, TrainSettings
 
 
@@ -107,7 +108,7 @@ def test_samples_of_any_numeric_type(kind):
         ({}, [["a", "b"]], "x must be an array of numbers, got text"),
         ({}, [[1.0], [1.0, 2.0]], "x must be an array of numbers, got rows of different lengths"),
         ({}, iter([X]), "collect its batches into one array first"),
-        ({}, X[:, :0], "one number of each"),
+        ({}, X[:, :0], "x must have at least one row and one column"),
         ({}, torch.where(torch.arange(400)[:, None] == 399, torch.inf, X), "NaN or infinity at sample 399"),
         (
             {"prior": vs.Normal(torch.zeros(3), torch.ones(3))},
@@ -145,9 +146,10 @@ def test_the_best_finished_member_of_a_fit_is_diagnosed():
     found = vs.diagnose(fitted, X)
     best = vs.diagnose(fitted.best, X)
     assert found.summary() == best.summary()
-    diverged = vs.fitting.Fit([replace(member, status="diverged") for member in fitted.members])
+    diverged = TrainingSummary("diverged", epochs=2, best_epoch=0)
+    fit = vs.fitting.Fit([replace(member, training=diverged) for member in fitted.members])
     with pytest.raises(RunError, match="no member of this fit has finished"):
-        vs.diagnose(diverged, X)
+        vs.diagnose(fit, X)
 
 
 def test_images_as_in_training():
@@ -201,7 +203,7 @@ def test_a_run_is_diagnosed(run, capsys):
     printed = capsys.readouterr().out
     assert "What to do" in printed
     assert "passive" in printed
-    assert "left out: metrics" in printed
+    assert "skipped: metrics" in printed
     assert page.exists()
     assert json.loads(page.with_suffix(".json").read_text())["worst"] == "warning"
     assert cli.dispatch([*arguments, "--fail-on", "warning"]) == 1
@@ -234,9 +236,9 @@ def test_a_model_from_a_users_python_file(run, capsys, monkeypatch):
     assert "No issues found" in capsys.readouterr().out
     monkeypatch.syspath_prepend(str(run))
     assert cli.dispatch(["diagnose", "own_model:several", *data]) == 0
-    assert "left out: stability" not in capsys.readouterr().out
+    assert "skipped: stability" not in capsys.readouterr().out
     for name, message in (
-        ("nothing", "nothing called nothing"),
+        ("nothing", "own_model does not define nothing"),
         ("broken", "failed: KeyError: 'weights'"),
         ("number", "must be a model from vs.adapters"),
     ):
@@ -265,7 +267,7 @@ def test_an_ivae_is_diagnosed_with_its_auxiliary_input(tmp_path, capsys):
         progress=NoProgress(),
         out=tmp_path / "run",
     )
-    with pytest.raises(InputError, match="this is an iVAE: say its u by --auxiliary"):
+    with pytest.raises(InputError, match="this is an iVAE: give --auxiliary"):
         cli.dispatch(["diagnose", str(tmp_path / "run"), *data])
     html = tmp_path / "page.html"
     u = ["--auxiliary", str(tmp_path / "u.npy")]
@@ -282,10 +284,16 @@ def test_an_ivae_is_diagnosed_with_its_auxiliary_input(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere does not exist"),
-        (["{run}/run", "--data", "{run}/x.npy", "--auxiliary", "{run}/x.npy"], "takes no auxiliary u"),
-        (["{run}/run"], "--data is needed"),
+        (
+            ["{run}/run", "--data", "{run}/x.npy", "--auxiliary", "{run}/x.npy"],
+            "takes no auxiliary input; remove --auxiliary",
+        ),
+        (["{run}/run"], "--data is required"),
         (["{run}"], "is not a run folder"),
-        (["{run}/run", "--data", "{run}/x.npy", "--html", "{run}/out.json"], "would hide the numbers beside it"),
+        (
+            ["{run}/run", "--data", "{run}/x.npy", "--html", "{run}/out.json"],
+            "is the file for the numbers; use another suffix",
+        ),
         (["{run}/run", "--fail-on", "all"], "--fail-on must be one of note, warning, error"),
     ],
 )

@@ -71,8 +71,8 @@ def test_a_code_is_decoded(server):
     found = json.loads(content)
     assert status == 200
     pixels = np.frombuffer(base64.b64decode(found["pixels"]), dtype=np.uint8).reshape(4, 4, 3)
-    wanted = (255 * torch.sigmoid(torch.tensor([1.0, -0.5]) @ W.T)).round().reshape(4, 4)
-    np.testing.assert_allclose(pixels[..., 0], wanted.numpy(), atol=1)
+    expected = (255 * torch.sigmoid(torch.tensor([1.0, -0.5]) @ W.T)).round().reshape(4, 4)
+    np.testing.assert_allclose(pixels[..., 0], expected.numpy(), atol=1)
 
 
 def test_a_sample_has_its_code(server):

@@ -36,9 +36,9 @@ def test_pythae_trained_by_its_own_pipeline(tmp_path):
     adapted = vs.adapters.from_pythae(model)
     assert (adapted.latent_dim, adapted.likelihood, adapted.image_shape) == (6, "bernoulli", (1, 8, 8))
     with torch.no_grad():
-        wanted = model.encoder(x)
-        torch.testing.assert_close(adapted.encode(x)[1], wanted.log_covariance.exp())
-        mean = wanted.embedding
+        expected = model.encoder(x)
+        torch.testing.assert_close(adapted.encode(x)[1], expected.log_covariance.exp())
+        mean = expected.embedding
         torch.testing.assert_close(adapted.decode(mean), model.decoder(mean).reconstruction.flatten(1))
     found = vs.diagnose(adapted, x, factors=load_digits().target[1400:, None])
     assert found.evidence.geometry is not None

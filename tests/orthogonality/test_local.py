@@ -67,8 +67,8 @@ def test_the_linearisation_uses_the_same_draws():
         return torch.tanh(z @ M.T)
 
     found = local_fit(curved, POINTS, SPREAD, draws=4000, linearise=True)
-    wanted = (SPREAD * jacobian(curved, POINTS).square().sum(1)).sum(1)
-    torch.testing.assert_close(found.jacobian_energy, wanted, rtol=0.1, atol=0)
+    expected = (SPREAD * jacobian(curved, POINTS).square().sum(1)).sum(1)
+    torch.testing.assert_close(found.jacobian_energy, expected, rtol=0.1, atol=0)
     assert (found.jacobian_error > found.linear_error).all()
     assert local_fit(curved, POINTS, SPREAD).jacobian_error is None
 
@@ -141,12 +141,12 @@ def test_a_tanh_with_any_centre_is_recovered(variance, bend):
 def test_energies_of_the_fits():
     """For a linear decoder all are Σ σ_j² ‖m_j‖²; for a saturated one that of the linear fit is smaller."""
     straight = local_fit(lambda z: z @ M.T, POINTS, SPREAD, draws=4000)
-    wanted = SPREAD @ M.square().sum(0)
+    expected = SPREAD @ M.square().sum(0)
     for energy in (straight.energy, straight.linear_energy, straight.nonlinear_energy):
-        torch.testing.assert_close(energy, wanted, rtol=0.1, atol=0)
-    bent = local_fit(lambda z: torch.tanh(3 * z @ M.T), 0 * POINTS, SPREAD)
-    torch.testing.assert_close(bent.nonlinear_energy, bent.energy, rtol=1e-3, atol=0)
-    assert (bent.linear_energy < 0.98 * bent.energy).all()
+        torch.testing.assert_close(energy, expected, rtol=0.1, atol=0)
+    saturated = local_fit(lambda z: torch.tanh(3 * z @ M.T), 0 * POINTS, SPREAD)
+    torch.testing.assert_close(saturated.nonlinear_energy, saturated.energy, rtol=1e-3, atol=0)
+    assert (saturated.linear_energy < 0.98 * saturated.energy).all()
 
 
 def test_codes_are_decoded_in_chunks(monkeypatch):

@@ -158,9 +158,9 @@ def test_zero_columns_are_ignored():
 
 
 def test_integers_and_lists_have_a_polar_factor():
-    wanted = polar(np.array([[2.0, 1.0], [1.0, 3.0]]))[0]
-    np.testing.assert_allclose(nearest_orthonormal(torch.tensor([[2, 1], [1, 3]])).numpy(), wanted, atol=1e-12)
-    np.testing.assert_allclose(nearest_orthonormal([[2, 1], [1, 3]]), wanted, atol=1e-12)
+    expected = polar(np.array([[2.0, 1.0], [1.0, 3.0]]))[0]
+    np.testing.assert_allclose(nearest_orthonormal(torch.tensor([[2, 1], [1, 3]])).numpy(), expected, atol=1e-12)
+    np.testing.assert_allclose(nearest_orthonormal([[2, 1], [1, 3]]), expected, atol=1e-12)
 
 
 def test_ten_thousand_rows():
@@ -202,8 +202,8 @@ def test_batches_and_dtypes_are_kept():
 
 def test_the_contrast_of_a_matrix_is_that_of_the_decoder():
     M = torch.randn(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    wanted = vs.theory.ima_contrast(lambda z: z @ M.T, torch.zeros(1, 4, dtype=torch.float64))
-    torch.testing.assert_close(column_contrast(M), wanted[0])
+    expected = vs.theory.ima_contrast(lambda z: z @ M.T, torch.zeros(1, 4, dtype=torch.float64))
+    torch.testing.assert_close(column_contrast(M), expected[0])
     assert column_contrast([[1.0, 2.0], [1.0, 2.0]]) == torch.inf
     assert column_contrast([[1.0, 0.0], [1.0, 0.0]]) == torch.inf
 

@@ -24,8 +24,8 @@ def test_errors_agree_with_reconstructions(order, axes_range):
 
 def test_the_first_axes_agree_with_scikit_learn():
     pca = PCA(5).fit(X.numpy())
-    wanted = ((X.numpy() - pca.inverse_transform(pca.transform(X.numpy()))) ** 2).sum(1).mean()
-    assert PrincipalAxes.of(X).error(0, 5) == pytest.approx(wanted)
+    expected = ((X.numpy() - pca.inverse_transform(pca.transform(X.numpy()))) ** 2).sum(1).mean()
+    assert PrincipalAxes.of(X).error(0, 5) == pytest.approx(expected)
 
 
 def test_fewer_samples_than_pixels_give_axes_without_variance():

@@ -30,8 +30,8 @@ def test_planted_kinds_are_found_under_any_prior(truth, prior, share, seed):
     regime = judged(q)
     assert regime.kind == truth
     for k, kind in enumerate(truth):
-        wanted = {"active": 0.0, "passive": 1.0, "mixed": share}[kind]
-        assert regime.passive_fraction[k] == pytest.approx(wanted, abs=0.02)
+        expected = {"active": 0.0, "passive": 1.0, "mixed": share}[kind]
+        assert regime.passive_fraction[k] == pytest.approx(expected, abs=0.02)
     assert not regime.boundary.any()
 
 
@@ -60,8 +60,8 @@ def test_verdicts_are_invariant_to_units_and_to_the_order_of_samples_and_latents
 def test_kl_agrees_with_the_distributions_package():
     q = planted.posteriors(["active", "mixed", "passive"], 200, prior="conditional")
     prior = vs.Normal(torch.from_numpy(q.prior_mean), torch.from_numpy(q.prior_variance))
-    wanted = vs.distributions.kl_per_latent(torch.from_numpy(q.mean), torch.from_numpy(q.variance), prior)
-    np.testing.assert_allclose(judged(q).kl, wanted.mean(0), rtol=1e-10)
+    expected = vs.distributions.kl_per_latent(torch.from_numpy(q.mean), torch.from_numpy(q.variance), prior)
+    np.testing.assert_allclose(judged(q).kl, expected.mean(0), rtol=1e-10)
 
 
 def test_rules_that_ignore_the_prior_fail_for_a_learned_prior():
@@ -161,7 +161,7 @@ def test_the_text_lists_latents_by_use():
 
 
 @pytest.mark.parametrize(
-    ("truth", "prior", "wanted"),
+    ("truth", "prior", "expected"),
     [
         (["active", "mixed"], "standard", "none"),
         (["active", "passive"], "standard", "partial"),
@@ -171,8 +171,8 @@ def test_the_text_lists_latents_by_use():
         (["passive", "passive"], "conditional", "repeats prior"),
     ],
 )
-def test_the_kind_of_collapse_is_recognised(truth, prior, wanted):
-    assert judged(planted.posteriors(truth, 500, prior=prior)).collapse.kind == wanted
+def test_the_kind_of_collapse_is_recognised(truth, prior, expected):
+    assert judged(planted.posteriors(truth, 500, prior=prior)).collapse.kind == expected
 
 
 def test_latents_that_nearly_follow_their_prior_mean_repeat_the_prior():

@@ -105,9 +105,9 @@ def test_distances_agree_with_scipy():
     z = (q.mean + np.sqrt(q.variance) * rng.normal(size=(1000, 300, 2))).reshape(-1, 2)
     prior = (q.prior_mean + np.sqrt(q.prior_variance) * rng.normal(size=(1000, 300, 2))).reshape(-1, 2)
     scale = np.sqrt(q.prior_variance.mean(0) + q.prior_mean.var(0))
-    wanted = [wasserstein_distance(z[:, 0], prior[:, 0]), wasserstein_distance(z[:, 1], q.mean[:, 1])]
+    expected = [wasserstein_distance(z[:, 0], prior[:, 0]), wasserstein_distance(z[:, 1], q.mean[:, 1])]
     got = [found["Theorem 2 (i)"].distance, found["Theorem 2 (ii)"].distance]
-    assert got == pytest.approx(np.array(wanted) / scale, rel=0.03, abs=0.002)
+    assert got == pytest.approx(np.array(expected) / scale, rel=0.03, abs=0.002)
 
 
 def test_the_distribution_function_of_z_is_exact():

@@ -151,10 +151,10 @@ def test_points_that_do_not_converge_are_marked(monkeypatch):
 
 def test_results_do_not_depend_on_chunks(monkeypatch):
     decoder, x = Wide(), Wide()(latents("wide, n > d", 9))
-    whole = project(decoder, x, precision=1e2)
+    at_once = project(decoder, x, precision=1e2)
     monkeypatch.setattr("vaescope.theory.problem.CHUNK_NUMBERS", 1000)
     parts = project(decoder, x, precision=1e2)
-    torch.testing.assert_close(parts.elbo, whole.elbo, rtol=1e-12, atol=0)
+    torch.testing.assert_close(parts.elbo, at_once.elbo, rtol=1e-12, atol=0)
 
 
 def test_images_are_flattened_and_float32_is_kept():

@@ -123,8 +123,8 @@ def encode_chunks(
         rows = np.arange(start, min(start + step, len(samples)))
         rows = rows if first is None else np.setdiff1d(rows, first.rows, assume_unique=True)
         if len(rows):
-            whole = len(rows) == min(step, len(samples) - start)
-            index = slice(start, start + step) if whole else rows
+            contiguous = len(rows) == min(step, len(samples) - start)
+            index = slice(start, start + step) if contiguous else rows
             yield encode(model, samples[index], None if labels is None else labels[index], rows=rows)
 
 

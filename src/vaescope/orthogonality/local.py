@@ -149,8 +149,8 @@ def _fit_outputs(
     """The non-linear fit of some outputs: its matrix, its slope, and five means over held-out draws."""
     fit = fit_tanh(draws, target, linear)
     straight = linear @ held_out
-    bent = fit.scale * torch.tanh(fit.weights @ held_out) + fit.offset
-    sums = torch.stack([_square_sum(t) for t in (straight - truth, bent - truth, truth, straight, bent)])
+    nonlinear = fit.scale * torch.tanh(fit.weights @ held_out) + fit.offset
+    sums = torch.stack([_square_sum(t) for t in (straight - truth, nonlinear - truth, truth, straight, nonlinear)])
     matrix = fit.scale * fit.weights[:, :-1]
     return matrix, (1 - torch.tanh(fit.weights[:, -1:]) ** 2) * matrix, sums / truth.shape[1]
 

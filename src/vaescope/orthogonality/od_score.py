@@ -158,8 +158,8 @@ def aligned(
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, " d"], Float[Tensor, "d d"], bool]:
     """The same decomposition with V as close to the identity as sign, order and coinciding values allow.
 
-    Singular vectors with equal values are rotated together (Procrustes); a vector with a value of its own only changes
-    its sign. The last result is whether values (nearly) coincide, so that V is ambiguous.
+    Singular vectors with equal values are rotated together (Procrustes); a vector with a unique value only changes its
+    sign. The last result is whether values (nearly) coincide, so that V is ambiguous.
     """
     groups = _groups(S)
     axes = _assign_axes(V, groups)

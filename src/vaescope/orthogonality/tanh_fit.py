@@ -15,7 +15,7 @@ from torch import Tensor
 from vaescope.distributions import quadrature
 
 STEPS = 30  # of Levenberg–Marquardt, at most
-LINEAR_SCALE = 100.0  # tanh of inputs divided by this is linear; used where no bent fit is better
+LINEAR_SCALE = 100.0  # tanh of inputs divided by this is linear; used if no other fit is better
 CONVERGED = 1e-3  # relative gain of an accepted step below which an output is finished
 HERMITE_ORDERS = 5  # coefficients by which the start is chosen
 START_DRAWS = 1024  # draws that these are computed from, at most
@@ -57,7 +57,7 @@ class State(NamedTuple):
     """Weights, their tanh, the optimal scale and offset for it, the residual, and the mean squared error."""
 
     weights: Float[Tensor, "o i"]
-    bent: Float[Tensor, "o R"]
+    tanh: Float[Tensor, "o R"]
     residual: Float[Tensor, "o R"]
     scale: Float[Tensor, "o 1"]
     offset: Float[Tensor, "o 1"]
@@ -115,26 +115,26 @@ def _limit_centres(weights: Float[Tensor, "o i"]) -> Float[Tensor, "o i"]:
 
 
 def _state(draws: Draws, target: Float[Tensor, "o R"], weights: Float[Tensor, "o i"]) -> State:
-    bent = (2 * weights @ draws.inputs).sigmoid_().mul_(2).sub_(1)  # three times as fast as tanh
-    bent_mean, target_mean = bent.mean(1, keepdim=True), target.mean(1, keepdim=True)
-    variance = (torch.linalg.vecdot(bent, bent) / bent.shape[1]).unsqueeze(1) - bent_mean.square()
-    covariance = (torch.linalg.vecdot(bent, target) / bent.shape[1]).unsqueeze(1) - bent_mean * target_mean
+    tanh = (2 * weights @ draws.inputs).sigmoid_().mul_(2).sub_(1)  # three times as fast as torch.tanh
+    tanh_mean, target_mean = tanh.mean(1, keepdim=True), target.mean(1, keepdim=True)
+    variance = (torch.linalg.vecdot(tanh, tanh) / tanh.shape[1]).unsqueeze(1) - tanh_mean.square()
+    covariance = (torch.linalg.vecdot(tanh, target) / tanh.shape[1]).unsqueeze(1) - tanh_mean * target_mean
     variance = variance.clamp(min=torch.finfo(target.dtype).eps)
     scale = covariance / variance
-    offset = target_mean - scale * bent_mean
-    residual = torch.addcmul(target, scale, bent, value=-1).sub_(offset)
+    offset = target_mean - scale * tanh_mean
+    residual = torch.addcmul(target, scale, tanh, value=-1).sub_(offset)
     error = torch.linalg.vecdot(residual, residual).unsqueeze(1) / residual.shape[1]
-    return State(weights, bent, residual, scale, offset, variance, error)
+    return State(weights, tanh, residual, scale, offset, variance, error)
 
 
 def _step(draws: Draws, now: State, damping: Float[Tensor, "o 1"]) -> Float[Tensor, "o i"]:
     """The damped Gauss–Newton step of the weights, with scale and offset projected out (Kaufman 1975)."""
     i, count = draws.inputs.shape
-    slope = torch.addcmul(torch.ones((), dtype=now.bent.dtype, device=now.bent.device), now.bent, now.bent, value=-1)
+    slope = torch.addcmul(torch.ones((), dtype=now.tanh.dtype, device=now.tanh.device), now.tanh, now.tanh, value=-1)
     gradient, by_offset, by_scale = (
-        now.scale * (t @ draws.columns)[:, :i] / count for t in (slope * now.residual, slope, slope * now.bent)
+        now.scale * (t @ draws.columns)[:, :i] / count for t in (slope * now.residual, slope, slope * now.tanh)
     )
-    by_scale = by_scale - now.bent.mean(1, keepdim=True) * by_offset
+    by_scale = by_scale - now.tanh.mean(1, keepdim=True) * by_offset
     pairs = now.scale.square() * (slope.square_() @ draws.products)
     H = pairs[:, draws.positions].unflatten(1, (i, i)) / count
     H = H - by_offset.unsqueeze(2) * by_offset.unsqueeze(1)

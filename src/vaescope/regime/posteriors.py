@@ -46,7 +46,7 @@ class Posteriors:
 
     @property
     def information(self) -> Array:
-        """What x tells about each latent, in nats: the KL, except that a variance above the prior's counts as equal."""
+        """Information of x about each latent, in nats: the KL, with variances above the prior's counted as equal."""
         return normal_kl(np.minimum(self.ratio, 1.0), self.shift)
 
     def __len__(self) -> int:

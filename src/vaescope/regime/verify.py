@@ -86,7 +86,7 @@ class Verification:
         return [
             {
                 "statement": s.name,
-                "says": s.sentence,
+                "sentence": s.sentence,
                 "latents": len(s.latents),
                 "distance": s.distance,
                 "95 % interval": f"{s.low:.3g} to {s.high:.3g}" if s.latents else "",
