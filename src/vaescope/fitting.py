@@ -199,6 +199,8 @@ def prepare_fit(
         auxiliary: the auxiliary input of an iVAE.
         objective: used instead of the objective that the settings name.
     """
+    if settings.model.model == "vae" and settings.model.prior_mean != "fixed":
+        raise InputError("prior_mean='learned' needs model='ivae' and an auxiliary input; a VAE has a fixed prior.")
     data = dataset_from(x)
     columns = _encoded_auxiliary(settings.model.model, auxiliary, len(data))
     shape = DataShape(data.x.shape[1], data.image_shape, columns.shape[1])
