@@ -22,6 +22,9 @@ from vaescope.checks import shown
 from vaescope.checks import whole_number as whole_number
 from vaescope.errors import InputError
 
+ImageShape = tuple[int, int, int]
+"""(channels, height, width)."""
+
 NUMERIC_KINDS = "fiub"  # NumPy dtype kinds of real numbers
 CHECKED_AT_ONCE = 2**24  # numbers per finiteness check, so that arrays on disk need little memory
 
@@ -37,7 +40,7 @@ def precision(value: object) -> float:
     return number("precision", value, above=0.0, hint="it is 1 / decoder variance")
 
 
-def image_shape(value: object, name: str = "image_shape") -> tuple[int, int, int]:
+def image_shape(value: object, name: str = "image_shape") -> ImageShape:
     """Check (channels, height, width).
 
     >>> image_shape([1, 64, 64])

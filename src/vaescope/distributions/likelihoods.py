@@ -9,8 +9,8 @@ from torch import Tensor
 
 from vaescope.distributions.base import LOG_2PI
 from vaescope.errors import InputError
+from vaescope.settings import LIKELIHOODS as LIKELIHOODS
 
-LIKELIHOODS = ("gaussian", "bernoulli")
 NOISE_MODELS = ("fixed", "learned", "optimal")  # how the precision of a Gaussian likelihood is determined
 
 SMALLEST_PROBABILITY = 1e-7  # of a Bernoulli output, since float32 decoders return exact zeros and ones
