@@ -205,10 +205,19 @@ def test_quasi_random_rule_agrees_with_a_grid(monkeypatch):
             r"start must be inside the prior's support \(0.0, 1.0\)",
         ),
         ({"family": "banana"}, "family must be"),
-        ({"latent_dim": None, "start": None}, "latent_dim is required"),
+        ({"latent_dim": None, "decoder": lambda z: z * torch.ones(2)}, "takes 1, 2 latents; pass latent_dim"),
+        ({"latent_dim": None, "decoder": lambda z: z[:, :1]}, "no number up to 64 fits x; pass latent_dim"),
+        ({"latent_dim": None, "x": torch.zeros(2)}, "x must be a floating-point tensor"),
     ],
 )
 def test_errors_name_the_argument(change, message):
     call = {"decoder": lambda z: z, "x": torch.zeros(2, 2), "precision": 1.0, "latent_dim": 2} | change
     with pytest.raises(vs.InputError, match=message):
         project(call.pop("decoder"), call.pop("x"), **call)
+
+
+@pytest.mark.parametrize("latents", [1, 2, 5])
+def test_the_number_of_latents_is_found_from_any_decoder(latents):
+    decoder = torch.nn.Sequential(torch.nn.Linear(latents, 7), torch.nn.Tanh(), torch.nn.Linear(7, 6)).double()
+    x = decoder(torch.randn(3, latents, dtype=torch.float64)).detach()
+    assert project(decoder, x, precision=10.0).mean.shape == (3, latents)

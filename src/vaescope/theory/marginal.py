@@ -13,7 +13,7 @@ from vaescope import randomness
 from vaescope.distributions import FullGaussian, Normal, Prior, quadrature
 from vaescope.errors import InputError
 from vaescope.theory.derivatives import Decoder, jacobians
-from vaescope.theory.modes import find_mode
+from vaescope.theory.modes import find_mode, find_preimage
 from vaescope.theory.optimal import check_support
 from vaescope.theory.pareto import smooth
 from vaescope.theory.problem import InvertibleDecoder, Problem, latent_dimension, prepare, transform_nodes
@@ -66,19 +66,20 @@ def log_marginal(
             change of variables, the γ → ∞ value, for invertible decoders with as many outputs as latents; it ignores
             the precision.
         start: latents from which to search for the mode.
-        latent_dim: the number of latents, if neither `start` nor the decoder's `dim` gives it.
+        latent_dim: the number of latents; needed only if the decoder takes codes of several sizes.
         proposal: a Gaussian (in u) for importance sampling, instead of a Student distribution with the Laplace
             covariance.
         samples: draws per point of importance sampling.
         seed: of importance sampling.
 
     >>> x = torch.zeros(1, 1, dtype=torch.float64)
-    >>> log_marginal(lambda z: z, x, precision=1.0, latent_dim=1).value  # log N(0; 0, 2)
+    >>> log_marginal(lambda z: z, x, precision=1.0).value  # log N(0; 0, 2)
     tensor([-1.2655], dtype=torch.float64)
     """
     choice("method", method, METHODS)
     prior = Normal() if prior is None else prior
-    dim = latent_dimension(decoder, start if proposal is None else proposal.mean, latent_dim)
+    guess = start if proposal is None else proposal.mean
+    dim = latent_dimension(decoder, x, prior, start=guess, latent_dim=latent_dim)
     problem, guess = prepare(decoder, x, precision, prior, start, dim)
     if method == "flow":
         return _flow(problem, guess)
@@ -167,7 +168,7 @@ def _flow(problem: Problem, guess: Tensor | None) -> LogMarginal:
     if problem.x.shape[1] != problem.dim:
         raise InputError(f"method 'flow' needs as many outputs as latents, got {problem.x.shape[1]} and {problem.dim}.")
     known = guess is not None and isinstance(problem.decoder, InvertibleDecoder)
-    u = guess if guess is not None and known else find_mode(problem, guess)
+    u = guess if guess is not None and known else find_preimage(problem, guess)
     residual = (problem.output(u) - problem.x).norm(dim=1)
     outside = ~(residual <= 1e-6 * (1 + problem.x.norm(dim=1)))
     if bool(outside.any()):

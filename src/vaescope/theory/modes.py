@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -11,6 +13,8 @@ from vaescope.theory.problem import Problem
 
 STARTS = 8
 STEPS = 200
+PREIMAGE_PRECISIONS = (10.0, 1e3, 1e6)
+NEWTON_STEPS = 8
 
 
 def find_mode(problem: Problem, start: Float[Tensor, "N d"] | None = None) -> Float[Tensor, "N d"]:
@@ -27,6 +31,22 @@ def find_mode(problem: Problem, start: Float[Tensor, "N d"] | None = None) -> Fl
         best, best_value = torch.where(better[:, None], u, best), torch.where(better, value, best_value)
     assert best is not None
     return best
+
+
+def find_preimage(problem: Problem, start: Float[Tensor, "N d"] | None = None) -> Float[Tensor, "N d"]:
+    """The u with f(z(u)) = x, for as many outputs as latents, whatever the problem's precision.
+
+    Modes at rising precisions approach it, and Newton steps, kept where they bring f closer to x, end there.
+    """
+    u = find_mode(replace(problem, precision=PREIMAGE_PRECISIONS[0]), start)
+    for precision in PREIMAGE_PRECISIONS[1:]:
+        u = _levenberg_marquardt(replace(problem, precision=precision), u)
+    for _ in range(NEWTON_STEPS):
+        output, J = problem.linearise(u)
+        trial = u + torch.linalg.solve_ex(J, (problem.x - output).unsqueeze(-1)).result.squeeze(-1)
+        closer = (problem.output(trial) - problem.x).norm(dim=1) < (output - problem.x).norm(dim=1)
+        u = torch.where(closer[:, None], trial, u)
+    return u
 
 
 def _starts(problem: Problem) -> list[Tensor]:

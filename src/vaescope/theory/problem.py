@@ -18,6 +18,7 @@ from vaescope.theory.derivatives import Decoder, check_decoder, check_latents, d
 from vaescope.theory.optimal import check_support
 from vaescope.theory.rules import Rule
 
+MAX_TRIED_LATENTS = 64  # where nothing else says how many latents there are
 CHUNK_NUMBERS = 2**22  # decoded numbers in memory at a time
 
 
@@ -131,10 +132,7 @@ def make_problem(
 ) -> Problem:
     """A problem with its arguments checked."""
     gamma2 = validation.precision(precision)
-    if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
-        raise InputError("x must be a floating-point tensor with a row per point.")
-    if not bool(x.isfinite().all()):
-        raise InputError("x must be finite, got NaN or infinity.")
+    _check_observations(x)
     outputs = check_decoder(decoder, prior.to_support(probe[:1]))
     flat = x.flatten(1)
     if outputs != flat.shape[1]:
@@ -142,14 +140,37 @@ def make_problem(
     return Problem(decoder, flat, gamma2, prior, dim)
 
 
-def latent_dimension(decoder: Decoder, start: Tensor | None, latent_dim: int | None) -> int:
-    """d, from the argument, the start, or the decoder itself."""
+def _check_observations(x: object) -> None:
+    if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
+        raise InputError("x must be a floating-point tensor with a row per point.")
+    if not bool(x.isfinite().all()):
+        raise InputError("x must be finite, got NaN or infinity.")
+
+
+def latent_dimension(decoder: Decoder, x: Tensor, prior: Prior, *, start: Tensor | None, latent_dim: int | None) -> int:
+    """d, from the argument, the start, the decoder's `dim`, or the only number of latents that the decoder takes."""
     known = latent_dim or (start.shape[-1] if start is not None else None)
     if known is None and isinstance(decoder, SizedDecoder):
         known = decoder.dim
-    if known is None:
-        raise InputError("latent_dim is required: neither start nor the decoder gives the number of latents.")
-    return int(known)
+    if known is not None:
+        return int(known)
+    _check_observations(x)
+    accepted = [dim for dim in range(1, MAX_TRIED_LATENTS + 1) if _takes(decoder, dim, x, prior)]
+    if len(accepted) == 1:
+        return accepted[0]
+    shown = ", ".join(str(dim) for dim in accepted[:3]) + (", …" if len(accepted) > 3 else "")
+    found = f"the decoder takes {shown} latents" if accepted else f"no number up to {MAX_TRIED_LATENTS} fits x"
+    raise InputError(f"the number of latents could not be found: {found}; pass latent_dim.")
+
+
+def _takes(decoder: Decoder, dim: int, x: Tensor, prior: Prior) -> bool:
+    """Whether a decoder makes observations of this size from `dim` latents."""
+    centre = torch.full((1, dim), prior.unbounded_centre(), dtype=x.dtype, device=x.device)
+    try:
+        with torch.no_grad():
+            return decode_flat(decoder, prior.to_support(centre)).shape == (1, x[:1].numel())
+    except (RuntimeError, ValueError, IndexError, TypeError):  # what a decoder raises for codes of another size
+        return False
 
 
 def prepare(

@@ -61,16 +61,16 @@ def project(
         precision: γ² = 1 / decoder variance.
         prior: N(0, I) by default.
         start: a guess of the latents, such as g(x) or an encoder's means; by default the best of several searches.
-        latent_dim: the number of latents, if neither `start` nor the decoder's `dim` gives it.
+        latent_dim: the number of latents; needed only if the decoder takes codes of several sizes.
         family: `diagonal`, `isotropic` or `full`.
 
     >>> W = torch.tensor([[2.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     >>> x = torch.ones(1, 2, dtype=torch.float64)
-    >>> project(lambda z: z @ W.T, x, precision=1.0, latent_dim=2).variance
+    >>> project(lambda z: z @ W.T, x, precision=1.0).variance
     tensor([[0.2000, 0.5000]], dtype=torch.float64)
     """
     prior = Normal() if prior is None else prior
-    dim = latent_dimension(decoder, start, latent_dim)
+    dim = latent_dimension(decoder, x, prior, start=start, latent_dim=latent_dim)
     problem, guess = prepare(decoder, x, precision, prior, start, dim)
     shape = make_family(family, dim)
     mode = find_mode(problem, guess)
