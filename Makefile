@@ -36,17 +36,23 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Tests of whole workflows, which train and measure a lot, run without checks of array shapes at every call.
+WORKFLOWS := tests/papers tests/diagnosis tests/sweeps tests/jobs tests/explorer tests/fuzz tests/foreign tests/regime \
+	tests/metrics tests/test_docs.py tests/test_cli.py tests/test_fitting.py tests/test_contract.py
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 test: lint chromium
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
+	$(PYTEST) -m "not long" -o addopts="--doctest-modules -q" $(WORKFLOWS)
+	$(PYTEST) -m "not long" $(WORKFLOWS:%=--ignore=%)
 
 # Pages are tested in a browser; where there is none and none can be installed, these tests are skipped.
 chromium:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
 		|| echo "No Chromium here: pages are not tested in a browser."
 
-# What takes longer: tests marked long, 30 kills, 100,000 damaged files, a Ray cluster that loses a node, an MLflow server.
+# What takes longer: workflows with checks of array shapes, tests marked long, 30 kills, 100,000 damaged files, a Ray cluster that loses a node, an MLflow server.
 test-long: install $(LONG_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m long
+	$(PYTEST) -m "not long" $(WORKFLOWS)
+	$(PYTEST) -m long
 	OMP_NUM_THREADS=1 VAESCOPE_KILLS=30 VAESCOPE_FUZZ=100000 $(BIN)/python -m pytest -s \
 		tests/sweeps tests/fuzz tests/jobs
 

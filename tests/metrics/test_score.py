@@ -197,7 +197,7 @@ EDGE_CASES = {
         r.normal(size=(600, 2)),
         np.column_stack([r.normal(size=600), np.where(r.random(600) < 0.95, 0.0, r.random(600))]),
     ),
-    "more latents than samples": lambda r: (r.normal(size=(60, 90)), r.integers(0, 3, (60, 2))),
+    "more latents than samples": lambda r: (r.normal(size=(40, 50)), r.integers(0, 3, (40, 2))),
     "many ties": lambda r: (r.integers(0, 3, (300, 2)), r.integers(0, 3, (300, 2))),
 }
 

@@ -100,7 +100,7 @@ def test_a_member_does_not_depend_on_the_other_members(prior_mean):
 
 def test_training_recovers_the_conditional_variances():
     """x is the sources themselves, so the prior must take their variances, up to the scale of each latent."""
-    drawn = nonstationary.segments(2, samples=6000, segments=4, low=0.2, high=4.0, seed=1)
+    drawn = nonstationary.segments(2, samples=3000, segments=4, low=0.2, high=4.0, seed=1)
     settings = TrainSettings(epochs=60, learning_rate=5e-3, batch_size=128)
     fitted = vs.fit(
         drawn.sources.float(),

@@ -24,7 +24,8 @@ TOY = {
     "samples": 200,
     "epochs": 3,
     "held_epochs": 2,
-    "exact_points": 4,
+    "exact_points": 2,
+    "precisions": (1e1, 1e5),
     "size": 16,
     "colour_size": 16,
     "hidden": (16,),
@@ -73,6 +74,15 @@ class Messages(NoProgress):
 
     def message(self, text):
         self.texts.append(text)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_precisions():
+    """elbo-gap at every fourth of its precisions."""
+    with pytest.MonkeyPatch.context() as patch:
+        few = {mixing: (*values[:-1:4], values[-1]) for mixing, values in elbo_gap.PRECISIONS.items()}
+        patch.setattr(elbo_gap, "PRECISIONS", few)
+        yield
 
 
 @pytest.fixture(scope="module", params=INFOS, ids=lambda info: info.name)

@@ -279,10 +279,9 @@ ON_DISK = """
 import sys
 from vaescope.regime import classify
 regime = classify(f"{sys.argv[1]}/mean.npy", f"{sys.argv[1]}/variance.npy")
-assert regime.samples == 1_000_000
 # the peak of this process alone: getrusage includes the size of the process that started it
 (peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
-print(len(regime.active), len(regime.passive), int(peak) // 1024)
+print(regime.samples, len(regime.active), len(regime.passive), int(peak) // 1024)
 """
 
 
@@ -297,9 +296,10 @@ def write_posteriors(folder: Path, rows: int, latents: int) -> None:
             out[first : first + 50_000] = values
 
 
-def test_a_million_posteriors_are_classified_from_disk(tmp_path):
-    write_posteriors(tmp_path, 1_000_000, 32)
+@pytest.mark.parametrize("samples", [100_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_posteriors_are_classified_from_disk(tmp_path, samples):
+    write_posteriors(tmp_path, samples, 32)
     done = subprocess.run([sys.executable, "-c", ON_DISK, str(tmp_path)], capture_output=True, text=True, check=True)
-    active, passive, megabytes = map(int, done.stdout.split())
-    assert (active, passive) == (8, 24)
+    found, active, passive, megabytes = map(int, done.stdout.split())
+    assert (found, active, passive) == (samples, 8, 24)
     assert megabytes < 1000
