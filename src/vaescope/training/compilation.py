@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from vaescope.training.batches import Batches
+from vaescope.training.batches import Batches, step_layout
 from vaescope.training.problem import Problem
 from vaescope.training.progress import Progress
 from vaescope.training.state import StackState, Weights
@@ -104,7 +104,8 @@ def _compile_for_all_members(functions: Functions, problem: Problem, batches: Ba
         return {name: torch.zeros(members, *p.shape[1:], device=device) for name, p in params.items()}
 
     def batch(rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        x, noise = (torch.zeros(members, rows, columns, device=device) for columns in (row_dim, latent_dim))
+        zeros = (torch.zeros(members, rows, columns, device=device) for columns in (row_dim, latent_dim))
+        x, noise = (step_layout(value) for value in zeros)
         return x, noise, torch.ones(members, device=device), torch.ones(members, device=device)
 
     scales = adam_scales(1, problem.settings.learning_rate, device)
