@@ -1,4 +1,4 @@
-"""Metrics' speed beside disent's, on the same arrays in the same run, and whether both rank models alike."""
+"""Speed of the metrics compared with disent on the same arrays, and whether both rank models alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.stats import pearsonr, spearmanr
 from benchmarks.peers import disent_metric
 from benchmarks.timing import best_seconds
 from vaescope import metrics
-from vaescope.metrics import inputs
+from vaescope.metrics.inputs import read_inputs
 
 LATENTS, FACTORS, CLASSES = 10, 5, 8
 
@@ -23,19 +23,19 @@ def factors(samples: int) -> np.ndarray:
 
 
 def codes(v: np.ndarray, *, degrees: float = 0.0, noise: float = 0.1, seed: int = 1) -> np.ndarray:
-    """Each factor turned towards the next by an angle, five latents of noise beside them."""
+    """Each factor rotated towards the next by an angle, plus five latents of noise."""
     angle = np.deg2rad(degrees)
-    turned = np.cos(angle) * v + np.sin(angle) * np.roll(v, 1, axis=1)
-    wide = np.hstack([turned, np.zeros((len(v), LATENTS - FACTORS))])
+    rotated = np.cos(angle) * v + np.sin(angle) * np.roll(v, 1, axis=1)
+    wide = np.hstack([rotated, np.zeros((len(v), LATENTS - FACTORS))])
     return wide + noise * np.random.default_rng(seed).normal(size=wide.shape)
 
 
-MODELS = {  # eight models of different quality
+CODE_SETTINGS = {  # eight codes of different quality
     "almost perfect": {"noise": 0.02},
-    "turned by 5°": {"degrees": 5.0},
-    "turned by 10°": {"degrees": 10.0},
-    "turned by 15°": {"degrees": 15.0},
-    "turned by 25°": {"degrees": 25.0},
+    "rotated by 5°": {"degrees": 5.0},
+    "rotated by 10°": {"degrees": 10.0},
+    "rotated by 15°": {"degrees": 15.0},
+    "rotated by 25°": {"degrees": 25.0},
     "noise of 1": {"noise": 1.0},
     "noise of 2": {"noise": 2.0},
     "noise of 20": {"noise": 20.0},
@@ -43,13 +43,13 @@ MODELS = {  # eight models of different quality
 
 
 def halves(z: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The halves that vaescope fits and scores on, in disent's layout."""
-    fit, test = inputs.data(z, v).halves
+    """The halves on which vaescope fits and scores, in the layout of disent."""
+    fit, test = read_inputs(z, v).halves
     return fit.codes.T, fit.factors.T.astype(int), test.codes.T, test.factors.T.astype(int)
 
 
 def plain_mcc(z: np.ndarray, v: np.ndarray) -> float:
-    """The usual double loop (disent has no MCC)."""
+    """MCC by the usual double loop; disent has no MCC."""
     matrix = np.array([[abs(pearsonr(a, b)[0]) for b in v.T] for a in z.T])
     return float(matrix[linear_sum_assignment(matrix, maximize=True)].mean())
 
@@ -61,7 +61,7 @@ def main() -> None:
     z = codes(v)
     dci, mig, sap = (disent_metric(name) for name in ("_dci", "_mig", "_sap"))
     table = Table("10,000 codes x 10 latents x 5 factors", "vaescope", "other", "ratio", box=None)
-    contests = {
+    comparisons = {
         "DCI (disent, gradient boosting)": (lambda: metrics.dci(z, v), lambda: dci._compute_dci(*halves(z, v)), 1),
         "MCC (a loop over scipy's pearsonr)": (lambda: metrics.mcc(z, v), lambda: plain_mcc(z, v), 5),
         "MIG (disent)": (lambda: metrics.mig(z, v), lambda: mig._compute_mig(z.T, v.T.astype(int)), 5),
@@ -72,18 +72,18 @@ def main() -> None:
             5,
         ),
     }
-    for name, (mine, other, rounds) in contests.items():
-        ours, theirs = best_seconds(mine, rounds=max(rounds, 3)), best_seconds(other, rounds=rounds)
+    for name, (ours_once, theirs_once, rounds) in comparisons.items():
+        ours, theirs = best_seconds(ours_once, rounds=max(rounds, 3)), best_seconds(theirs_once, rounds=rounds)
         table.add_row(name, f"{ours:.4f} s", f"{theirs:.4f} s", f"{theirs / ours:.1f}x")
     console.print(table)
 
     v = factors(1_000)
-    found = {name: codes(v, **options) for name, options in MODELS.items()}
+    found = {name: codes(v, **options) for name, options in CODE_SETTINGS.items()}
     ours = [metrics.dci(z, v).disentanglement for z in found.values()]
     theirs = [dci._compute_dci(*halves(z, v))["dci.disentanglement"] for z in found.values()]
     for name, a, b in zip(found, ours, theirs, strict=True):
-        console.print(f"{name:>15}: disentanglement {a:.3f}, disent's {b:.3f}")
-    console.print(f"rank correlation of the two over models: {spearmanr(ours, theirs).statistic:.3f}")
+        console.print(f"{name:>15}: disentanglement {a:.3f}, with disent {b:.3f}")
+    console.print(f"rank correlation over the codes: {spearmanr(ours, theirs).statistic:.3f}")
 
 
 if __name__ == "__main__":

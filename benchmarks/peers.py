@@ -1,4 +1,4 @@
-"""Other people's implementations, imported for comparison only."""
+"""Other implementations, for comparison."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import ModuleType
 
 
 def disent_metric(name: str) -> ModuleType:
-    """A metric module of disent (`_dci`, `_mig`, `_sap`) without the data sets and trainers beside it.
+    """A metric module of disent (`_dci`, `_mig`, `_sap`), imported without its data sets and trainers.
 
-    These metrics are functions of arrays; only the package around them needs torchvision and Lightning.
+    The metrics are functions of arrays; only the rest of the package needs torchvision and Lightning.
     """
     found = importlib.util.find_spec("disent")
     if found is None or found.origin is None:

@@ -1,4 +1,4 @@
-"""Timing for benchmarks: several rounds, the best counts, because other work only slows a round down."""
+"""Timing of benchmarks: the best of several rounds, because other processes can only slow a round down."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ ROUNDS = 5
 
 
 def timed(work: Callable[[], int]) -> tuple[float, int]:
-    """Seconds, and how many units of work were done."""
-    begin = time.perf_counter()
+    """Seconds, and the units of work that were done."""
+    start = time.perf_counter()
     units = work()
-    return time.perf_counter() - begin, units
+    return time.perf_counter() - start, units
 
 
 def best_rate(one_round: Callable[[], tuple[float, int]], rounds: int = ROUNDS) -> float:
-    """Units per second of the best round; a round gives its seconds and units."""
+    """Units per second of the best round; a round returns its seconds and units."""
     return max(units / seconds for seconds, units in (one_round() for _ in range(rounds)))
 
 

@@ -1,4 +1,4 @@
-"""Draws the planted codes and what every metric says of them: `python docs/figures/planted.py`."""
+"""Draw the planted codes and the scores of every metric: `python docs/figures/planted.py`."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from vaescope.metrics.planted import CODES, continuous
 from vaescope.report.figures import grid_of_panels, score_map, svg
 
 HERE = Path(__file__).parent
-SHOWN = {  # the two latents to look at in every case, and what was done
-    "identity": (0, 1, "each latent a factor"),
-    "permuted and rescaled": (1, 2, "other order, sign, scale"),
-    "monotone": (0, 1, "each latent bent"),
-    "duplicated": (0, 3, "every factor twice"),
-    "rotated": (0, 1, "two factors turned by 45°"),
-    "split": (0, 1, "sign and size of factor 0"),
-    "ten latents": (0, 5, "seven of noise beside three"),
-    "null": (0, 1, "nothing of the factors"),
+SHOWN = {  # the two latents to plot, and a description
+    "identity": (0, 1, "each latent is a factor"),
+    "permuted and rescaled": (1, 2, "other order, sign and scale"),
+    "monotone": (0, 1, "monotone map of each factor"),
+    "duplicated": (0, 3, "each factor twice"),
+    "rotated": (0, 1, "two factors rotated by 45°"),
+    "split": (0, 1, "sign and magnitude of factor 0"),
+    "ten latents": (0, 5, "three factors and seven noise latents"),
+    "null": (0, 1, "independent of the factors"),
 }
 
 
 def scores() -> dict[str, dict[str, float]]:
-    """Every metric's score of every planted code (1,000 samples of three uniform factors)."""
+    """The score of every metric for every code (1,000 samples of three uniform factors)."""
     factors = continuous()
     tables = {name: metrics.evaluate(CODES[name](factors), factors, intervals=False) for name in SHOWN}
     return {name: {row["metric"]: round(row["score"], 2) for row in table.rows} for name, table in tables.items()}
 
 
 def gallery() -> Figure:
-    """Two latents of every code, every dot coloured by its first two factors."""
+    """Scatter plots of two latents of every code, coloured by the first two factors."""
     factors = continuous(700)
     shade = (factors - factors.min(0)) / np.ptp(factors, axis=0)
     colours = np.column_stack([0.15 + 0.8 * shade[:, 0], 0.35 * np.ones(len(factors)), 0.15 + 0.8 * shade[:, 1]])
     figure, axes = grid_of_panels(2, 4, width=3.0, height=2.9)
-    for axis, (name, (a, b, what)) in zip(axes, SHOWN.items(), strict=True):
+    for axis, (name, (a, b, description)) in zip(axes, SHOWN.items(), strict=True):
         codes = CODES[name](factors)
         axis.scatter(codes[:, a], codes[:, b], c=colours, s=7, linewidths=0)
         axis.set(title=f"{name}\n", xlabel=f"latent {a}", ylabel=f"latent {b}", xticks=[], yticks=[])
-        axis.text(0.5, 1.02, what, transform=axis.transAxes, ha="center", fontsize=9, color="#5d6b78")
+        axis.text(0.5, 1.02, description, transform=axis.transAxes, ha="center", fontsize=9, color="#5d6b78")
     return figure
 
 

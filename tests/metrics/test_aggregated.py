@@ -1,4 +1,4 @@
-"""MIG of posteriors, against closed forms and against bins."""
+"""MIG of posteriors against closed forms and binned MIG."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from vaescope.metrics import aggregated_mig, mig
 GRID = np.array(list(itertools.product(range(4), range(5), range(6), range(3))), dtype=float)
 
 
-def test_separated_posteriors_hold_all_of_their_factor():
+def test_separated_posteriors_have_all_information_about_their_factor():
     found = aggregated_mig(GRID[:, :3], np.full((len(GRID), 3), 1e-4), GRID[:, :3])
     assert found.score == pytest.approx(1, abs=1e-9)
     assert found.sup == pytest.approx(1, abs=1e-9)
@@ -22,7 +22,7 @@ def test_separated_posteriors_hold_all_of_their_factor():
 
 
 @pytest.mark.parametrize("sigma", [0.3, 0.6, 2.0])
-def test_overlapping_posteriors_by_integration(sigma):
+def test_overlapping_posteriors_match_integration(sigma):
     """Two values at ±1: I = H(mixture) - H(normal), one integral."""
     v = np.repeat([-1.0, 1.0], 2000)[:, None]
     other = np.tile([0.0, 1.0], 2000)[:, None]
@@ -31,14 +31,14 @@ def test_overlapping_posteriors_by_integration(sigma):
         return 0.5 * (norm.pdf(z, -1, sigma) + norm.pdf(z, 1, sigma))
 
     entropy = quad(lambda z: -mixture(z) * math.log(mixture(z) + 1e-300), -15, 15, limit=200)[0]
-    wanted = entropy - norm(0, sigma).entropy()
+    expected = entropy - norm(0, sigma).entropy()
     found = aggregated_mig(v, np.full_like(v, sigma**2), np.hstack([v, other]), draws=4000)
-    assert found.mutual_information[0, 0] == pytest.approx(wanted, abs=0.03)
+    assert found.mutual_information[0, 0] == pytest.approx(expected, abs=0.03)
     assert found.mutual_information[0, 1] == pytest.approx(0, abs=0.01)
 
 
-def test_means_below_the_noise_hold_nothing():
-    """Bins of means see a copy of the factor; the posterior is far wider than its movement."""
+def test_means_that_move_less_than_the_noise_have_no_information():
+    """Binned means are a copy of the factor, but the posterior is far wider than their range."""
     codes = np.hstack([1e-3 * GRID[:, :1], GRID[:, 1:2]])
     variance = np.tile([1.0, 1e-4], (len(GRID), 1))
     found = aggregated_mig(codes, variance, GRID[:, :2])
@@ -47,7 +47,7 @@ def test_means_below_the_noise_hold_nothing():
     assert found.score < 0.51
 
 
-def test_few_draws_agree_with_many_and_two_copies_have_no_gap():
+def test_few_draws_match_many_and_two_copies_have_no_gap():
     codes = np.hstack([GRID[:, :1], GRID[:, :1]])
     few, many = (aggregated_mig(codes, np.full_like(codes, 0.2), GRID[:, :1], draws=n) for n in (200, 360))
     np.testing.assert_allclose(few.mutual_information, many.mutual_information, atol=0.1)
@@ -65,12 +65,12 @@ def test_only_active_latents_count_for_the_sup():
     ("change", "message"),
     [
         ({"variance": -np.ones((360, 4))}, "variance must be > 0; pass variances, not log-variances"),
-        ({"variance": np.ones((360, 2))}, "mean and variance must have one shape"),
+        ({"variance": np.ones((360, 2))}, "mean and variance must have the same shape"),
         ({"draws": 1}, "draws must be at least 2"),
         ({"active": [True]}, "active must hold True or False for each of 4 latents"),
-        ({"factors": GRID[:9]}, "a row per sample each"),
+        ({"factors": GRID[:9]}, "same number of rows"),
     ],
 )
-def test_bad_input_is_explained(change, message):
+def test_bad_input_is_rejected(change, message):
     with pytest.raises(InputError, match=message):
         aggregated_mig(**{"mean": GRID, "variance": np.ones_like(GRID), "factors": GRID} | change)

@@ -1,4 +1,4 @@
-"""MCC and linear R² on planted codes."""
+"""MCC and linear R² on codes with known answers."""
 
 import numpy as np
 import pytest
@@ -34,20 +34,20 @@ def test_order_sign_and_scale_do_not_matter(order, scales):
     assert [order[latent] for latent in result.assignment] == [0, 1, 2]
 
 
-def test_a_rotation_hurts_mcc_but_not_r2(factors):
+def test_a_rotation_lowers_mcc_but_not_r2(factors):
     c = np.sqrt(0.5)
     rotated = factors @ np.array([[c, -c, 0.0], [c, c, 0.0], [0.0, 0.0, 1.0]])
     assert mcc(rotated, factors).score == pytest.approx((2 * c + 1) / 3, abs=0.02)
     assert linear_r2(rotated, factors).score == pytest.approx(1.0)
 
 
-def test_a_monotone_map_is_seen_through_by_ranks_only(factors):
-    bent = np.exp(2 * factors)
-    assert mcc(bent, factors, method="spearman").score == pytest.approx(1.0)
-    assert mcc(bent, factors).score < 0.8
+def test_only_spearman_is_invariant_to_monotone_maps(factors):
+    mapped = np.exp(2 * factors)
+    assert mcc(mapped, factors, method="spearman").score == pytest.approx(1.0)
+    assert mcc(mapped, factors).score < 0.8
 
 
-def test_entries_are_scipys(factors):
+def test_correlations_match_scipy(factors):
     codes = factors + np.random.default_rng(2).normal(size=factors.shape)
     for method, reference in (("pearson", pearsonr), ("spearman", spearmanr)):
         expected = [abs(reference(codes[:, k], factors[:, k])[0]) for k in range(3)]
@@ -62,7 +62,7 @@ def test_more_and_fewer_latents_than_factors(factors):
     assert few.assignment.tolist() == [0, 1, -1]
 
 
-def test_a_constant_latent_correlates_with_nothing(factors):
+def test_a_constant_latent_has_no_correlation(factors):
     codes = factors.copy()
     codes[:, 1] = 3.7
     result = mcc(codes, factors)
@@ -78,20 +78,20 @@ def test_torch_and_numpy_agree(factors):
 @pytest.mark.parametrize(
     ("codes", "factors", "message"),
     [
-        (np.zeros((3, 2)), np.zeros((4, 2)), "got 3 and 4 rows"),
+        (np.zeros((3, 2)), np.zeros((4, 2)), "codes has 3, factors has 4"),
         (np.full((3, 2), np.nan), np.zeros((3, 2)), "codes must be finite"),
-        (np.array([["a"], ["b"]]), np.zeros((2, 1)), "codes must be numbers"),
+        (np.array([["a"], ["b"]]), np.zeros((2, 1)), "codes must be an array of numbers, got text"),
         (np.zeros((1, 2)), np.zeros((1, 2)), "at least 2 samples"),
         (np.zeros(3), np.zeros((3, 1)), "row per sample"),
     ],
 )
-def test_bad_input_is_refused(codes, factors, message):
+def test_bad_input_is_rejected(codes, factors, message):
     with pytest.raises(vs.InputError, match=message):
         mcc(codes, factors)
 
 
 def test_bad_method_and_constant_factor(factors):
-    with pytest.raises(vs.InputError, match="pearson or spearman"):
+    with pytest.raises(vs.InputError, match="method must be one of pearson, spearman"):
         mcc(factors, factors, method="kendall")
     with pytest.raises(vs.InputError, match="factor 0 has the same value in every sample"):
         linear_r2(factors, np.zeros((2000, 1)))

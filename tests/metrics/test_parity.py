@@ -1,4 +1,4 @@
-"""The same numbers as scikit-learn's primitives, and as disent's metrics."""
+"""Parity with scikit-learn and with the metrics of disent."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from sklearn.metrics import mutual_info_score, r2_score
 from vaescope import metrics
 from vaescope.metrics import inputs
 from vaescope.metrics.dci import concentration
-from vaescope.metrics.information import bins_of
+from vaescope.metrics.information import bin_indices
 from vaescope.metrics.planted import CODES, classes, continuous
 
 CASES = ("identity", "monotone", "duplicated", "rotated", "split", "ten latents", "null")
@@ -28,22 +28,22 @@ def noisy(case, factors):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_mutual_information_is_scikit_learns(case, factors):
+def test_mutual_information_matches_scikit_learn(case, factors):
     codes = noisy(case, factors)
     found = metrics.mutual_information(codes, factors)
     for j, k in np.ndindex(found.shape):
-        assert found[j, k] == pytest.approx(mutual_info_score(bins_of(codes[:, j]), factors[:, k]), abs=1e-10)
+        assert found[j, k] == pytest.approx(mutual_info_score(bin_indices(codes[:, j]), factors[:, k]), abs=1e-10)
 
 
-def test_neighbour_estimates_are_scikit_learns(factors):
+def test_neighbour_estimates_match_scikit_learn(factors):
     codes = noisy("rotated", factors)
-    arrays = inputs.data(codes, factors)
+    arrays = inputs.read_inputs(codes, factors)
     found = metrics.mutual_information(codes, factors, estimator="neighbours")
-    expected = mutual_info_classif(inputs.standardised(arrays.codes), arrays.factors[:, 1].astype(int), random_state=0)
+    expected = mutual_info_classif(inputs.standardise(arrays.codes), arrays.factors[:, 1].astype(int), random_state=0)
     np.testing.assert_allclose(found[:, 1], expected, atol=1e-10)
 
 
-def test_neighbours_know_the_information_of_gaussians():
+def test_neighbour_estimates_match_gaussian_closed_form():
     """I = -½ log(1 - ρ²)."""
     rng = np.random.default_rng(0)
     v = rng.normal(size=(4000, 1))
@@ -52,24 +52,24 @@ def test_neighbours_know_the_information_of_gaussians():
     assert metrics.mutual_information(z, v, estimator="neighbours")[0, 0] == pytest.approx(expected, abs=0.04)
     for binning in ("width", "mass"):
         binned = metrics.mutual_information(z, v, binning=binning)[0, 0]
-        assert expected - 0.1 < binned < expected + 0.06  # what bins lose, and what counts add
+        assert expected - 0.1 < binned < expected + 0.06  # loss from bins, bias from counts
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_mig_is_disents(case, factors):
+def test_mig_matches_disent(case, factors):
     codes = noisy(case, factors)
     expected = disent_metric("_mig")._compute_mig(codes.T, factors.T.astype(int))["mig.discrete_score"]
     assert metrics.mig(codes, factors).score == pytest.approx(expected, abs=2e-3)
 
 
-def test_mig_is_disents_exactly_where_edges_agree(factors):
-    """disent's bins differ by the rounding of edges only; codes that are classes have none."""
+def test_mig_matches_disent_exactly_for_discrete_codes(factors):
+    """The bins of disent differ only by the rounding of edges; discrete codes have no bins."""
     expected = disent_metric("_mig")._compute_mig(factors.T, factors.T.astype(int))["mig.discrete_score"]
     assert metrics.mig(factors, factors).score == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sap_of_continuous_factors_is_disents(case):
+def test_sap_of_continuous_factors_matches_disent(case):
     factors = continuous(800)
     codes = noisy(case, factors)
     expected = disent_metric("_sap")._compute_sap(codes.T, factors.T, None, None, True)["sap.score"]
@@ -77,9 +77,9 @@ def test_sap_of_continuous_factors_is_disents(case):
 
 
 @pytest.mark.parametrize("case", ["identity", "rotated", "null"])
-def test_sap_of_classes_is_disents(case, factors):
+def test_sap_of_classes_matches_disent(case, factors):
     codes = noisy(case, factors)
-    fit, test = inputs.data(codes, factors).halves
+    fit, test = inputs.read_inputs(codes, factors).halves
     expected = disent_metric("_sap")._compute_sap(
         fit.codes.T, fit.factors.T.astype(int), test.codes.T, test.factors.T.astype(int), False
     )["sap.score"]
@@ -87,11 +87,11 @@ def test_sap_of_classes_is_disents(case, factors):
 
 
 @pytest.mark.parametrize("case", ["rotated", "null"])
-def test_boosted_dci_is_disents(case):
+def test_boosted_dci_matches_disent(case):
     factors = classes(160, seed=3)[:, :2]
     codes = noisy("identity", factors) if case == "null" else factors @ np.array([[1.0, 1.0], [1.0, -1.0]])
     codes = codes + 0.2 * np.random.default_rng(5).normal(size=codes.shape)
-    fit, test = inputs.data(codes, factors).halves
+    fit, test = inputs.read_inputs(codes, factors).halves
     expected = disent_metric("_dci")._compute_dci(
         fit.codes.T, fit.factors.T.astype(int), test.codes.T, test.factors.T.astype(int)
     )
@@ -101,9 +101,9 @@ def test_boosted_dci_is_disents(case):
     assert found.informativeness == pytest.approx(expected["dci.informativeness_test"], abs=0.02)
 
 
-def test_linear_r2_is_scikit_learns(factors):
+def test_linear_r2_matches_scikit_learn(factors):
     codes = noisy("rotated", factors)
-    first, second = inputs.data(codes, factors).halves
+    first, second = inputs.read_inputs(codes, factors).halves
     expected = []
     for fit, test in ((first, second), (second, first)):
         model = LinearRegression().fit(fit.codes, fit.factors)
@@ -111,7 +111,7 @@ def test_linear_r2_is_scikit_learns(factors):
     np.testing.assert_allclose(metrics.linear_r2(codes, factors).per_factor, np.mean(expected, axis=0), atol=2e-3)
 
 
-def test_concentration_is_scipys_entropy():
+def test_concentration_matches_scipy_entropy():
     importance = np.random.default_rng(0).random((4, 3))
     expected = 1 - entropy(importance.T, base=3)
     np.testing.assert_allclose(concentration(importance), expected)

@@ -1,4 +1,4 @@
-"""Intervals, floors, cautions and refusals, for every metric."""
+"""Intervals, floors, warnings and errors of every metric."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,9 @@ import torch
 
 import vaescope as vs
 from vaescope import metrics
-from vaescope.metrics.information import bins_of
+from vaescope.metrics.amari import amari_distance
+from vaescope.metrics.information import bin_indices
+from vaescope.metrics.inputs import read_inputs
 from vaescope.metrics.planted import classes, continuous
 
 METRICS = {
@@ -30,7 +32,7 @@ def noisy(factors, scale=0.5, seed=2):
 
 
 @pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS)
-def test_the_interval_holds_the_score_and_the_floor_lies_apart(measure):
+def test_the_interval_contains_the_score(measure):
     factors = classes(400)
     result = measure(noisy(factors), factors)
     for name, score in result.scores.items():
@@ -45,7 +47,7 @@ def test_the_interval_holds_the_score_and_the_floor_lies_apart(measure):
 
 
 def test_intervals_cover_the_truth():
-    """Correlation 1/√(1 + ¼) by construction: about 95 of 100 intervals hold it."""
+    """The correlation is 1/√(1 + ¼) by construction: about 95 of 100 intervals contain it."""
     truth = 1 / np.sqrt(1.25)
     hits = 0
     for seed in range(100):
@@ -61,8 +63,8 @@ def covered(measure, draw, truth, *, runs=20):
     return sum(low <= truth <= high for low, high in intervals)
 
 
-def test_intervals_of_biased_estimates_reach_the_truth():
-    """MIG from 20 bins is biased downwards, the more the fewer the samples; its interval says so."""
+def test_intervals_of_biased_estimates_cover_the_truth():
+    """MIG from 20 bins is biased downwards with few samples; its interval includes the bias."""
 
     def draw(seed, count=1000):
         rng = np.random.default_rng(seed)
@@ -73,37 +75,37 @@ def test_intervals_of_biased_estimates_reach_the_truth():
         return metrics.mig(codes, factors, binning="mass")
 
     truth = mig(*draw(99, 200_000)).score
-    assert abs(mig(*draw(0)).score - truth) > 0.01  # there is a bias to be covered
+    assert abs(mig(*draw(0)).score - truth) > 0.01  # the bias
     assert covered(mig, draw, truth) >= 17
-    assert any("the interval does not cover it" in note for note in mig(*draw(0, 300)).warnings)
+    assert any("interval does not cover the bias" in note for note in mig(*draw(0, 300)).warnings)
 
 
 @pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS)
-def test_rows_may_come_in_any_order_and_from_torch(measure):
+def test_row_order_and_torch_tensors(measure):
     factors = classes(400)
     codes = noisy(factors)
     order = np.random.default_rng(5).permutation(400)
     plain = measure(codes, factors).score
     assert measure(torch.from_numpy(codes), torch.from_numpy(factors)).score == plain
-    assert measure(codes[order], factors[order]).score == pytest.approx(plain, abs=0.12)  # other halves
+    assert measure(codes[order], factors[order]).score == pytest.approx(plain, abs=0.12)  # other samples in the halves
 
 
 @pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS)
 @pytest.mark.parametrize(
     ("codes", "factors", "message"),
     [
-        (np.zeros((50, 3)), np.zeros((60, 3)), "got 50 and 60 rows"),
-        (np.full((50, 3), np.nan), np.zeros((50, 3)), "codes must be finite, got nan in row 0, column 0"),
-        (np.zeros((50, 3)), np.full((50, 3), np.inf), "factors must be finite, got inf"),
-        (np.array([["a"] * 3] * 50), np.zeros((50, 3)), "codes must be numbers"),
-        (np.zeros((50, 3)), np.array([["a"] * 3] * 50), "factors must be numbers"),
+        (np.zeros((50, 3)), np.zeros((60, 3)), "codes has 50, factors has 60"),
+        (np.full((50, 3), np.nan), np.zeros((50, 3)), "codes must be finite, got NaN or infinity in 50 of 50 rows"),
+        (np.zeros((50, 3)), np.full((50, 3), np.inf), "factors must be finite, got NaN or infinity"),
+        (np.array([["a"] * 3] * 50), np.zeros((50, 3)), "codes must be an array of numbers, got text"),
+        (np.zeros((50, 3)), np.array([["a"] * 3] * 50), "factors must be an array of numbers, got text"),
         (np.zeros((1, 3)), np.zeros((1, 3)), "samples, got 1"),
-        (np.zeros(50), np.zeros((50, 3)), "codes must have a row per sample and a column per code"),
-        (np.zeros((50, 0)), np.zeros((50, 3)), "codes must have a row per sample"),
-        (np.zeros((50, 3)), np.ones((50, 3)), "factor 0 has the same value in every sample; leave it out"),
+        (np.zeros(50), np.zeros((50, 3)), "codes must have a row per sample"),
+        (np.zeros((50, 0)), np.zeros((50, 3)), "codes must have at least one row and one column"),
+        (np.zeros((50, 3)), np.ones((50, 3)), "factor 0 has the same value in every sample; remove it"),
     ],
 )
-def test_bad_input_is_refused(measure, codes, factors, message):
+def test_bad_input_is_rejected(measure, codes, factors, message):
     with pytest.raises(vs.InputError, match=message):
         measure(codes, factors)
 
@@ -111,19 +113,19 @@ def test_bad_input_is_refused(measure, codes, factors, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c, f: (np.column_stack([c, np.ones(len(c))]), f), "latent 3 is constant"),
+        (lambda c, f: (np.column_stack([c, np.ones(len(c))]), f), "latent 3 is constant and counts as uninformative"),
         (lambda c, f: (np.zeros_like(c), f), "every latent is constant"),
         (lambda c, f: (c, np.column_stack([f, f[:, 0] + 0.1 * c[:, 1]])), "factors 0 and 3 are correlated"),
         (lambda c, f: (c[:60], f[:60]), "only 60 samples"),
     ],
 )
-def test_violated_assumptions_are_said(change, message):
+def test_violated_assumptions_give_warnings(change, message):
     factors = classes(400)
     table = metrics.evaluate(*change(noisy(factors), factors), intervals=False)
     assert any(message in note for note in table.warnings)
 
 
-def test_rare_classes_and_crowded_bins_are_said():
+def test_small_classes_and_overfull_bins_give_warnings():
     factors = classes(400)
     factors[:3, 0] = 17
     assert any("factor 0 has a class with only 3 samples" in note for note in metrics.dci(factors, factors).warnings)
@@ -137,10 +139,10 @@ def test_a_healthy_table_has_no_warnings():
     assert metrics.evaluate(noisy(factors), factors, intervals=False).warnings == ()
 
 
-def test_kinds_of_factors_are_seen_and_can_be_said():
+def test_discrete_factors_are_detected_or_specified():
     factors = np.column_stack([continuous(500)[:, 0], classes(500)[:, 0]])
     codes = noisy(factors, 0.1)
-    assert metrics.inputs.data(codes, factors).discrete == (False, True)
+    assert read_inputs(codes, factors).discrete == (False, True)
     assert metrics.dci(codes, factors, discrete=False).score != metrics.dci(codes, factors).score
     with pytest.raises(vs.InputError, match="an entry per factor, 2, got 1"):
         metrics.mig(codes, factors, discrete=[True])
@@ -149,23 +151,23 @@ def test_kinds_of_factors_are_seen_and_can_be_said():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda v: metrics.mig(v, v, estimator="magic"), "binned or neighbours"),
-        (lambda v: metrics.mig(v, v, binning="log"), "width or mass"),
-        (lambda v: metrics.dci(v, v, model="lasso"), "forest or boosted"),
-        (lambda v: metrics.sap(v, v, classifier="knn"), "thresholds or svm"),
+        (lambda v: metrics.mig(v, v, estimator="magic"), "estimator must be one of binned, neighbours"),
+        (lambda v: metrics.mig(v, v, binning="log"), "binning must be one of width, mass"),
+        (lambda v: metrics.dci(v, v, model="lasso"), "model must be one of forest, boosted"),
+        (lambda v: metrics.sap(v, v, classifier="knn"), "classifier must be one of thresholds, svm"),
         (lambda v: metrics.mig_sup(v, v, active=[True]), "each of 3 latents"),
         (lambda v: metrics.amari(v[:, :1], v), "a latent for each, got 1 latents and 3 factors"),
-        (lambda v: metrics.amari_distance(v), "square matrix"),
+        (lambda v: amari_distance(v), "square matrix"),
         (lambda v: metrics.evaluate(v[:30], v[:30]), "at least 40 samples, got 30"),
     ],
 )
-def test_bad_options_are_refused(call, message):
+def test_bad_options_are_rejected(call, message):
     with pytest.raises(vs.InputError, match=message):
         call(classes(100))
 
 
 @pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS)
-def test_a_large_offset_does_not_hide_a_latent(measure):
+def test_a_large_offset_does_not_matter(measure):
     factors = classes(400)
     codes = noisy(factors)
     assert measure(codes + 1e7, factors).score == pytest.approx(measure(codes, factors).score, abs=0.02)
@@ -181,12 +183,12 @@ def test_units_do_not_matter(measure, scale):
     assert measure(codes * [scale, 1.0, 1.0], factors).score == pytest.approx(plain, abs=0.02)
 
 
-ODD = {
+EDGE_CASES = {
     "a class of one sample": lambda r: (
         r.normal(size=(300, 2)),
         np.column_stack([r.integers(0, 4, 300), np.arange(300) == 7]),
     ),
-    "a latent that is hardly ever on": lambda r: (
+    "a latent that is almost always zero": lambda r: (
         np.column_stack([r.normal(size=300), np.arange(300) == 7]),
         r.integers(0, 4, (300, 2)),
     ),
@@ -200,15 +202,15 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("case", ODD)
-def test_odd_but_legal_arrays_give_finite_scores(case):
-    codes, factors = ODD[case](np.random.default_rng(0))
+@pytest.mark.parametrize("case", EDGE_CASES)
+def test_edge_cases_give_finite_scores(case):
+    codes, factors = EDGE_CASES[case](np.random.default_rng(0))
     for row in metrics.evaluate(codes, factors).rows:
         assert np.isfinite([row["score"], row["floor"], row["low"], row["high"]]).all(), row
         assert row["low"] <= row["score"] <= row["high"]
 
 
-def test_odd_arrays_are_cautioned():
+def test_few_samples_per_latent_and_repeated_rows_give_warnings():
     rng = np.random.default_rng(0)
     wide = metrics.linear_r2(rng.normal(size=(60, 30)), rng.normal(size=(60, 2)))
     assert any("30 latents for 60 samples" in note for note in wide.warnings)
@@ -216,8 +218,8 @@ def test_odd_arrays_are_cautioned():
     assert any("only 40 of 400 rows are distinct" in note for note in metrics.mcc(rows[:, :2], rows[:, 2:]).warnings)
 
 
-def test_noise_of_any_shape_has_no_modularity():
-    """Uniform noise fills all bins, where plug-in information is largest."""
+def test_noise_has_no_modularity():
+    """Uniform noise fills all bins, which gives the largest bias of plug-in information."""
     scores = []
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -227,13 +229,13 @@ def test_noise_of_any_shape_has_no_modularity():
     assert metrics.infomec(few, few).modularity > 0.9
 
 
-def test_a_value_that_fills_bins_of_equal_mass_is_a_bin():
+def test_a_frequent_value_gets_its_own_bin():
     values = np.concatenate([np.zeros(900), np.linspace(0.1, 1, 100)])
-    assert len(np.unique(bins_of(values, "mass"))) >= 2
-    assert len(np.unique(bins_of(-values, "mass"))) >= 2
+    assert len(np.unique(bin_indices(values, "mass"))) >= 2
+    assert len(np.unique(bin_indices(-values, "mass"))) >= 2
 
 
-def test_neighbours_stay_below_one():
+def test_neighbour_estimates_of_mig_are_at_most_one():
     factors = continuous(300)
     result = metrics.mig(factors, factors, estimator="neighbours")
     assert 0.5 < result.score <= 1
@@ -244,17 +246,17 @@ def test_neighbours_stay_below_one():
 @pytest.mark.parametrize(
     ("codes", "message"),
     [
-        ([[1, 2], [3]] * 20, "rows of one length"),
-        (torch.zeros(40, 2, dtype=torch.complex64), "must be numbers"),
-        ([["a", 1.0]] * 40, "must be numbers"),
+        ([[1, 2], [3]] * 20, "rows of different lengths"),
+        (torch.zeros(40, 2, dtype=torch.complex64), "codes must be real"),
+        ([["a", 1.0]] * 40, "must be an array of numbers"),
     ],
 )
-def test_unreadable_arrays_are_refused(codes, message):
+def test_unreadable_arrays_are_rejected(codes, message):
     with pytest.raises(vs.InputError, match=message):
         metrics.mcc(codes, classes(40)[:, :2])
 
 
-def test_readable_arrays_are_read(unchecked_shapes):
+def test_other_array_types(unchecked_shapes):
     factors = classes(200)
     codes = noisy(factors)
     plain = metrics.mcc(codes, factors).score
@@ -267,7 +269,7 @@ def test_readable_arrays_are_read(unchecked_shapes):
 
 
 @pytest.mark.parametrize("measure", [metrics.factor_vae_score, metrics.beta_vae_score])
-def test_few_samples_suffice_for_a_perfect_code(measure):
+def test_a_perfect_code_scores_high_with_few_samples(measure):
     factors = continuous(100)
     assert measure(factors, factors).score > 0.9
 
@@ -279,7 +281,7 @@ def test_only_active_latents_count_for_mig_sup():
     assert active.score > 0.9 > 0.7 > every.score
 
 
-def test_the_table_reads_well():
+def test_the_table_as_text_and_html():
     factors = classes(200)
     table = metrics.evaluate(noisy(factors), factors)
     text, html = str(table), table._repr_html_()

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from vaescope.models.describe import describe, rebuild
 
 import vaescope as vs
 from vaescope.data import nonstationary
 from vaescope.errors import InputError
 from vaescope.models import VAE, AuxiliarySettings, Member
-from vaescope.models.describe import describe, rebuild
 from vaescope.protocol import LatentModel
 from vaescope.regime import of_model, prune
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from vaescope.models.describe import describe, rebuild
 
 import vaescope as vs
 from vaescope.models import VAE, AuxiliarySettings, FixedMaps, MLPNetworks
-from vaescope.models.describe import describe, rebuild
 from vaescope.models.networks import Network, Networks
 from vaescope.training import MemberSpec, TrainSettings, train
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from vaescope import metrics, randomness, theory
 from vaescope.adapters import Arrays
 from vaescope.errors import InputError
+from vaescope.metrics.stability import Stability
 from vaescope.orthogonality import column_angles, column_contrast
 from vaescope.regime.model import Encoded, encode, spread_samples
 from vaescope.theory.rotation import Rotation, best_rotation
@@ -249,7 +250,7 @@ def stated_beta(model: Any) -> float:
     return float(getattr(model, "beta", 1.0) or 1.0)
 
 
-def stability(models: list[Any], samples: list[Any], u: Any) -> metrics.Stability:
+def stability(models: list[Any], samples: list[Any], u: Any) -> Stability:
     """Of mean codes, between every two models."""
     codes = [encode(model, x, u).mean for model, x in zip(models, samples, strict=True)]
     return metrics.stability(codes)

@@ -1,4 +1,4 @@
-"""DCI: does a latent predict one factor, is a factor predicted by one latent, and how well by all?"""
+"""DCI: does a latent predict one factor, is a factor predicted by one latent, and how well by all latents?"""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from sklearn.ensemble import (
     GradientBoostingRegressor,
 )
 
-from vaescope.errors import InputError
-from vaescope.metrics.cautions import cautions
-from vaescope.metrics.inputs import Data, data, standardised
-from vaescope.metrics.score import Parts, Score
+from vaescope import validation
+from vaescope.metrics.input_warnings import input_warnings
+from vaescope.metrics.inputs import CodesAndFactors, read_inputs, standardise
+from vaescope.metrics.score import MetricValues, Score
 
-_TREES: dict[str, Any] = {"n_estimators": 40, "max_features": None, "random_state": 0}
+TREE_MODELS = ("forest", "boosted")
+_FOREST: dict[str, Any] = {"n_estimators": 40, "max_features": None, "random_state": 0}
 
 
 class DCI(Score):
-    """Three scores of Eastwood and Williams, and the matrix they come from."""
+    """The three scores of Eastwood & Williams 2018 and the matrix of importances."""
 
     @property
     def disentanglement(self) -> float:
@@ -41,81 +42,90 @@ class DCI(Score):
 
     @property
     def importance(self) -> np.ndarray:
-        """How much every latent contributes to predicting every factor, (d, k), columns sum to 1."""
-        return self.parts.detail["importance"]
+        """Importance of every latent for predicting every factor, (d, k); columns sum to 1."""
+        return self.values.details["importance"]
 
 
 def dci(codes: object, factors: object, *, model: str = "forest", discrete: bool | Sequence[bool] | None = None) -> DCI:
-    """Disentanglement, completeness, informativeness (Eastwood & Williams 2018).
+    """Disentanglement, completeness and informativeness (Eastwood & Williams 2018).
 
-    Every factor is predicted from all latents by trees; the share of the trees' gain that falls to a latent
-    is its importance. Disentanglement: a latent's importances lie with one factor. Completeness: a factor's
-    lie with one latent. Informativeness: held-out accuracy (classes) or R² (continuous). `model` is `forest`
-    (extremely randomised trees, all latents at every split) or `boosted` (gradient boosting as in public
-    code: tens of times slower, the same ranking). `per_factor` is the completeness.
+    Trees predict every factor from all latents. The importance of a latent is its share of the impurity decrease.
+    Disentanglement: the importances of a latent concentrate on one factor. Completeness: the importances for a factor
+    concentrate on one latent. Informativeness: held-out accuracy (classes) or R² (continuous factors). `per_factor` is
+    the completeness.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        model: `forest` (extremely randomised trees) or `boosted` (gradient boosting, as in public code; tens of times
+            slower, with the same ranking of models).
+        discrete: which factors are classes; by default those with few distinct values.
 
     >>> v = np.random.default_rng(0).integers(0, 4, (400, 2))
     >>> result = dci(v, v)
     >>> bool(result.disentanglement > 0.95), result.importance.argmax(0).tolist()
     (True, [0, 1])
     """
-    if model not in ("forest", "boosted"):
-        raise InputError(f"model must be forest or boosted, got {model!r}.")
-    arrays = data(codes, factors, discrete=discrete)
+    validation.choice("model", model, TREE_MODELS)
+    inputs = read_inputs(codes, factors, discrete=discrete)
     compute = partial(_dci, model=model)
-    notes = partial(cautions, arrays, classes=True)
-    return DCI("DCI", compute(arrays), notes, compute, arrays, resamples=10, nulls=3)
+    notes = partial(input_warnings, inputs, classes=True)
+    return DCI("DCI", compute(inputs), notes, compute, inputs, resamples=10, shuffles=3)
 
 
 def concentration(importance: np.ndarray) -> np.ndarray:
-    """Per row: 1 less the entropy of its shares over the largest possible; 0 for a row of zeros.
+    """1 - normalised entropy of every row; 0 for a row of zeros.
 
     >>> concentration(np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]])).tolist()
     [1.0, 0.0, 0.0]
     """
-    places, total = importance.shape[1], importance.sum(1, keepdims=True)
-    if places < 2:
+    width, total = importance.shape[1], importance.sum(1, keepdims=True)
+    if width < 2:
         return (total[:, 0] > 0).astype(float)
-    share = np.where(total > 0, importance / np.where(total > 0, total, 1.0), 1 / places)
-    return 1 + (share * np.log(np.where(share > 0, share, 1.0))).sum(1) / np.log(places)
+    share = np.where(total > 0, importance / np.where(total > 0, total, 1.0), 1 / width)
+    return 1 + (share * np.log(np.where(share > 0, share, 1.0))).sum(1) / np.log(width)
 
 
-def _dci(arrays: Data, model: str) -> Parts:
-    arrays = replace(arrays, codes=standardised(arrays.codes))  # trees see single precision
-    fits = [_fit(arrays, k, model) for k in range(arrays.factors.shape[1])]
-    importance = np.column_stack([gains for gains, _ in fits])
+def _dci(inputs: CodesAndFactors, model: str) -> MetricValues:
+    inputs = replace(inputs, codes=standardise(inputs.codes))  # trees use single precision
+    fits = [_fit_factor(inputs, k, model) for k in range(inputs.factor_count)]
+    importance = np.column_stack([importances for importances, _ in fits])
     informativeness = np.array([score for _, score in fits])
-    by_latent, by_factor = concentration(importance), concentration(importance.T)
+    disentanglement, completeness = concentration(importance), concentration(importance.T)
     scores = {
-        "disentanglement": _weighted(by_latent, importance.sum(1)),
-        "completeness": _weighted(by_factor, importance.sum(0)),
+        "disentanglement": _weighted_mean(disentanglement, importance.sum(1)),
+        "completeness": _weighted_mean(completeness, importance.sum(0)),
         "informativeness": float(informativeness.mean()),
     }
-    detail = {"importance": importance, "per_latent": by_latent, "informativeness_per_factor": informativeness}
-    return Parts(scores, by_factor, detail)
+    details = {
+        "importance": importance,
+        "per_latent": disentanglement,
+        "informativeness_per_factor": informativeness,
+    }
+    return MetricValues(scores, completeness, details)
 
 
-def _weighted(values: np.ndarray, weights: np.ndarray) -> float:
+def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
     return float(values @ weights / weights.sum()) if weights.sum() > 0 else 0.0
 
 
-def _fit(arrays: Data, k: int, model: str) -> tuple[np.ndarray, float]:
-    """Importances (d,) and held-out score of one factor."""
-    fit, test = arrays.halves
-    discrete = arrays.discrete[k]
-    target = np.unique(arrays.factors[:, k], return_inverse=True)[1] if discrete else standardised(arrays.factors)[:, k]
+def _fit_factor(inputs: CodesAndFactors, k: int, model: str) -> tuple[np.ndarray, float]:
+    """Importances (d,) and held-out score for one factor."""
+    fit, test = inputs.halves
+    discrete = inputs.discrete[k]
+    target = np.unique(inputs.factors[:, k], return_inverse=True)[1] if discrete else standardise(inputs.factors)[:, k]
     y, y_test = target[: fit.samples], target[fit.samples :]
     if np.ptp(y) == 0:
-        return np.zeros(arrays.latents), float(np.mean(y_test == y[0])) if discrete else 0.0
+        return np.zeros(inputs.latents), float(np.mean(y_test == y[0])) if discrete else 0.0
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):
-        warnings.simplefilter("ignore", UserWarning)  # many classes look like a regression target
-        trees = _trees(model, discrete, fit.samples).fit(fit.codes, y)
-        importance = np.nan_to_num(np.asarray(trees.feature_importances_))  # no tree found a split
+        warnings.simplefilter("ignore", UserWarning)  # scikit-learn takes many classes for a regression target
+        trees = _tree_model(model, discrete, fit.samples).fit(fit.codes, y)
+        importance = np.nan_to_num(np.asarray(trees.feature_importances_))  # NaN if no tree has a split
     return importance, max(0.0, float(trees.score(test.codes, y_test)))
 
 
-def _trees(model: str, discrete: bool, samples: int) -> Any:
+def _tree_model(model: str, discrete: bool, samples: int) -> Any:
     if model == "boosted":
         return (GradientBoostingClassifier if discrete else GradientBoostingRegressor)(random_state=0)
     leaf = min(5, max(1, samples // 20))
-    return (ExtraTreesClassifier if discrete else ExtraTreesRegressor)(min_samples_leaf=leaf, **_TREES)
+    return (ExtraTreesClassifier if discrete else ExtraTreesRegressor)(min_samples_leaf=leaf, **_FOREST)

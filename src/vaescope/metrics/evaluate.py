@@ -1,4 +1,4 @@
-"""Every metric at once, as one table."""
+"""All metrics in one table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vaescope.errors import InputError
 from vaescope.metrics.amari import amari
 from vaescope.metrics.dci import dci
 from vaescope.metrics.infomec import infomec
-from vaescope.metrics.inputs import data
+from vaescope.metrics.inputs import read_inputs
 from vaescope.metrics.interventions import beta_vae_score, factor_vae_score
 from vaescope.metrics.irs import irs
 from vaescope.metrics.mcc import mcc
@@ -27,8 +27,8 @@ from vaescope.metrics.score import Score
 
 
 @dataclass(frozen=True)
-class Line:
-    """One score of the table: its name, its key among the metric's scores, and what it asks."""
+class ScoreRow:
+    """One row of the table: the score's name, where to find it, and the question it answers."""
 
     name: str
     metric: str
@@ -37,26 +37,29 @@ class Line:
     higher_is_better: bool = True
 
 
-LINES = (
-    Line("MCC", "mcc", "mcc", "Is each factor one latent, up to scale?"),
-    Line("MCC (Spearman)", "mcc_spearman", "mcc", "The same, up to any monotone map?"),
-    Line("linear R²", "r2", "r2", "Are the factors there, up to linear mixing?"),
-    Line("DCI disentanglement", "dci", "disentanglement", "Does each latent serve one factor?"),
-    Line("DCI completeness", "dci", "completeness", "Is each factor in one latent?"),
-    Line("DCI informativeness", "dci", "informativeness", "Are the factors there, however encoded?"),
-    Line("MIG", "mig", "mig", "Does one latent know each factor, and no other?"),
-    Line("MIG-sup", "mig_sup", "mig_sup", "Does each latent know one factor, and no other?"),
-    Line("SAP", "sap", "sap", "Is one latent the better predictor by far?"),
-    Line("InfoM (modularity)", "infomec", "modularity", "Is each latent about one factor?"),
-    Line("InfoE (explicitness)", "infomec", "explicitness", "Can the factors be read off linearly?"),
-    Line("InfoC (compactness)", "infomec", "compactness", "Is each factor held by one latent?"),
-    Line("modularity", "modularity", "modularity", "Is each latent about one factor? (published form)"),
-    Line("explicitness", "modularity", "explicitness", "Can classes be told apart linearly? (area, 0.5 is none)"),
-    Line("FactorVAE score", "factor_vae", "accuracy", "Does one latent keep still when a factor is held?"),
-    Line("β-VAE score", "beta_vae", "accuracy", "Can one tell which factor was held?"),
-    Line("IRS", "irs", "irs", "Does each latent ignore all factors but one?"),
-    Line("Amari distance", "amari", "amari", "How far from a scaled permutation? (0 is best)", higher_is_better=False),
+SCORE_ROWS = (
+    ScoreRow("MCC", "mcc", "mcc", "Is each factor one latent, up to sign and scale?"),
+    ScoreRow("MCC (Spearman)", "mcc_spearman", "mcc", "Is each factor one latent, up to a monotone map?"),
+    ScoreRow("linear R²", "r2", "r2", "Can the factors be predicted linearly?"),
+    ScoreRow("DCI disentanglement", "dci", "disentanglement", "Does each latent encode one factor?"),
+    ScoreRow("DCI completeness", "dci", "completeness", "Is each factor encoded by one latent?"),
+    ScoreRow("DCI informativeness", "dci", "informativeness", "Can the factors be predicted at all?"),
+    ScoreRow("MIG", "mig", "mig", "Does only one latent know each factor?"),
+    ScoreRow("MIG-sup", "mig_sup", "mig_sup", "Does each latent know only one factor?"),
+    ScoreRow("SAP", "sap", "sap", "Does one latent predict each factor much better?"),
+    ScoreRow("InfoM (modularity)", "infomec", "modularity", "Does each latent encode one factor?"),
+    ScoreRow("InfoE (explicitness)", "infomec", "explicitness", "Can the factors be predicted linearly?"),
+    ScoreRow("InfoC (compactness)", "infomec", "compactness", "Is each factor encoded by one latent?"),
+    ScoreRow("modularity", "modularity", "modularity", "Does each latent encode one factor? (original form)"),
+    ScoreRow("explicitness", "modularity", "explicitness", "Are classes linearly separable? (AUC, 0.5 is chance)"),
+    ScoreRow("FactorVAE score", "factor_vae", "accuracy", "Is one latent constant when a factor is fixed?"),
+    ScoreRow("β-VAE score", "beta_vae", "accuracy", "Can the fixed factor be predicted?"),
+    ScoreRow("IRS", "irs", "irs", "Is each latent unaffected by all factors but one?"),
+    ScoreRow(
+        "Amari distance", "amari", "amari", "How far from a scaled permutation? (0 is best)", higher_is_better=False
+    ),
 )
+COLUMNS = ("metric", "score", "95 % interval", "floor", "question")
 
 
 def _metrics(codes: object, factors: object, discrete: Any) -> dict[str, Callable[[], Score]]:
@@ -79,57 +82,61 @@ def _metrics(codes: object, factors: object, discrete: Any) -> dict[str, Callabl
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The whole table: a row per score, the results behind them, and what was left out and why."""
+    """The scores of all metrics. Print it for a table."""
 
     results: Mapping[str, Score]
-    left_out: Mapping[str, str]
+    skipped: Mapping[str, str]
+    """Reasons why metrics could not be computed."""
     intervals: bool
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """metric, score, low, high, floor, question; `low` and `high` are None without intervals."""
-        return [_row(line, self.results[line.metric], self.intervals) for line in LINES if line.metric in self.results]
+        return [_row(row, self.results[row.metric], self.intervals) for row in SCORE_ROWS if row.metric in self.results]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Every caution once."""
-        notes = [note for result in self.results.values() for note in result.warnings]
-        left = [f"{name} left out: {why}" for name, why in self.left_out.items()]
-        return tuple(dict.fromkeys([*notes, *left]))
+        """The warnings of all metrics, without repetition."""
+        found = [warning for result in self.results.values() for warning in result.warnings]
+        skipped = [f"{name} was skipped: {reason}" for name, reason in self.skipped.items()]
+        return tuple(dict.fromkeys([*found, *skipped]))
 
     def __getitem__(self, name: str) -> Score:
         return self.results[name]
 
     def __str__(self) -> str:
-        table = Table("metric", "score", "95 % interval", "floor", "asks", box=None, pad_edge=False)
+        table = Table(*COLUMNS, box=None, pad_edge=False)
         for row in self.rows:
             table.add_row(row["metric"], *_cells(row), row["question"])
         out = io.StringIO()
         console = Console(file=out, width=120)
         console.print(table)
-        for note in self.warnings:
-            console.print(f"note: {note}", markup=False)
+        for warning in self.warnings:
+            console.print(f"warning: {warning}", markup=False)
         return out.getvalue().rstrip()
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("metric", "score", "95 % interval", "floor", "asks"))
+        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
         body = "".join(
             "<tr>"
             + "".join(f"<td>{escape(cell)}</td>" for cell in (row["metric"], *_cells(row), row["question"]))
             + "</tr>"
             for row in self.rows
         )
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.warnings)
+        notes = "".join(f"<li>{escape(warning)}</li>" for warning in self.warnings)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><ul>{notes}</ul>"
 
 
 def evaluate(
     codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None, intervals: bool = True
 ) -> Evaluation:
-    """Every metric on codes (N, d) and factors (N, k), with intervals and floors.
+    """Compute all metrics, with intervals and floors.
 
-    Without `intervals` it takes about half the time. `discrete` says which factors are classes (by default,
-    those with few values that repeat).
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        discrete: which factors are classes; by default those with few distinct values.
+        intervals: whether to compute confidence intervals, which take about half of the time.
 
     >>> import numpy as np
     >>> v = np.random.default_rng(0).normal(size=(500, 2))
@@ -137,27 +144,27 @@ def evaluate(
     >>> table.rows[0]["metric"], round(table.rows[0]["score"], 3)
     ('MCC', 1.0)
     """
-    data(codes, factors, discrete=discrete, least=40)  # one error for all
+    read_inputs(codes, factors, discrete=discrete, minimum=40)  # raises errors that concern all metrics
     results: dict[str, Score] = {}
-    left_out: dict[str, str] = {}
-    for name, measure in _metrics(codes, factors, discrete).items():
+    skipped: dict[str, str] = {}
+    for name, compute in _metrics(codes, factors, discrete).items():
         try:
-            results[name] = measure()
+            results[name] = compute()
         except InputError as error:
-            left_out[name] = str(error)
-    return Evaluation(results, left_out, intervals)
+            skipped[name] = str(error)
+    return Evaluation(results, skipped, intervals)
 
 
-def _row(line: Line, result: Score, intervals: bool) -> dict[str, Any]:
-    low, high = result.intervals[line.key] if intervals else (None, None)
+def _row(row: ScoreRow, result: Score, intervals: bool) -> dict[str, Any]:
+    low, high = result.intervals[row.key] if intervals else (None, None)
     return {
-        "metric": line.name,
-        "score": result.scores[line.key],
+        "metric": row.name,
+        "score": result.scores[row.key],
         "low": low,
         "high": high,
-        "floor": result.floors[line.key],
-        "higher_is_better": line.higher_is_better,
-        "question": line.question,
+        "floor": result.floors[row.key],
+        "higher_is_better": row.higher_is_better,
+        "question": row.question,
     }
 
 

@@ -1,7 +1,7 @@
-"""FactorVAE and β-VAE scores: hold one factor, let the others vary, and ask the codes which one was held.
+"""FactorVAE and β-VAE scores: fix one factor, vary the others, and predict from the codes which factor was fixed.
 
-Rows that share a factor's value stand in for interventions, so plain arrays suffice; continuous factors are
-cut into classes of equal mass, twenty or, with few samples, fewer.
+Rows with the same value of a factor are used instead of a simulator, so that arrays are sufficient. Continuous factors
+are cut into classes of equal mass: twenty, or fewer if there are few samples.
 """
 
 from __future__ import annotations
@@ -14,121 +14,120 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from vaescope.metrics.cautions import cautions
-from vaescope.metrics.information import BINS, factor_classes
-from vaescope.metrics.inputs import Data, alive, data, standardised
-from vaescope.metrics.score import Parts, Score
+from vaescope.metrics.information import DEFAULT_BINS, factor_classes
+from vaescope.metrics.input_warnings import input_warnings
+from vaescope.metrics.inputs import CodesAndFactors, is_varying, read_inputs, standardise
+from vaescope.metrics.score import MetricValues, Score
 
-VOTES = 800  # to learn from, and as many to score on
-ROWS = 64  # that share a factor's value, per vote
+VOTES = 800  # for fitting, and as many for scoring
+ROWS_PER_VOTE = 64  # rows with the same value of a factor
+
+Half = tuple[np.ndarray, np.ndarray]
+"""Standardised codes and class numbers of one half of the samples."""
 
 
 def factor_vae_score(codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None) -> Score:
-    """Accuracy of guessing the held factor from the latent that varies least (Kim & Mnih 2018).
+    """Accuracy of predicting the fixed factor from the index of the latent with the lowest variance (Kim & Mnih 2018).
 
-    A majority vote per latent, learned on one half and scored on the other. Guessing scores one over the
-    number of factors. Blind to a factor that is spread over several latents.
+    The predictor is a majority vote per latent, fitted on one half and scored on the other. Chance is one over the
+    number of factors. It does not penalise a factor that is encoded by several latents.
     """
-    arrays = data(codes, factors, discrete=discrete, least=40)
-    return Score(
-        "FactorVAE score",
-        _factor_vae(arrays),
-        partial(cautions, arrays, classes=True),
-        _factor_vae,
-        arrays,
-        resamples=50,
-    )
+    inputs = read_inputs(codes, factors, discrete=discrete, minimum=40)
+    notes = partial(input_warnings, inputs, classes=True)
+    return Score("FactorVAE score", _factor_vae(inputs), notes, _factor_vae, inputs, resamples=50)
 
 
 def beta_vae_score(codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None) -> Score:
-    """Accuracy of a linear classifier that guesses the held factor from mean absolute differences of codes
-    between pairs that share it (Higgins et al. 2017), held out.
+    """Held-out accuracy of predicting the fixed factor from differences of codes (Higgins et al. 2017).
 
-    The most lenient score: high for many a code that is rotated or repeated.
+    A linear classifier sees the mean absolute difference of codes between pairs of rows with the same value of one
+    factor. It is the most lenient metric: high for many rotated or duplicated codes.
     """
-    arrays = data(codes, factors, discrete=discrete, least=40)
-    return Score(
-        "β-VAE score",
-        _beta_vae(arrays),
-        partial(cautions, arrays, classes=True),
-        _beta_vae,
-        arrays,
-        resamples=20,
-        nulls=5,
-    )
+    inputs = read_inputs(codes, factors, discrete=discrete, minimum=40)
+    notes = partial(input_warnings, inputs, classes=True)
+    return Score("β-VAE score", _beta_vae(inputs), notes, _beta_vae, inputs, resamples=20, shuffles=5)
 
 
-def _factor_vae(arrays: Data) -> Parts:
-    living, count = alive(arrays.codes), arrays.factors.shape[1]
-    if not living.any():
+def _factor_vae(inputs: CodesAndFactors) -> MetricValues:
+    varying, count = is_varying(inputs.codes), inputs.factor_count
+    if not varying.any():
         return _accuracy(np.zeros(VOTES, int), np.arange(VOTES) % count, count)
-    (fit, held), (test, held_test) = (_still_latent(half, living, seed) for seed, half in enumerate(_halves(arrays)))
-    table = np.zeros((arrays.latents, count))
-    np.add.at(table, (fit, held), 1)
-    return _accuracy(table.argmax(1)[test], held_test, count)
+    (latent, fixed), (test_latent, test_fixed) = (
+        _least_varying_latent(half, varying, seed) for seed, half in enumerate(_halves(inputs))
+    )
+    votes = np.zeros((inputs.latents, count))
+    np.add.at(votes, (latent, fixed), 1)
+    return _accuracy(votes.argmax(1)[test_latent], test_fixed, count)
 
 
-def _beta_vae(arrays: Data) -> Parts:
-    (fit, held), (test, held_test) = (_differences(half, seed) for seed, half in enumerate(_halves(arrays)))
-    count = arrays.factors.shape[1]
-    if count == 1:
-        return _accuracy(held_test, held_test, count)
-    scale = fit.std(0) + 1e-12
+def _beta_vae(inputs: CodesAndFactors) -> MetricValues:
+    (x, fixed), (x_test, test_fixed) = (_differences(half, seed) for seed, half in enumerate(_halves(inputs)))
+    if inputs.factor_count == 1:
+        return _accuracy(test_fixed, test_fixed, 1)
+    scale = x.std(0) + 1e-12
     model = LogisticRegression(C=1e4, max_iter=300)
-    with warnings.catch_warnings():  # separable classes never converge, and need not
+    with warnings.catch_warnings():  # separable classes do not converge, which does not change the predictions
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(fit / scale, held)
-    return _accuracy(model.predict(test / scale), held_test, count)
+        model.fit(x / scale, fixed)
+    return _accuracy(model.predict(x_test / scale), test_fixed, inputs.factor_count)
 
 
-def _accuracy(guess: np.ndarray, truth: np.ndarray, count: int) -> Parts:
-    hit = guess == truth
-    per_factor = np.array([hit[truth == k].mean() for k in range(count)])
-    return Parts({"accuracy": float(hit.mean())}, per_factor)
+def _accuracy(predicted: np.ndarray, truth: np.ndarray, count: int) -> MetricValues:
+    correct = predicted == truth
+    per_factor = np.array([correct[truth == k].mean() for k in range(count)])
+    return MetricValues({"accuracy": float(correct.mean())}, per_factor)
 
 
-def _halves(arrays: Data) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Standardised codes and class numbers of the half to learn from and of the half to score on."""
-    middle = (arrays.samples + 1) // 2
-    bins = int(np.clip(middle // 10, 2, BINS))
-    codes, labels = standardised(arrays.codes), factor_classes(arrays, binning="mass", bins=bins)
+def _halves(inputs: CodesAndFactors) -> tuple[Half, Half]:
+    middle = (inputs.samples + 1) // 2
+    bins = int(np.clip(middle // 10, 2, DEFAULT_BINS))
+    codes, labels = standardise(inputs.codes), factor_classes(inputs, binning="mass", bins=bins)
     return (codes[:middle], labels[:middle]), (codes[middle:], labels[middle:])
 
 
-def _still_latent(half: tuple[np.ndarray, np.ndarray], living: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every vote, the latent that varies least among rows that share one factor, and which factor it was."""
+def _least_varying_latent(half: Half, varying: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every vote, the latent with the lowest variance and the factor that was fixed."""
     codes, labels = half
-    rows, held = sharing_rows(labels, ROWS, np.random.default_rng(seed))
-    variance = np.where(living, codes[rows].var(1), np.inf)
-    return variance.argmin(1), held
+    rows, fixed = rows_with_fixed_factor(labels, ROWS_PER_VOTE, np.random.default_rng(seed))
+    variance = np.where(varying, codes[rows].var(1), np.inf)
+    return variance.argmin(1), fixed
 
 
-def _differences(half: tuple[np.ndarray, np.ndarray], seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _differences(half: Half, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every vote, the mean absolute difference of codes between pairs and the factor that was fixed."""
     codes, labels = half
-    rows, held = sharing_rows(labels, 2, np.random.default_rng(seed), times=ROWS // 2)
+    pairs_per_vote = ROWS_PER_VOTE // 2
+    rows, fixed = rows_with_fixed_factor(labels, 2, np.random.default_rng(seed), repeats=pairs_per_vote)
     pairs = codes[rows]
-    differences = np.abs(pairs[:, 0] - pairs[:, 1]).reshape(ROWS // 2, VOTES, -1)
-    return differences.mean(0), held[:VOTES]
+    differences = np.abs(pairs[:, 0] - pairs[:, 1]).reshape(pairs_per_vote, VOTES, -1)
+    return differences.mean(0), fixed[:VOTES]
 
 
-def sharing_rows(
-    labels: np.ndarray, count: int, rng: np.random.Generator, *, times: int = 1
+def rows_with_fixed_factor(
+    labels: np.ndarray, count: int, rng: np.random.Generator, *, repeats: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers (times · votes, count): within a line all share one factor's class; and that factor of each line.
+    """Random groups of rows with the same class of one factor.
 
-    Classes are drawn as often as they occur, and neighbours in a line are different rows.
+    Args:
+        labels: class numbers (N, k).
+        count: rows per group; the first two are different rows.
+        rng: random generator.
+        repeats: groups per vote.
+
+    Returns:
+        Row indices (repeats · votes, count) and the fixed factor of every group; classes occur as often as in the data.
     """
-    held = np.tile(np.arange(VOTES) % labels.shape[1], times)
-    rows = np.empty((len(held), count), int)
+    fixed = np.tile(np.arange(VOTES) % labels.shape[1], repeats)
+    rows = np.empty((len(fixed), count), int)
     for k in range(labels.shape[1]):
         order = np.argsort(labels[:, k], kind="stable")
         _, start, size = np.unique(labels[order, k], return_index=True, return_counts=True)
         weight = np.where(size > 1, size, 0.0)
-        lines = np.flatnonzero(held == k)
+        groups = np.flatnonzero(fixed == k)
         weight = weight / weight.sum() if weight.any() else np.full(len(size), 1 / len(size))
-        chosen = rng.choice(len(size), len(lines), p=weight)
-        offsets = (rng.random((len(lines), count)) * size[chosen, None]).astype(int)
-        steps = 1 + (rng.random(len(lines)) * (size[chosen] - 1)).astype(int)
-        offsets[:, 1] = (offsets[:, 0] + steps) % size[chosen]  # never a row with itself
-        rows[lines] = order[start[chosen, None] + offsets]
-    return rows, held
+        chosen = rng.choice(len(size), len(groups), p=weight)
+        offsets = (rng.random((len(groups), count)) * size[chosen, None]).astype(int)
+        steps = 1 + (rng.random(len(groups)) * (size[chosen] - 1)).astype(int)
+        offsets[:, 1] = (offsets[:, 0] + steps) % size[chosen]  # a row different from the first
+        rows[groups] = order[start[chosen, None] + offsets]
+    return rows, fixed

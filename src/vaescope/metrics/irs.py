@@ -1,4 +1,4 @@
-"""Interventional robustness: does a latent stay put when everything but its factor changes?"""
+"""Interventional robustness: is a latent unaffected by changes of all factors but one?"""
 
 from __future__ import annotations
 
@@ -7,47 +7,48 @@ from functools import partial
 
 import numpy as np
 
-from vaescope.metrics.cautions import cautions
 from vaescope.metrics.information import factor_classes
-from vaescope.metrics.inputs import Data, alive, data, standardised
-from vaescope.metrics.mig import by_best_factor
-from vaescope.metrics.score import Parts, Score
+from vaescope.metrics.input_warnings import input_warnings
+from vaescope.metrics.inputs import CodesAndFactors, is_varying, read_inputs, standardise
+from vaescope.metrics.mig import mean_by_best_factor
+from vaescope.metrics.score import MetricValues, Score
 
-QUANTILE = 0.99  # the largest deviation, less its outliers
+DEVIATION_QUANTILE = 0.99  # instead of the maximum, which depends on outliers
 
 
 def irs(codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None) -> Score:
     """Interventional robustness score (Suter et al. 2019), averaged over latents that vary.
 
-    For every latent and factor: how far the latent strays from its mean among samples that share the
-    factor's value, relative to how far it strays at all; one less that, for its best factor. Farthest is the
-    99th percentile in both, classes count by their size, and codes are standardised first, so that no latent
-    counts more for being larger (public code differs in the last two and divides by the maximum).
+    For every latent and factor: 1 - the largest deviation of the latent from its mean among samples with the same value
+    of the factor, relative to its largest deviation overall; the best factor counts. The largest deviation is the 99th
+    percentile, classes are weighted by size, and codes are standardised first, so that the scale of a latent does not
+    matter. Public code does not weight or standardise, and divides by the maximum.
 
     >>> v = np.random.default_rng(0).integers(0, 4, (1000, 2))
     >>> round(irs(v, v).score, 6)
     1.0
     """
-    arrays = data(codes, factors, discrete=discrete)
-    return Score("IRS", _irs(arrays), partial(cautions, arrays, classes=True), _irs, arrays, resamples=50)
+    inputs = read_inputs(codes, factors, discrete=discrete)
+    return Score("IRS", _irs(inputs), partial(input_warnings, inputs, classes=True), _irs, inputs, resamples=50)
 
 
-def _irs(arrays: Data) -> Parts:
-    codes, living = standardised(arrays.codes), alive(arrays.codes)
-    labels = factor_classes(arrays, binning="mass")
-    widest = np.quantile(np.abs(codes), QUANTILE, axis=0)
-    widest = np.where(widest > 0, widest, np.where(living, np.abs(codes).max(axis=0), 1.0))
-    stray = np.column_stack([_stray(codes, column) for column in labels.T])
-    robustness = np.where(living[:, None], (1 - stray / widest[:, None]).clip(0.0, 1.0), 0.0)
+def _irs(inputs: CodesAndFactors) -> MetricValues:
+    codes, varying = standardise(inputs.codes), is_varying(inputs.codes)
+    labels = factor_classes(inputs, binning="mass")
+    overall = np.quantile(np.abs(codes), DEVIATION_QUANTILE, axis=0)
+    overall = np.where(overall > 0, overall, np.where(varying, np.abs(codes).max(axis=0), 1.0))
+    within = np.column_stack([_deviation_within_classes(codes, column) for column in labels.T])
+    robustness = np.where(varying[:, None], (1 - within / overall[:, None]).clip(0.0, 1.0), 0.0)
     per_latent = robustness.max(1)
-    score = float(per_latent[living].mean()) if living.any() else 0.0
-    return Parts({"irs": score}, by_best_factor(per_latent, robustness, living), {"per_latent": per_latent})
+    score = float(per_latent[varying].mean()) if varying.any() else 0.0
+    per_factor = mean_by_best_factor(per_latent, robustness, varying)
+    return MetricValues({"irs": score}, per_factor, {"per_latent": per_latent})
 
 
-def _stray(codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The largest deviation (d,) from the class mean, averaged over samples."""
+def _deviation_within_classes(codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Largest deviation (d,) from the class mean, averaged over classes with their sizes as weights."""
     total = np.zeros(codes.shape[1])
     for label in np.unique(labels):
         inside = codes[labels == label]
-        total += len(inside) * np.quantile(np.abs(inside - inside.mean(0)), QUANTILE, axis=0)
+        total += len(inside) * np.quantile(np.abs(inside - inside.mean(0)), DEVIATION_QUANTILE, axis=0)
     return total / len(codes)

@@ -1,8 +1,9 @@
-"""Linear predictors of factors from codes, fitted on one half and scored on the other."""
+"""Linear predictors of factors from codes, fitted on one half of the samples and scored on the other."""
 
 from __future__ import annotations
 
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -10,64 +11,68 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from vaescope.metrics.information import factor_classes
-from vaescope.metrics.inputs import Data, standardised
+from vaescope.metrics.inputs import CodesAndFactors, standardise
 from vaescope.metrics.r2 import held_out_r2
 
-CLASSES = 10  # continuous factors are cut into so many of equal mass where classes are needed
+AUC_CLASSES = 10  # classes of equal mass into which continuous factors are cut
 
 
-def one_against_rest_auc(arrays: Data) -> np.ndarray:
+def one_against_rest_auc(inputs: CodesAndFactors) -> np.ndarray:
     """Area under the ROC curve (k,), averaged over the classes of every factor."""
-    labels = factor_classes(arrays, binning="mass", bins=CLASSES)
-    return np.array([_auc(_as_halves(arrays, column)) for column in labels.T])
+    labels = factor_classes(inputs, binning="mass", bins=AUC_CLASSES)
+    return np.array([_auc(_fit_and_test(inputs, column)) for column in labels.T])
 
 
-def predictive_information(arrays: Data) -> np.ndarray:
-    """Share of a factor's uncertainty that a linear predictor removes (k,), 0 to 1.
+def predictive_information(inputs: CodesAndFactors) -> np.ndarray:
+    """Share of a factor's uncertainty that a linear predictor removes (k,), from 0 to 1.
 
-    Discrete: of the cross-entropy of logistic regression. Continuous: of the squared error (R²).
+    Discrete factors: cross-entropy of logistic regression. Continuous factors: squared error (R²).
     """
-    fit, test = arrays.halves
+    fit, test = inputs.halves
     shares = held_out_r2(fit, test)
-    for k in np.flatnonzero(arrays.discrete):
-        labels = np.unique(arrays.factors[:, k], return_inverse=True)[1]
-        shares[k] = _entropy_removed(_as_halves(arrays, labels))
+    for k in np.flatnonzero(inputs.discrete):
+        labels = np.unique(inputs.factors[:, k], return_inverse=True)[1]
+        shares[k] = _entropy_removed(_fit_and_test(inputs, labels))
     return shares.clip(0.0, 1.0)
 
 
-Halves = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+class FitAndTest(NamedTuple):
+    """Codes and labels for fitting and for scoring, restricted to the classes that occur in both."""
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
 
 
-def _as_halves(arrays: Data, labels: np.ndarray) -> Halves:
-    """Codes and labels to fit on, codes and labels to score on, with the classes that both have."""
-    codes, middle = standardised(arrays.codes), (arrays.samples + 1) // 2
+def _fit_and_test(inputs: CodesAndFactors, labels: np.ndarray) -> FitAndTest:
+    codes, middle = standardise(inputs.codes), (inputs.samples + 1) // 2
     common = np.intersect1d(labels[:middle], labels[middle:])
     fit, test = np.isin(labels[:middle], common), np.isin(labels[middle:], common)
-    return codes[:middle][fit], labels[:middle][fit], codes[middle:][test], labels[middle:][test]
+    return FitAndTest(codes[:middle][fit], labels[:middle][fit], codes[middle:][test], labels[middle:][test])
 
 
-def _probabilities(halves: Halves) -> tuple[np.ndarray, np.ndarray]:
-    x, y, x_test, _ = halves
+def _predict_probabilities(data: FitAndTest) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of the test samples, and the classes of the columns."""
     model = LogisticRegression(C=1e4, max_iter=300)
-    with warnings.catch_warnings():  # separable classes never converge, and need not
+    with warnings.catch_warnings():  # separable classes do not converge, which does not change the predictions
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(x, y)
-    return model.predict_proba(x_test), model.classes_
+        model.fit(data.x, data.y)
+    return model.predict_proba(data.x_test), model.classes_
 
 
-def _auc(halves: Halves) -> float:
-    if len(np.unique(halves[1])) < 2:
+def _auc(data: FitAndTest) -> float:
+    if len(np.unique(data.y)) < 2:
         return 0.5
-    probabilities, classes = _probabilities(halves)
-    areas = [roc_auc_score(halves[3] == c, probabilities[:, i]) for i, c in enumerate(classes)]
+    probabilities, classes = _predict_probabilities(data)
+    areas = [roc_auc_score(data.y_test == c, probabilities[:, i]) for i, c in enumerate(classes)]
     return float(np.mean(areas))
 
 
-def _entropy_removed(halves: Halves) -> float:
-    _, y, _, y_test = halves
-    if len(np.unique(y)) < 2:
+def _entropy_removed(data: FitAndTest) -> float:
+    if len(np.unique(data.y)) < 2:
         return 0.0
-    probabilities, classes = _probabilities(halves)
-    guess = np.array([(y == c).mean() for c in classes])
-    before = log_loss(y_test, np.tile(guess, (len(y_test), 1)), labels=classes)
-    return 1 - float(log_loss(y_test, probabilities, labels=classes)) / float(before)
+    probabilities, classes = _predict_probabilities(data)
+    frequencies = np.array([(data.y == c).mean() for c in classes])
+    baseline = log_loss(data.y_test, np.tile(frequencies, (len(data.y_test), 1)), labels=classes)
+    return 1 - float(log_loss(data.y_test, probabilities, labels=classes)) / float(baseline)

@@ -1,4 +1,4 @@
-"""Mean correlation coefficient: are the factors found, up to order, sign and scale?"""
+"""Mean correlation coefficient: is every factor one latent, up to order, sign and scale?"""
 
 from __future__ import annotations
 
@@ -8,69 +8,70 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import rankdata
 
-from vaescope.errors import InputError
-from vaescope.metrics.cautions import cautions
-from vaescope.metrics.inputs import Data, data, standardised
-from vaescope.metrics.score import Parts, Score
+from vaescope import validation
+from vaescope.metrics.input_warnings import input_warnings
+from vaescope.metrics.inputs import CodesAndFactors, read_inputs, standardise
+from vaescope.metrics.score import MetricValues, Score
 
 
 class MCC(Score):
-    """The mean correlation, the correlation of every factor with its latent, and which latent that is."""
+    """The mean correlation, the correlation of every factor with its latent, and the index of that latent."""
 
     @property
     def assignment(self) -> np.ndarray:
-        """The latent matched to every factor; -1 where none was left."""
-        return self.parts.detail["assignment"]
+        """The latent matched to every factor; -1 for factors without a latent."""
+        return self.values.details["assignment"]
 
 
-def correlations(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """|Pearson correlation| (d, k); a constant column correlates with nothing."""
-    return np.abs(standardised(codes).T @ standardised(factors) / len(codes)).clip(0.0, 1.0)
+def pearson_correlations(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Absolute Pearson correlations (d, k); 0 for constant columns."""
+    return np.abs(standardise(codes).T @ standardise(factors) / len(codes)).clip(0.0, 1.0)
 
 
-def rank_correlations(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """|Spearman correlation| (d, k)."""
-    return correlations(rankdata(codes, axis=0), rankdata(factors, axis=0))
+def spearman_correlations(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Absolute Spearman correlations (d, k)."""
+    return pearson_correlations(rankdata(codes, axis=0), rankdata(factors, axis=0))
 
 
-METHODS = {"pearson": correlations, "spearman": rank_correlations}
+CORRELATIONS = {"pearson": pearson_correlations, "spearman": spearman_correlations}
 
 
-def matched(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The best one-to-one matching of a relevance matrix (d, k): value and latent per factor."""
-    latents, factors = linear_sum_assignment(matrix, maximize=True)
-    values, assignment = np.zeros(matrix.shape[1]), np.full(matrix.shape[1], -1)
-    values[factors], assignment[factors] = matrix[latents, factors], latents
+def best_matching(relevance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The one-to-one matching that maximises the sum of a matrix (d, k): value and latent of every factor."""
+    latents, factors = linear_sum_assignment(relevance, maximize=True)
+    values, assignment = np.zeros(relevance.shape[1]), np.full(relevance.shape[1], -1)
+    values[factors], assignment[factors] = relevance[latents, factors], latents
     return values, assignment
 
 
 def mcc(codes: object, factors: object, *, method: str = "pearson") -> MCC:
     """Mean absolute correlation over the best one-to-one matching of latents to factors.
 
-    With fewer latents than factors, the factors left over count as zero. `method` is `pearson`
-    or `spearman` (the same on ranks: unchanged by monotone maps of a latent).
+    With fewer latents than factors, unmatched factors count as 0.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        method: `pearson`, or `spearman`, which is invariant to monotone maps of a latent.
 
     >>> z = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(mcc(-3 * z[:, ::-1], z).score, 6)
     1.0
     """
-    if method not in METHODS:
-        raise InputError(f"method must be pearson or spearman, got {method!r}.")
-    arrays = data(codes, factors, discrete=False, least=2)
+    validation.choice("method", method, CORRELATIONS)
+    inputs = read_inputs(codes, factors, discrete=False, minimum=2)
     compute = partial(_mcc, method=method)
     name = "MCC" if method == "pearson" else "MCC (Spearman)"
-    return MCC(name, compute(arrays), partial(_cautions, arrays), compute, arrays)
+    return MCC(name, compute(inputs), partial(_warnings, inputs), compute, inputs)
 
 
-def _cautions(arrays: Data) -> tuple[str, ...]:
-    if arrays.latents >= arrays.factors.shape[1]:
-        return cautions(arrays)
-    return (
-        *cautions(arrays),
-        f"{arrays.latents} latents for {arrays.factors.shape[1]} factors: those left over count as 0.",
-    )
+def _warnings(inputs: CodesAndFactors) -> tuple[str, ...]:
+    found = input_warnings(inputs)
+    if inputs.latents >= inputs.factor_count:
+        return found
+    return (*found, f"{inputs.latents} latents for {inputs.factor_count} factors: unmatched factors count as 0.")
 
 
-def _mcc(arrays: Data, method: str) -> Parts:
-    values, assignment = matched(METHODS[method](arrays.codes, arrays.factors))
-    return Parts({"mcc": float(values.mean())}, values, {"assignment": assignment})
+def _mcc(inputs: CodesAndFactors, method: str) -> MetricValues:
+    values, assignment = best_matching(CORRELATIONS[method](inputs.codes, inputs.factors))
+    return MetricValues({"mcc": float(values.mean())}, values, {"assignment": assignment})

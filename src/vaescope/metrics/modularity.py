@@ -1,4 +1,4 @@
-"""Modularity and explicitness: is every latent about one factor, and can every class be read off linearly?"""
+"""Modularity and explicitness: is every latent about one factor, and can every class be separated linearly?"""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from functools import partial
 
 import numpy as np
 
-from vaescope.metrics.cautions import cautions
-from vaescope.metrics.information import information
-from vaescope.metrics.inputs import Data, alive, data
+from vaescope.metrics.information import pairwise_information
+from vaescope.metrics.input_warnings import input_warnings
+from vaescope.metrics.inputs import CodesAndFactors, is_varying, read_inputs
 from vaescope.metrics.linear import one_against_rest_auc
-from vaescope.metrics.mig import by_best_factor
-from vaescope.metrics.score import Parts, Score
+from vaescope.metrics.mig import mean_by_best_factor
+from vaescope.metrics.score import MetricValues, Score
 
 
 class ModularityExplicitness(Score):
-    """Both scores of Ridgeway and Mozer."""
+    """The two scores of Ridgeway & Mozer 2018."""
 
     @property
     def modularity(self) -> float:
@@ -30,29 +30,29 @@ class ModularityExplicitness(Score):
 def modularity_explicitness(
     codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None
 ) -> ModularityExplicitness:
-    """Modularity and explicitness (Ridgeway & Mozer 2018); the latter needs classes, so continuous factors are cut.
+    """Modularity and explicitness (Ridgeway & Mozer 2018).
 
-    Modularity: 1 less the mean squared information about all but a latent's best factor, relative to that
-    best one, averaged over latents that vary. It is high for a latent that knows next to nothing of one
-    factor and nothing of the others: read it beside explicitness. Explicitness: held-out area under the ROC
-    curve of a linear classifier, one class against the rest, averaged; 0.5 is guessing. `per_factor` is the
+    Modularity: 1 - the mean squared information about all factors but the best one, relative to that about the best
+    one, averaged over latents that vary. It is high even if a latent has very little information about a single factor,
+    so read it together with explicitness. Explicitness: held-out area under the ROC curve of a linear classifier, one
+    class against the rest, averaged; 0.5 is chance. Continuous factors are cut into classes. `per_factor` is the
     explicitness.
     """
-    arrays = data(codes, factors, discrete=discrete)
-    notes = partial(cautions, arrays, classes=True)
+    inputs = read_inputs(codes, factors, discrete=discrete)
+    notes = partial(input_warnings, inputs, classes=True)
     return ModularityExplicitness(
         "modularity, explicitness",
-        _modularity_explicitness(arrays),
+        _modularity_explicitness(inputs),
         notes,
         _modularity_explicitness,
-        arrays,
+        inputs,
         resamples=10,
-        nulls=3,
+        shuffles=3,
     )
 
 
-def modularity(mutual: np.ndarray) -> np.ndarray:
-    """Per latent, from mutual information (d, k); a latent that knows nothing scores 0."""
+def modularity_per_latent(mutual: np.ndarray) -> np.ndarray:
+    """Modularity of every latent from mutual information (d, k); 0 without any information."""
     best = mutual.max(1)
     others = mutual.shape[1] - 1
     if others == 0:
@@ -61,13 +61,13 @@ def modularity(mutual: np.ndarray) -> np.ndarray:
     return np.where(best > 0, 1 - excess, 0.0)
 
 
-def _modularity_explicitness(arrays: Data) -> Parts:
-    mutual = information(arrays).mutual
-    per_latent, living = modularity(mutual), alive(arrays.codes)
-    auc = one_against_rest_auc(arrays)
+def _modularity_explicitness(inputs: CodesAndFactors) -> MetricValues:
+    mutual = pairwise_information(inputs).mutual
+    per_latent, varying = modularity_per_latent(mutual), is_varying(inputs.codes)
+    auc = one_against_rest_auc(inputs)
     scores = {
-        "modularity": float(per_latent[living].mean()) if living.any() else 0.0,
+        "modularity": float(per_latent[varying].mean()) if varying.any() else 0.0,
         "explicitness": float(auc.mean()),
     }
-    detail = {"per_latent": per_latent, "modularity_per_factor": by_best_factor(per_latent, mutual, living)}
-    return Parts(scores, auc, detail)
+    per_factor = mean_by_best_factor(per_latent, mutual, varying)
+    return MetricValues(scores, auc, {"per_latent": per_latent, "modularity_per_factor": per_factor})

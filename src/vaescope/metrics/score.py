@@ -1,4 +1,4 @@
-"""What every metric returns: the score, its detail, its uncertainty, its floor, and when not to believe it."""
+"""The result of a metric: scores, details, confidence intervals, chance levels and warnings."""
 
 from __future__ import annotations
 
@@ -12,107 +12,109 @@ from scipy.stats import t as student
 
 
 @runtime_checkable
-class Arrays(Protocol):
-    """What can be resampled: rows that come shuffled, and the same with nothing left to find."""
+class Resamplable(Protocol):
+    """Arrays in random order that can be resampled."""
 
     @property
     def samples(self) -> int: ...
 
-    def rows(self, pick: slice | np.ndarray) -> Any: ...
+    def subset(self, rows: slice | np.ndarray) -> Any:
+        """The arrays at these rows."""
 
-    def null(self, rng: np.random.Generator) -> Any: ...
+    def shuffled(self, rng: np.random.Generator) -> Any:
+        """The arrays without the dependence that the metric measures."""
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    """What a metric computes from arrays: one or more named scores, a value per factor, anything else."""
+class MetricValues:
+    """What a metric computes: one or more named scores, a value per factor, and details."""
 
     scores: Mapping[str, float]
     per_factor: np.ndarray
-    detail: Mapping[str, np.ndarray] = field(default_factory=dict)
+    details: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """A metric's result. `score` is its first number; `interval`, `floor` and `warnings` are found when asked for.
+    """A metric's result. `score` is its first score; intervals, floors and warnings are computed on first use.
 
-    The interval is score ± t · s, s the standard deviation over random half-samples: drawn without
-    replacement their variance is that of the bootstrap, and no sample can stand in for itself in a
-    held-out half. Where half-samples score differently on average, the estimate is biased, by about as
-    much (a bias that falls like 1/N doubles with half the samples): the interval reaches out by it. The
-    floor is the mean score of null encoders: the same codes with their rows shuffled, so that they say
-    nothing about the factors.
+    Interval: score ± t · s, where s is the standard deviation over random half-samples without replacement. Its
+    variance equals that of the bootstrap, and no sample occurs in both halves of a held-out fit. If the mean over
+    half-samples differs from the score, the estimate is biased by about that difference (a bias proportional to 1/N
+    doubles with half the samples), and the interval is extended by it.
+
+    Floor: the mean score of codes with shuffled rows, which are independent of the factors.
     """
 
     name: str
-    parts: Parts
-    cautions: Callable[[], tuple[str, ...]] = field(repr=False)
-    compute: Callable[[Any], Parts] = field(repr=False)
-    arrays: Arrays = field(repr=False)
+    values: MetricValues
+    find_warnings: Callable[[], tuple[str, ...]] = field(repr=False)
+    compute: Callable[[Any], MetricValues] = field(repr=False)
+    inputs: Resamplable = field(repr=False)
     bounds: tuple[float, float] = (0.0, 1.0)
     resamples: int = 100
-    nulls: int = 10
+    shuffles: int = 10
 
     @property
     def score(self) -> float:
-        return next(iter(self.parts.scores.values()))
+        return next(iter(self.values.scores.values()))
 
     @property
     def scores(self) -> Mapping[str, float]:
-        return self.parts.scores
+        return self.values.scores
 
     @property
     def per_factor(self) -> np.ndarray:
-        return self.parts.per_factor
+        return self.values.per_factor
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Why the score should be read with care."""
-        return self.cautions()
+        """Reasons why the score may be unreliable."""
+        return self.find_warnings()
 
     @property
     def interval(self) -> tuple[float, float]:
-        """A 95 % interval of the score."""
+        """95 % interval of the score."""
         return next(iter(self.intervals.values()))
 
     @property
     def floor(self) -> float:
-        """What codes that know nothing of the factors score."""
+        """Score of codes that are independent of the factors."""
         return next(iter(self.floors.values()))
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """A 95 % interval of every score."""
+        """95 % interval of every score."""
         rng = np.random.default_rng(0)
-        draws = [self.compute(_half_sample(self.arrays, rng)).scores for _ in range(self.resamples)]
+        resampled = [self.compute(_half_sample(self.inputs, rng)).scores for _ in range(self.resamples)]
         return {
-            name: _interval(score, np.array([draw[name] for draw in draws]), self.bounds)
+            name: _interval(score, np.array([scores[name] for scores in resampled]), self.bounds)
             for name, score in self.scores.items()
         }
 
     @cached_property
     def floors(self) -> dict[str, float]:
-        """The mean of every score over null encoders."""
+        """Floor of every score."""
         rng = np.random.default_rng(1)
-        draws = [self.compute(self.arrays.null(rng)).scores for _ in range(self.nulls)]
-        return {name: float(np.mean([draw[name] for draw in draws])) for name in self.scores}
+        shuffled = [self.compute(self.inputs.shuffled(rng)).scores for _ in range(self.shuffles)]
+        return {name: float(np.mean([scores[name] for scores in shuffled])) for name in self.scores}
 
     def __str__(self) -> str:
         return f"{self.name}: " + ", ".join(f"{name} {value:.3f}" for name, value in self.scores.items())
 
 
-def _interval(score: float, draws: np.ndarray, bounds: tuple[float, float]) -> tuple[float, float]:
-    draws = draws[np.isfinite(draws)]
-    if len(draws) < 3:
+def _interval(score: float, resampled: np.ndarray, bounds: tuple[float, float]) -> tuple[float, float]:
+    resampled = resampled[np.isfinite(resampled)]
+    if len(resampled) < 3:
         return float("nan"), float("nan")
-    reach = float(student.ppf(0.975, len(draws) - 1)) * float(draws.std(ddof=1))
-    unbiased = min(max(2 * score - float(draws.mean()), bounds[0]), bounds[1])
-    return max(bounds[0], min(score, unbiased) - reach), min(bounds[1], max(score, unbiased) + reach)
+    half_width = float(student.ppf(0.975, len(resampled) - 1)) * float(resampled.std(ddof=1))
+    unbiased = min(max(2 * score - float(resampled.mean()), bounds[0]), bounds[1])
+    return max(bounds[0], min(score, unbiased) - half_width), min(bounds[1], max(score, unbiased) + half_width)
 
 
-def _half_sample(arrays: Arrays, rng: np.random.Generator) -> Any:
-    """Half of the rows, as many from the half to fit on as from the half to score on."""
-    middle, count = (arrays.samples + 1) // 2, arrays.samples
+def _half_sample(inputs: Resamplable, rng: np.random.Generator) -> Any:
+    """Half of the rows: half of those for fitting and half of those for scoring."""
+    middle, count = (inputs.samples + 1) // 2, inputs.samples
     fit = rng.permutation(middle)[: (middle + 1) // 2]
     test = middle + rng.permutation(count - middle)[: (count - middle + 1) // 2]
-    return arrays.rows(np.concatenate([fit, test]))
+    return inputs.subset(np.concatenate([fit, test]))

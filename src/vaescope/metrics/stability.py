@@ -1,4 +1,4 @@
-"""Would another seed give the same latents? Two answers that need no factors."""
+"""Agreement between models: would another seed give the same latents? No factors are needed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from itertools import combinations
 
 import numpy as np
 
+from vaescope import validation
 from vaescope.errors import InputError
-from vaescope.metrics.inputs import alive, exactly_rescaled, matrix
-from vaescope.metrics.mcc import METHODS, matched
-from vaescope.metrics.score import Parts, Score
+from vaescope.metrics.inputs import is_varying, rescale_exactly
+from vaescope.metrics.mcc import CORRELATIONS, best_matching
+from vaescope.metrics.score import MetricValues, Score
 
-Similarity = Callable[[np.ndarray, np.ndarray], float]
+ActiveLatents = Sequence[Sequence[bool] | None] | None
+Average = Callable[[np.ndarray], float]
 
 
 @dataclass(frozen=True, eq=False)
-class Members:
-    """Codes of several models on the same observations, rows shuffled together, active latents only."""
+class ModelCodes:
+    """Active latents of several models on the same observations, in the same random order."""
 
     codes: tuple[np.ndarray, ...]
 
@@ -27,119 +29,101 @@ class Members:
     def samples(self) -> int:
         return len(self.codes[0])
 
-    def rows(self, pick: slice | np.ndarray) -> Members:
-        return Members(tuple(code[pick] for code in self.codes))
+    def subset(self, rows: slice | np.ndarray) -> ModelCodes:
+        return ModelCodes(tuple(code[rows] for code in self.codes))
 
-    def null(self, rng: np.random.Generator) -> Members:
-        """Every model's rows in an order of their own: models that share nothing."""
-        return Members(tuple(code[rng.permutation(self.samples)] for code in self.codes))
+    def shuffled(self, rng: np.random.Generator) -> ModelCodes:
+        """Every model's rows in their own random order, so that models are independent."""
+        return ModelCodes(tuple(code[rng.permutation(self.samples)] for code in self.codes))
 
 
 class Stability(Score):
-    """Agreement of models pair by pair."""
+    """Pairwise agreement of models."""
 
     @property
     def pairs(self) -> np.ndarray:
         """Agreement of every pair of models, (M, M), 1 on the diagonal."""
-        return self.parts.detail["pairs"]
+        return self.values.details["pairs"]
 
     @property
     def per_member(self) -> np.ndarray:
         """Agreement of every model with the others."""
-        return self.parts.per_factor
+        return self.values.per_factor
 
 
-def stability(
-    members: Sequence[object], *, active: Sequence[Sequence[bool] | None] | None = None, method: str = "pearson"
-) -> Stability:
-    """Mean correlation of matched latents between models, over all pairs; `members` are codes (N, d) each.
+def stability(members: Sequence[object], *, active: ActiveLatents = None, method: str = "pearson") -> Stability:
+    """Mean correlation of matched latents, averaged over pairs of models. Unmatched active latents count as 0.
 
-    Active latents that find no partner count as 0. A rotated copy, or a collapsed one, disagrees.
+    Args:
+        members: codes (N, d) of every model on the same N samples.
+        active: for every model, which latents are active; by default those that vary.
+        method: `pearson` or `spearman` correlations.
 
     >>> z = np.random.default_rng(0).normal(size=(200, 2))
     >>> round(stability([z, -z[:, ::-1], 3 * z]).score, 6)
     1.0
     """
-    return _stability("stability", members, active, method, _matched_mcc, np.mean)
+    return _agreement_score("stability", members, active, method, _matched_correlation, np.mean)
 
 
-def udr(
-    members: Sequence[object], *, active: Sequence[Sequence[bool] | None] | None = None, method: str = "spearman"
-) -> Stability:
-    """Unsupervised disentanglement ranking (Duan et al. 2020): do models agree latent by latent, one to one?
+def udr(members: Sequence[object], *, active: ActiveLatents = None, method: str = "spearman") -> Stability:
+    """Unsupervised disentanglement ranking (Duan et al. 2020): do models agree latent by latent?
 
-    A model's score is the median over the other models; the score is the mean over models. Published UDR leaves
-    out latents by their KL: give `active` from it, or passive latents that still vary count against agreement.
+    The score of a model is the median over the other models; the result is the mean over models. The published UDR
+    excludes latents with a low KL: pass these as `active`, or passive latents that vary lower the agreement. Arguments
+    as for `stability`.
     """
-    return _stability("UDR", members, active, method, _udr, np.median)
+    return _agreement_score("UDR", members, active, method, _udr, np.median)
 
 
-def _stability(
-    name: str,
-    members: Sequence[object],
-    active: Sequence[Sequence[bool] | None] | None,
-    method: str,
-    agreement: Callable[[np.ndarray], float],
-    average: Callable[[np.ndarray], float],
+def _agreement_score(
+    name: str, members: Sequence[object], active: ActiveLatents, method: str, agreement: Average, average: Average
 ) -> Stability:
-    if method not in METHODS:
-        raise InputError(f"method must be pearson or spearman, got {method!r}.")
-    arrays, notes = _members(members, active)
+    validation.choice("method", method, CORRELATIONS)
+    inputs, notes = _read_members(members, active)
     compute = partial(_compare, method=method, agreement=agreement, average=average)
-    return Stability(name, compute(arrays), lambda: notes, compute, arrays, resamples=50)
+    return Stability(name, compute(inputs), lambda: notes, compute, inputs, resamples=50)
 
 
-def _members(
-    members: Sequence[object], active: Sequence[Sequence[bool] | None] | None
-) -> tuple[Members, tuple[str, ...]]:
-    codes = [exactly_rescaled(matrix(member, "codes")) for member in members]
+def _read_members(members: Sequence[object], active: ActiveLatents) -> tuple[ModelCodes, tuple[str, ...]]:
+    """Codes of active latents, and warnings."""
+    codes = [rescale_exactly(validation.matrix(member, "codes", minimum=20)) for member in members]
     if len(codes) < 2:
-        raise InputError(f"stability compares two models or more, got {len(codes)}.")
-    if len({len(code) for code in codes}) > 1:
-        raise InputError(f"every model must encode the same samples, got {[len(code) for code in codes]} rows.")
-    if len(codes[0]) < 20:
-        raise InputError(f"codes need at least 20 samples, got {len(codes[0])}.")
-    chosen = [None] * len(codes) if active is None else list(active)
-    if len(chosen) != len(codes):
-        raise InputError(f"active needs an entry per model, {len(codes)}, got {len(chosen)}.")
-    order = np.random.default_rng(0).permutation(len(codes[0]))
-    masks = [_mask(code, mask) for code, mask in zip(codes, chosen, strict=True)]
-    notes = tuple(f"model {i} has no active latent." for i, mask in enumerate(masks) if not mask.any())
-    return Members(tuple(code[order][:, mask] for code, mask in zip(codes, masks, strict=True))), notes
+        raise InputError(f"stability needs at least two models, got {len(codes)}.")
+    samples = validation.same_rows({f"model {i}": len(code) for i, code in enumerate(codes)})
+    masks = [None] * len(codes) if active is None else list(active)
+    if len(masks) != len(codes):
+        raise InputError(f"active needs an entry per model, {len(codes)}, got {len(masks)}.")
+    order = np.random.default_rng(0).permutation(samples)
+    chosen = [
+        is_varying(code) if mask is None else validation.latent_mask(mask, code.shape[1])
+        for code, mask in zip(codes, masks, strict=True)
+    ]
+    notes = tuple(f"model {i} has no active latent." for i, mask in enumerate(chosen) if not mask.any())
+    return ModelCodes(tuple(code[order][:, mask] for code, mask in zip(codes, chosen, strict=True))), notes
 
 
-def _mask(code: np.ndarray, active: Sequence[bool] | None) -> np.ndarray:
-    if active is None:
-        return alive(code)
-    mask = np.asarray(active)
-    if mask.shape != (code.shape[1],) or mask.dtype != bool:
-        raise InputError(f"active must hold True or False for each of {code.shape[1]} latents, got {active!r}.")
-    return mask
-
-
-def _compare(
-    arrays: Members, method: str, agreement: Callable[[np.ndarray], float], average: Callable[[np.ndarray], float]
-) -> Parts:
-    count = len(arrays.codes)
+def _compare(inputs: ModelCodes, method: str, agreement: Average, average: Average) -> MetricValues:
+    count = len(inputs.codes)
     pairs = np.eye(count)
     for a, b in combinations(range(count), 2):
-        pairs[a, b] = pairs[b, a] = agreement(METHODS[method](arrays.codes[a], arrays.codes[b]))
-    others = [average(np.delete(pairs[a], a)) for a in range(count)]
-    return Parts({"agreement": float(np.mean(others))}, np.array(others), {"pairs": pairs})
+        pairs[a, b] = pairs[b, a] = agreement(CORRELATIONS[method](inputs.codes[a], inputs.codes[b]))
+    per_member = [average(np.delete(pairs[a], a)) for a in range(count)]
+    return MetricValues({"agreement": float(np.mean(per_member))}, np.array(per_member), {"pairs": pairs})
 
 
-def _matched_mcc(relevance: np.ndarray) -> float:
-    if 0 in relevance.shape:
+def _matched_correlation(correlations: np.ndarray) -> float:
+    if 0 in correlations.shape:
         return 0.0
-    return float(matched(relevance)[0].sum() / max(relevance.shape))
+    return float(best_matching(correlations)[0].sum() / max(correlations.shape))
 
 
-def _udr(relevance: np.ndarray) -> float:
-    """Eq. 4 of Duan et al.: how much of every latent's similarity lies with one partner, both ways."""
-    if 0 in relevance.shape:
+def _udr(correlations: np.ndarray) -> float:
+    """Eq. 4 of Duan et al. 2020: the share of every latent's similarity that is with one latent of the other model."""
+    if 0 in correlations.shape:
         return 0.0
     total = 0.0
     for axis in (0, 1):
-        best, whole = relevance.max(axis), relevance.sum(axis)
-        total += float((np.square(best) / np.where(whole > 0, whole, 1.0)).sum())
-    return total / sum(relevance.shape)
+        best, summed = correlations.max(axis), correlations.sum(axis)
+        total += float((np.square(best) / np.where(summed > 0, summed, 1.0)).sum())
+    return total / sum(correlations.shape)

@@ -123,10 +123,9 @@ class PairedDifference:
 
     @property
     def demand(self) -> str:
-        return (
-            f"{self.quantity} larger with {self.larger} than with {self.smaller} in {self.share:.0%} of pairs, by "
-            f"{self.minimum:g} or more in the median"
-        )
+        which = f"{self.quantity} larger with {self.larger} than with {self.smaller}"
+        median_too = f", and by at least {self.minimum:g} in the median" if self.minimum else ""
+        return f"{which} in at least {self.share:.0%} of pairs{median_too}"
 
     def judge(self, data: Sequence[float]) -> Judgement:
         """`data` are the differences, `larger` minus `smaller`."""

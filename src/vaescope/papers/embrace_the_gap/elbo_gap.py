@@ -21,6 +21,7 @@ from vaescope.papers.claims import ClaimSpec
 from vaescope.papers.embrace_the_gap import ELBO_GAP
 from vaescope.papers.embrace_the_gap import elbo_gap_figures as drawings
 from vaescope.papers.embrace_the_gap import elbo_gap_results as report
+from vaescope.papers.embrace_the_gap.elbo_gap_claims import CLAIMS
 from vaescope.papers.embrace_the_gap.elbo_gap_decoders import CALIBRATION_SAMPLES, CASES
 from vaescope.papers.embrace_the_gap.elbo_gap_results import (
     DECADES,
@@ -158,7 +159,7 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
         return replace(exact, encoder=TrainedEncoder(elbo, amortisation_gap=exact.elbo_star - elbo))
 
     def claims(self, settings: ElboGapSettings) -> Sequence[ClaimSpec[ElboGapResult, ElboGapSettings, Any]]:
-        return report.CLAIMS
+        return CLAIMS
 
     def comparisons(self, results: Sequence[ElboGapResult], settings: ElboGapSettings) -> list[Comparison]:
         return report.comparisons(results)

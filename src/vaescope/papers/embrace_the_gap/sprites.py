@@ -16,7 +16,7 @@ from vaescope import metrics, randomness, theory
 from vaescope.data.arrays import split
 from vaescope.data.rendering import Sprites
 from vaescope.distributions import Beta
-from vaescope.metrics import MCC
+from vaescope.metrics.mcc import MCC
 from vaescope.models import VAE, FixedMaps, Member
 from vaescope.papers.claims import ClaimSpec
 from vaescope.papers.embrace_the_gap import SPRITES

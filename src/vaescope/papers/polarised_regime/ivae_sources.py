@@ -93,7 +93,7 @@ class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, Sour
         return [report.medians_table(results)]
 
 
-def _sources(cell: SourcesCell, samples: int) -> nonstationary.Nonstationary:
+def _sources(cell: SourcesCell, samples: int) -> nonstationary.NonstationarySources:
     """Sources with the auxiliary variable that their variances depend on."""
     if cell.data == "segments":
         return nonstationary.segments(DIM, samples=samples, segments=SEGMENTS, seed=cell.seed)
