@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from PIL import Image
+from vaescope.data.files.arrays import open_npz
 
 import vaescope as vs
 from vaescope.adapters.run import members_of
 from vaescope.data.files import load
-from vaescope.data.files.arrays import open_npz
 from vaescope.data.files.official import DSPRITES, FACES3D, SHAPES3D, load_official
 from vaescope.errors import InputError, RunError
 from vaescope.jobs.tracking.folder import finished_run

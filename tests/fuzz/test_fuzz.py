@@ -153,7 +153,6 @@ def test_sixteen_bits_of_grey_stay_sixteen_bits(tmp_path):
 def test_rows_that_a_file_only_claims_are_not_invented(tmp_path, monkeypatch):
     import pyarrow as pa
     import pyarrow.parquet as pq
-
     from vaescope.data.files.others import open_parquet
 
     pq.write_table(pa.table({"a": np.arange(10.0), "b": np.arange(10.0)}), tmp_path / "x.parquet")

@@ -228,7 +228,9 @@ def test_labels_may_have_any_integer_type(auxiliary):
 )
 def test_unusable_auxiliary_inputs_are_explained(auxiliary, message):
     with pytest.raises(InputError, match=message):
-        vs.fit(torch.randn(4, 3), model="ivae", auxiliary=auxiliary, latent_dim=2, settings=QUICK, progress=NoProgress())
+        vs.fit(
+            torch.randn(4, 3), model="ivae", auxiliary=auxiliary, latent_dim=2, settings=QUICK, progress=NoProgress()
+        )
 
 
 def test_a_missing_auxiliary_input_is_explained_by_every_analysis():

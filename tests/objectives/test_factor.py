@@ -170,7 +170,10 @@ def test_fit_accepts_objectives_by_name(name):
     [
         (lambda: Factor(1), "at least two latents, got 1"),
         (lambda: Capacity(1.0, steps=-1), "steps must be at least 0, got -1"),
-        (lambda: vs.objectives.objective_by_name("tc", samples=9, latent_dim=2), "objective must be one of beta, beta-tc, factor"),
+        (
+            lambda: vs.objectives.objective_by_name("tc", samples=9, latent_dim=2),
+            "objective must be one of beta, beta-tc, factor",
+        ),
         (lambda: Factor(2)(factor_vae()[2](factor_vae()[1]), torch.ones(1)), "its discriminator's weights"),
     ],
 )

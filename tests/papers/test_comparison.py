@@ -1,6 +1,7 @@
 """Ours beside the published values: medians, ratios, and a page that shows them as text."""
 
 from vaescope.papers.comparison import Comparison, by_precision, entry
+
 from vaescope.report.page import IndexEntry, comparison_page
 
 
