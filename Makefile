@@ -37,15 +37,16 @@ lint: install
 	$(BIN)/mypy
 
 test: lint chromium
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
 
 # Pages are tested in a browser; where there is none and none can be installed, these tests are skipped.
 chromium:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
 		|| echo "No Chromium here: pages are not tested in a browser."
 
-# What takes longer: 30 kills, 100,000 damaged files, a Ray cluster that loses a node, an MLflow server.
+# What takes longer: tests marked long, 30 kills, 100,000 damaged files, a Ray cluster that loses a node, an MLflow server.
 test-long: install $(LONG_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m long
 	OMP_NUM_THREADS=1 VAESCOPE_KILLS=30 VAESCOPE_FUZZ=100000 $(BIN)/python -m pytest -s \
 		tests/sweeps tests/fuzz tests/jobs
 

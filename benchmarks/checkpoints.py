@@ -57,6 +57,8 @@ def main() -> None:
         with contextlib.suppress(KeyboardInterrupt):
             train(model, x, x[:, :500], specs, settings, progress=StopAfter(SECONDS), checkpoints=store)
         total = time.perf_counter() - begin
+    if not store.durations:
+        raise SystemExit(f"no checkpoint was written in {total:.0f} s: SECONDS must exceed the checkpoint interval.")
     share = sum(store.durations) / total
     print(f"{len(specs)} members, checkpoint of {store.bytes / 2**20:.0f} MB, {total:.0f} s at the default interval")
     print(f"{len(store.durations)} writes of at most {max(store.durations):.2f} s: {share:.2%} of the time (bar 3 %)")

@@ -1,4 +1,4 @@
-"""Local decoders at the size of images: linear and non-linear fits of 256 points at once."""
+"""Speed of local fits of an image-sized decoder: linear and non-linear, at 256 points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Theory's speed: Jacobians of an image decoder, and the exact projection of ten thousand points."""
+"""Speed of the theory: Jacobians of an image decoder, and the exact projection of ten thousand points."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def conv_decoder() -> nn.Module:
 
 
 def backward_per_output(decoder: nn.Module, z: Tensor, outputs: int) -> None:
-    """What most code does: one backward pass for every output, here for the first few only."""
+    """The usual way: one backward pass per output, here for the first few only."""
     z = z.clone().requires_grad_()
     flat = decoder(z).flatten(1)
     for index in range(outputs):
@@ -36,11 +36,11 @@ def main() -> None:
     console = Console(width=110)
     decoder, z = conv_decoder(), torch.randn(SAMPLES, LATENTS)
     outputs = decoder(z).flatten(1).shape[1]
-    mine = best_seconds(lambda: ima_contrast(decoder, z), rounds=3)
-    some = best_seconds(lambda: backward_per_output(decoder, z, OUTPUTS_TRIED), rounds=2)
-    rival = some / OUTPUTS_TRIED * outputs
-    console.print(f"Jacobian + c_IMA, {SAMPLES} samples, {LATENTS} latents, {outputs} outputs: {mine:.3f} s")
-    console.print(f"one backward per output: {rival:.1f} s (from {OUTPUTS_TRIED} outputs): {rival / mine:.0f}x slower")
+    seconds = best_seconds(lambda: ima_contrast(decoder, z), rounds=3)
+    few = best_seconds(lambda: backward_per_output(decoder, z, OUTPUTS_TRIED), rounds=2)
+    backward = few / OUTPUTS_TRIED * outputs
+    console.print(f"Jacobian + c_IMA, {SAMPLES} samples, {LATENTS} latents, {outputs} outputs: {seconds:.3f} s")
+    console.print(f"one backward pass per output: {backward:.1f} s, {backward / seconds:.0f}x slower")
     J = jacobian(decoder, z[:2])
     reference = torch.vmap(torch.func.jacrev(lambda p: decoder(p[None]).flatten()))(z[:2])
     console.print(f"largest difference from reverse mode: {float((J - reference).detach().abs().max()):.1e}")

@@ -48,6 +48,10 @@ def test_help_and_list():
         (["reproduce", "nonsense"], "there is no experiment 'nonsense'; choose from: "),
         (["reproduce", "self-consistency", "--profile", "fast"], "--profile must be one of quick, paper, got 'fast'"),
         (["reproduce", "self-consistency", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["train", "x.npy", "--latent-dim", "0"], "vaescope: latent_dim must be at least 1, got 0."),
+        (["train", "x.npy", "--precision", "loud"], "vaescope: precision must be one of optimal, learned, got 'loud'."),
+        (["train", "x.npy", "--batch-size", "10", "--accumulate", "3"], "got 3 parts of a batch of 10."),
+        (["train", "x.npy"], "--out is required: the folder for the run."),
     ],
 )
 def test_mistakes_are_one_line(capsys, arguments, message):
@@ -90,7 +94,7 @@ def test_training_on_a_file_and_going_on(capsys, tmp_path):
     shown = succeed(capsys, *call)
     assert "finished" in shown
     assert "MCC" in shown
-    assert "MCC by chance" in shown
+    assert "chance" in shown
     more = succeed(capsys, *call, "--seeds", "2")
     assert more.count("finished") == 2
     assert (tmp_path / "run" / "results.parquet").exists()
@@ -103,7 +107,7 @@ def test_training_an_ivae(capsys, tmp_path):
     np.save(tmp_path / "u.npy", rng.integers(0, 3, 90))
     np.save(tmp_path / "short.npy", rng.integers(0, 3, 9))
     call = ["train", str(tmp_path / "data.npz"), "--latent-dim", "2", "--epochs", "1", "--auxiliary"]
-    assert "latents used" in succeed(capsys, *call, "factors", "--out", str(tmp_path / "a"))
+    assert "in use" in succeed(capsys, *call, "factors", "--out", str(tmp_path / "a"))
     shown = succeed(capsys, *call, str(tmp_path / "u.npy"), "--prior-mean", "learned", "--out", str(tmp_path / "b"))
     assert "finished" in shown
     out = ["--out", str(tmp_path / "c")]

@@ -55,6 +55,7 @@ def test_a_planted_subspace_is_found():
         (np.zeros(5), {}, "row per sample"),
         (np.zeros((5, 2)), {"latent_dim": 0}, "latent_dim must be at least 1, got 0"),
         (np.zeros((5, 2)), {"model": "gan"}, "model must be one of vae, ivae"),
+        (np.zeros((5, 2)), {"prior_mean": "learned"}, "prior_mean='learned' needs model='ivae'"),
         (np.zeros((5, 2)), {"seeds": ()}, "seeds must be 1 to 100000 seeds"),
     ],
 )

@@ -62,7 +62,6 @@ def test_where_a_model_is_trained_does_not_identify_it():
         ({"latent_dim": True}, "latent_dim must be a whole number, got True"),
         ({"latent_dim": 2.0}, "latent_dim must be a whole number, got 2.0"),
         ({"model": "gan"}, "model must be one of vae, ivae, got 'gan'"),
-        ({"prior_mean": "learned"}, "prior_mean='learned' needs model='ivae'"),
         ({"hidden": [0]}, "hidden must be at least 1"),
         ({"hidden": "wide"}, "hidden must be a list of whole numbers, got 'wide'"),
         ({"precision": -1}, "precision must be > 0, got -1.0; it is 1 / decoder variance"),

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vaescope import metrics
 from vaescope.metrics.planted import CODES, continuous
-from vaescope.report.figures import grid_of_panels, score_map, svg
+from vaescope.report.figures import grid_of_panels, score_heatmap, svg
 
 HERE = Path(__file__).parent
 SHOWN = {  # the two latents to plot, and a description
@@ -53,7 +53,7 @@ def main() -> None:
     (HERE / "planted_scores.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     (HERE / "planted_codes.svg").write_text(svg(gallery()))
     (HERE / "planted_scores.svg").write_text(
-        svg(score_map(names, list(found), values, worse_is_high=["Amari distance"]))
+        svg(score_heatmap(names, list(found), values, lower_is_better=["Amari distance"]))
     )
 
 

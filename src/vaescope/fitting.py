@@ -22,7 +22,7 @@ from vaescope.models import VAE, Member
 from vaescope.models.auxiliary import auxiliary_columns, encode_auxiliary
 from vaescope.models.build import DataShape, build_model
 from vaescope.objectives import Objective
-from vaescope.objectives import describe as describe_objective
+from vaescope.objectives.elbo import describe as describe_objective
 from vaescope.objectives.names import objective_by_name
 from vaescope.plain import Plain, plain_fields
 from vaescope.runs import Cell, RunFolder
@@ -199,6 +199,8 @@ def prepare_fit(
         auxiliary: the auxiliary input of an iVAE.
         objective: used instead of the objective that the settings name.
     """
+    if settings.model.model == "vae" and settings.model.prior_mean != "fixed":
+        raise InputError("prior_mean='learned' needs model='ivae' and an auxiliary input; a VAE has a fixed prior.")
     data = dataset_from(x)
     columns = _encoded_auxiliary(settings.model.model, auxiliary, len(data))
     shape = DataShape(data.x.shape[1], data.image_shape, columns.shape[1])

@@ -1,7 +1,7 @@
-"""`LatentModel`: everything that an analysis may ask of a trained model.
+"""`LatentModel`: everything that analyses may use of a trained model.
 
-A member of a stack trained here is one, and `vs.adapters` makes one of any other VAE. Analyses use what is declared
-here and nothing else: they never look for attributes that a model might have.
+Members of stacks trained by vaescope are latent models, and `vs.adapters` turns any other VAE into one. Analyses use
+only what is declared here; they never probe a model for other attributes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from vaescope.distributions import Normal, Prior
+from vaescope.errors import InputError
+from vaescope.validation import whole_number
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 """(x, z) -> log p(x|z), a number per row."""
@@ -21,8 +23,9 @@ LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 class LatentModel(Protocol):
     """A trained variational autoencoder.
 
-    A class of your own may inherit from this one: `latent_dim`, `encode` and `decode` are then enough, and everything
-    else has the default given here.
+    To write your own, inherit from this class and define `latent_dim`, `encode` and `decode`. Everything else has the
+    default given here; override it with a class attribute, by assignment in `__init__`, or with a property.
+    With `nn.Module`, list the module first: `class MyVAE(nn.Module, vs.LatentModel)`.
     """
 
     @property
@@ -96,3 +99,90 @@ class LatentModel(Protocol):
     def auxiliary_dim(self) -> int:
         """Columns of the auxiliary input of an identifiable VAE; 0 for a plain VAE, which takes none."""
         return 0
+
+
+class _Default:
+    """A default value that subclasses and instances replace by plain assignment, which a property does not allow."""
+
+    def __init__(self, default: Callable[[object], object], name: str) -> None:
+        self._default, self._name, self.__doc__ = default, name, default.__doc__
+
+    def __get__(self, instance: object, owner: type | None = None) -> object:
+        if instance is None:  # a dataclass that declares a field of this name must not take the descriptor as default
+            raise AttributeError(f"{self._name} is defined on instances only")
+        return self._default(instance)
+
+
+for _name, _value in list(vars(LatentModel).items()):
+    if isinstance(_value, property) and _value.fget is not None:
+        setattr(LatentModel, _name, _Default(_value.fget, _name))
+
+
+class WrappedModel(LatentModel):
+    """A model with some behaviour changed by a subclass; everything else is that of `model`."""
+
+    model: LatentModel
+
+    @property
+    def latent_dim(self) -> int:
+        return self.model.latent_dim
+
+    def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Tensor, Tensor]:
+        return self.model.encode(x) if auxiliary is None else self.model.encode(x, auxiliary)
+
+    def decode(self, z: Tensor) -> Tensor:
+        return self.model.decode(z)
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def prior(self) -> Prior:
+        return self.model.prior
+
+    def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
+        return self.model.prior_at(auxiliary, like=like)
+
+    @property
+    def likelihood(self) -> str | None:
+        return self.model.likelihood
+
+    @property
+    def precision(self) -> float | None:
+        return self.model.precision
+
+    @property
+    def log_likelihood(self) -> LogLikelihood | None:
+        return self.model.log_likelihood
+
+    @property
+    def beta(self) -> float:
+        return self.model.beta
+
+    @property
+    def has_decoder(self) -> bool:
+        return self.model.has_decoder
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        return self.model.image_shape
+
+    @property
+    def flattens_images(self) -> bool:
+        return self.model.flattens_images
+
+    @property
+    def auxiliary_dim(self) -> int:
+        return self.model.auxiliary_dim
+
+
+def check_model(model: object) -> LatentModel:
+    """The model, if it is one; the error says how to make one."""
+    if not isinstance(model, LatentModel):
+        raise InputError(
+            f"expected a model, got {type(model).__name__}; pass a member of a fit, wrap functions with "
+            "vs.adapters.from_callables, or inherit from vs.LatentModel."
+        )
+    whole_number("latent_dim", model.latent_dim)
+    return model

@@ -58,8 +58,6 @@ class ModelSettings:
         choice("posterior", self.posterior, POSTERIORS)
         choice("likelihood", self.likelihood, LIKELIHOODS)
         choice("prior_mean", self.prior_mean, PRIOR_MEANS)
-        if self.model == "vae" and self.prior_mean != "fixed":
-            raise InputError("prior_mean='learned' needs model='ivae' and an auxiliary input; a VAE has a fixed prior.")
         for width in self.hidden:
             whole_number("hidden", width)
 

@@ -16,22 +16,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.checks import choice, number, shown, whole_number
+from vaescope.checks import choice as choice
+from vaescope.checks import number as number
+from vaescope.checks import shown
+from vaescope.checks import whole_number as whole_number
 from vaescope.errors import InputError
 
-__all__ = [
-    "array",
-    "choice",
-    "image_shape",
-    "matrix",
-    "number",
-    "posterior",
-    "precision",
-    "rows",
-    "same_rows",
-    "tensor",
-    "whole_number",
-]
+ImageShape = tuple[int, int, int]
+"""(channels, height, width)."""
 
 NUMERIC_KINDS = "fiub"  # NumPy dtype kinds of real numbers
 CHECKED_AT_ONCE = 2**24  # numbers per finiteness check, so that arrays on disk need little memory
@@ -48,7 +40,7 @@ def precision(value: object) -> float:
     return number("precision", value, above=0.0, hint="it is 1 / decoder variance")
 
 
-def image_shape(value: object, name: str = "image_shape") -> tuple[int, int, int]:
+def image_shape(value: object, name: str = "image_shape") -> ImageShape:
     """Check (channels, height, width).
 
     >>> image_shape([1, 64, 64])
@@ -170,12 +162,15 @@ def check_finite(values: np.ndarray, name: str) -> None:
     if values.dtype.kind != "f":
         return
     step = max(1, CHECKED_AT_ONCE // max(1, math.prod(values.shape[1:])))
-    parts = [values[start : start + step] for start in range(0, len(values), step)]
-    bad = np.concatenate([~np.isfinite(part).reshape(len(part), -1).all(1) for part in parts])
-    if bad.any():
+    bad: list[int] = []
+    for start in range(0, len(values), step):
+        finite = np.isfinite(values[start : start + step])
+        if not finite.all():
+            bad += (start + np.flatnonzero(~finite.reshape(len(finite), -1).all(1))).tolist()
+    if bad:
         raise InputError(
-            f"{name} must be finite, got NaN or infinity in {int(bad.sum())} of {len(values)} rows "
-            f"(the first is row {int(bad.argmax())}); drop or impute them."
+            f"{name} must be finite, got NaN or infinity in {len(bad)} of {len(values)} rows (the first is row "
+            f"{bad[0]}); drop or impute them."
         )
 
 
@@ -189,6 +184,21 @@ def matrix(values: object, name: str, *, minimum: int = 1) -> np.ndarray:
     if found.ndim != 2:
         raise InputError(f"{name} must have a row per sample, shape (N, k), got shape {found.shape}.")
     return found.astype(np.float64)
+
+
+def matrices(values: object, name: str) -> Float[Tensor, "*batch n d"]:
+    """Finite matrices (..., n, d) in float64, each with at least as many rows as columns."""
+    found = torch.as_tensor(np.array(array(values, name), dtype=np.float64))
+    if found.ndim < 2 or 0 in found.shape:
+        raise InputError(f"{name} must have rows and columns, shape (..., n, d), got shape {tuple(found.shape)}.")
+    if found.shape[-2] < found.shape[-1]:
+        raise InputError(
+            f"{name} needs at least as many rows as columns, got {found.shape[-2]} x {found.shape[-1]}; "
+            "is it transposed?"
+        )
+    if not bool(found.isfinite().all()):
+        raise InputError(f"{name} must be finite, got NaN or infinity.")
+    return found
 
 
 def tensor(values: object, name: str, *, minimum: int = 1, finite: bool = True) -> Float[Tensor, "N ..."]:

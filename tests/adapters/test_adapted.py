@@ -1,4 +1,4 @@
-"""Adapters: any pair of functions or modules, posteriors alone, run folders; mistakes are explained in one line."""
+"""Adapters: functions, modules, posteriors alone and run folders, with one-line errors."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import vaescope as vs
-from vaescope.adapters.adapted import check_count, check_image, check_number
 from vaescope.errors import InputError, RunError
 from vaescope.protocol import LatentModel
+from vaescope.runs.store import FORMAT_VERSION
 from vaescope.training import NoProgress, TrainSettings
 
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
@@ -34,7 +34,7 @@ class Encoder(nn.Module):
         ("log_deviation", lambda s: torch.exp(2 * s)),
     ],
 )
-def test_modules_with_any_scale_in_evaluation_mode(joined, scale, variance):
+def test_modules_with_any_scale_are_called_in_evaluation_mode(joined, scale, variance):
     encoder, decoder = Encoder(joined), nn.Linear(2, 4)
     model = vs.adapters.from_modules(encoder, decoder, latent_dim=2, scale=scale, precision=3.0)
     assert isinstance(model, LatentModel)
@@ -42,16 +42,16 @@ def test_modules_with_any_scale_in_evaluation_mode(joined, scale, variance):
     torch.testing.assert_close(mean, encoder.layer(X)[:, :2])
     torch.testing.assert_close(spread, variance(encoder.layer(X)[:, 2:]))
     torch.testing.assert_close(model.decode(mean), decoder(mean))
-    assert (model.likelihood, model.precision, model.decodes) == ("gaussian", 3.0, True)
+    assert (model.likelihood, model.precision, model.has_decoder) == ("gaussian", 3.0, True)
 
 
-def test_a_module_decodes_in_the_precision_it_is_asked_in():
+def test_a_module_decodes_in_the_dtype_of_its_input():
     decoder = nn.Linear(2, 4)
     model = vs.adapters.from_modules(Encoder(), decoder, latent_dim=2)
     z = torch.randn(3, 2, dtype=torch.float64)
     assert model.decode(z).dtype == torch.float64
     torch.testing.assert_close(model.decode(z).float(), decoder(z.float()))
-    assert decoder.weight.dtype == torch.float32  # as it was
+    assert decoder.weight.dtype == torch.float32  # unchanged
 
 
 def test_images_and_spatial_latents_are_flattened():
@@ -65,21 +65,21 @@ def test_images_and_spatial_latents_are_flattened():
     assert model.likelihood is None
 
 
-def test_a_run_folder_is_opened_best_member_first(tmp_path):
+def test_from_run_returns_the_best_member(tmp_path):
     fitted = vs.fit(
         X.repeat(4, 1),
         latent_dim=2,
         precision=1.0,
         seeds=range(3),
         settings=TrainSettings(epochs=2, compile="never"),
-        monitor=NoProgress(),
+        progress=NoProgress(),
         out=tmp_path / "run",
     )
     before = (tmp_path / "run" / "config.json").stat().st_mtime_ns
     member = vs.adapters.from_run(tmp_path / "run")
     assert member.best_elbo == pytest.approx(fitted.best.best_elbo)
     torch.testing.assert_close(member.encode(X)[0], fitted.best.encode(X)[0])
-    assert (tmp_path / "run" / "config.json").stat().st_mtime_ns == before  # looking changes nothing
+    assert (tmp_path / "run" / "config.json").stat().st_mtime_ns == before  # reading changes nothing
 
 
 def good(x):
@@ -93,18 +93,30 @@ def good(x):
         (lambda: vs.adapters.from_callables(encode=good, latent_dim=3).encode(X), r"of shape \(50, 3\), got \(50, 2\)"),
         (lambda: vs.adapters.from_callables(encode=lambda x: x, latent_dim=2).encode(X), "a mean and a variance"),
         (lambda: vs.adapters.from_callables(encode=lambda x: (1, 2), latent_dim=2).encode(X), "mean must be a tensor"),
-        (lambda: vs.adapters.from_callables(encode=good, latent_dim=2).decode(X[:, :2]), "given without a decoder"),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim=2).decode(X[:, :2]), "this model has no decoder"),
         (lambda: vs.adapters.from_callables(encode=good, latent_dim=2, likelihood="poisson"), "gaussian, bernoulli"),
-        (lambda: vs.adapters.from_callables(encode=good, latent_dim=2, precision=-1.0), "precision"),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim=2, precision=-1.0), "precision must be > 0"),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim=2, beta=0.0), "beta must be > 0, got 0"),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim=2).encode(X, X), "takes no auxiliary input"),
         (lambda: vs.adapters.from_modules(Encoder(), latent_dim=2, scale="sd"), "scale must be one of variance"),
         (lambda: vs.adapters.from_modules(Encoder(joined=True), latent_dim=3).encode(X), "needs 6 columns"),
-        (lambda: vs.adapters.from_arrays(np.ones((3, 2)), np.ones((3, 1))), r"must be \(N, d\)"),
-        (lambda: vs.adapters.from_arrays(np.ones((3, 3)), np.ones((3, 3))).encode(X), "rows of their own `samples`"),
-        (lambda: vs.adapters.from_arrays("a", "b"), "mean must be an array of numbers, got str"),
-        (lambda: check_count("3"), "latent_dim must be a whole number, got '3'"),
-        (lambda: check_number("precision", torch.ones(4)), "precision must be one number"),
-        (lambda: check_number("beta", "4"), "beta must be one number, got '4'"),
-        (lambda: check_image((4, 2)), r"\(channels, height, width\)"),
+        (lambda: vs.adapters.from_arrays(np.ones((3, 2)), np.ones((3, 1))), r"must have the same shape \(N, d\)"),
+        (
+            lambda: vs.adapters.from_arrays(np.ones((3, 3)), np.ones((3, 3))).encode(X),
+            "only rows of their own `samples`",
+        ),
+        (lambda: vs.adapters.from_arrays("a", "b"), "mean must be an array of numbers, got text"),
+        (lambda: vs.adapters.from_arrays([[np.nan]], [[1.0]]), "mean must be finite"),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim="3"), "latent_dim must be a whole number, got '3'"),
+        (
+            lambda: vs.adapters.from_callables(encode=good, latent_dim=2, precision=torch.ones(4)),
+            "precision must be a number",
+        ),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim=2, beta="4"), "beta must be a number, got '4'"),
+        (
+            lambda: vs.adapters.from_callables(encode=good, latent_dim=2, image_shape=(4, 2)),
+            r"image_shape must be \(channels, height, width\)",
+        ),
         (
             lambda: vs.adapters.from_callables(encode=good, latent_dim=2, likelihood="bernoulli", precision=7.0),
             "a Bernoulli likelihood has no precision",
@@ -113,26 +125,30 @@ def good(x):
             lambda: vs.adapters.from_callables(encode=lambda x: {}["w"], latent_dim=2).encode(X),
             r"encode failed on \(50, 4\): KeyError: 'w'",
         ),
-        (lambda: vs.adapters.from_pythae(nn.Linear(1, 1)), "a pythae model has encoder, decoder and latent_dim"),
+        (
+            lambda: vs.adapters.from_pythae(nn.Linear(1, 1)),
+            "from_pythae needs a model with encoder, decoder and latent_dim",
+        ),
         (lambda: vs.adapters.from_scvi(nn.Linear(1, 1)), "needs an scvi-tools model"),
-        (lambda: vs.adapters.from_diffusers(nn.Linear(1, 1), image=(3, 8, 8)), "needs an AutoencoderKL"),
+        (lambda: vs.adapters.from_diffusers(nn.Linear(1, 1), image_shape=(3, 8, 8)), "needs an AutoencoderKL"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_mistakes_are_explained(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
 
-def test_folders_that_are_no_runs_are_refused(tmp_path):
+def test_folders_without_a_run_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"is not a run folder: it has no config\.json"):
         vs.adapters.from_run(tmp_path)
-    (tmp_path / "config.json").write_text('{"experiment": "sprites", "settings": {}}')
-    with pytest.raises(RunError, match="keeps no model that can be opened"):
+    (tmp_path / "config.json").write_text(f'{{"version": {FORMAT_VERSION}, "experiment": "sprites", "settings": {{}}}}')
+    with pytest.raises(RunError, match="is a run of 'sprites'; only runs of fit contain models to open"):
         vs.adapters.from_run(tmp_path)
 
 
 class Noisy(nn.Module):
-    """Dropout and running averages: what a look must neither feel nor change."""
+    """Dropout and running averages, which an analysis must not use or change."""
 
     def __init__(self):
         super().__init__()
@@ -152,9 +168,9 @@ class Noisy(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["methods", "closures", "globals"])
-def test_networks_are_asked_in_evaluation_mode_and_left_as_they_were(kind):
+def test_networks_are_called_in_evaluation_mode_and_restored(kind):
     network = Noisy()
-    network.dropout.eval()  # a part that was not training stays so
+    network.dropout.eval()  # a part in evaluation mode stays in it
     network.train(True)
     network.back.eval()
     averages = network.norm.running_mean.clone()
@@ -176,16 +192,16 @@ def test_networks_are_asked_in_evaluation_mode_and_left_as_they_were(kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.float32])
-def test_samples_are_brought_to_the_precision_of_the_networks(dtype):
+def test_samples_are_converted_to_the_dtype_of_the_networks(dtype):
     network = Noisy()
     for model in (
         vs.adapters.from_callables(encode=network.encode, latent_dim=2),
-        vs.adapters.from_callables(encode=network.encode, latent_dim=2, networks=[]),  # nothing known of it
+        vs.adapters.from_callables(encode=network.encode, latent_dim=2, networks=[]),  # unknown networks
     ):
         assert model.encode(X.to(dtype))[0].dtype == torch.float32
 
 
-def test_a_copy_in_another_precision_follows_the_weights():
+def test_a_copy_in_another_dtype_follows_the_weights():
     decoder = nn.Linear(2, 4)
     model = vs.adapters.from_modules(Encoder(), decoder, latent_dim=2)
     z = torch.ones(1, 2, dtype=torch.float64)

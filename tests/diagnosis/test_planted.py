@@ -1,6 +1,7 @@
-"""Planted faults are found, each by its name, over twenty seeds; healthy models get no warning."""
+"""Planted faults are found by their codes, and healthy models get no warning; `long`: over twenty seeds."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -9,14 +10,13 @@ import vaescope as vs
 from vaescope.models import VAE
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 
-SEEDS = 20
-MISSES = 1  # of twenty
 PRECISION = 100.0
+BETAS = {"healthy": 1.0, "beta": 20.0, "collapsed": 3000.0}
 TURN = torch.tensor([[1.0, -1.0], [1.0, 1.0]], dtype=torch.float64) / 2**0.5
 
 
 def observations(seed, samples=2600):
-    """Two factors of different strength in six dimensions, bent, with noise of the precision above."""
+    """Two factors of different strength in six dimensions, curved, with noise of the precision above."""
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(samples, 2, generator=generator, dtype=torch.float64)
     frame = torch.linalg.qr(torch.randn(6, 2, generator=generator, dtype=torch.float64))[0]
@@ -25,24 +25,23 @@ def observations(seed, samples=2600):
     return (h + 0.3 * torch.sin(h) + noise / PRECISION**0.5).float()
 
 
-DATA = torch.stack([observations(seed) for seed in range(SEEDS)])
-TRAIN, VALIDATION, TEST = DATA[:, :2000], DATA[:, 2000:2200], DATA[:, 2200:]
-SETTINGS = TrainSettings(batch_size=64, learning_rate=4e-3, patience=200, compile="never")
-
-
-@pytest.fixture(scope="module")
-def trained():
-    """Members by what is wrong with them, a list of seeds each."""
-    found = {}
-    for name, beta, epochs in (("healthy", 1.0, 120), ("beta", 20.0, 30), ("collapsed", 3000.0, 10)):
-        specs = [MemberSpec(seed, precision=PRECISION, beta=beta, data=seed) for seed in range(SEEDS)]
-        settings = replace(SETTINGS, epochs=epochs)
-        found[name] = train(VAE.mlp(6, 2, hidden=(30, 30)), TRAIN, VALIDATION, specs, settings, progress=NoProgress())
-    return found
+@cache
+def trained(seeds, epochs, learning_rate):
+    """Members by kind, one for each seed, and their test data; a stack of healthy ones, and one of the others."""
+    data = torch.stack([observations(seed) for seed in range(seeds)])
+    members = {}
+    for kinds, length in ((("healthy",), epochs), (("beta", "collapsed"), epochs // 4)):
+        settings = TrainSettings(
+            batch_size=64, learning_rate=learning_rate, patience=200, compile="never", epochs=length
+        )
+        specs = [MemberSpec(s, precision=PRECISION, beta=BETAS[kind], data=s) for kind in kinds for s in range(seeds)]
+        stack = train(VAE.mlp(6, 2), data[:, :2000], data[:, 2000:2200], specs, settings, progress=NoProgress())
+        members |= {kind: stack[i * seeds : (i + 1) * seeds] for i, kind in enumerate(kinds)}
+    return members, data[:, 2200:]
 
 
 def with_idle(member, more):
-    """The same model with latents that nobody listens to, their posteriors almost at the prior."""
+    """The same model with additional latents that the decoder ignores, their posteriors almost at the prior."""
 
     def encode(x):
         mean, variance = member.encode(x)
@@ -55,7 +54,7 @@ def with_idle(member, more):
 
 
 def rotated(member):
-    """Latents turned by 45°: the likelihood is the same. The best diagonal posterior then has the turned precisions."""
+    """Latents rotated by 45°, with the same likelihood; the best diagonal posterior has the rotated precisions."""
 
     def encode(x):
         mean, variance = member.encode(x)
@@ -75,7 +74,7 @@ def log_variances(member):
 
 
 def undertrained(member):
-    """The encoder's weights are off, its decoder's are not."""
+    """Noise on the weights of the encoder, not of the decoder."""
     generator = torch.Generator().manual_seed(member.seed)
     params = {
         name: value * (1 + 0.15 * torch.randn(value.shape, generator=generator)) if "encoder" in name else value
@@ -97,18 +96,25 @@ FAULTS = {
 }
 
 
-def codes(model, seed):
-    return [f.code for f in vs.diagnose(model, TEST[seed]).findings if f.severity != "note" or f.code == "dead-latent"]
+def codes(model, x):
+    return [f.code for f in vs.diagnose(model, x).findings if f.severity != "note" or f.code == "dead-latent"]
 
 
-def test_a_healthy_model_gets_no_warning(trained):
-    alarms = [found for seed, member in enumerate(trained["healthy"]) if (found := codes(member, seed))]
-    assert len(alarms) <= MISSES, alarms
+def misses(fault, **training):
+    """Findings of the seeds for which the planted fault is not the only finding."""
+    kind, plant = FAULTS.get(fault, ("healthy", lambda member: member))
+    members, test = trained(**training)
+    expected = [fault.split(",")[0]] if fault in FAULTS else []
+    found = [codes(plant(member), test[seed]) for seed, member in enumerate(members[kind])]
+    return [codes for codes in found if codes != expected]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found_by_its_name_and_nothing_else_is(trained, fault):
-    which, spoil = FAULTS[fault]
-    found = [codes(spoil(member), seed) for seed, member in enumerate(trained[which])]
-    wanted = [fault.split(",")[0]]
-    assert sum(f == wanted for f in found) >= SEEDS - MISSES, found
+@pytest.mark.parametrize("fault", ["no fault", *FAULTS])
+def test_a_planted_fault_is_the_only_finding(fault):
+    assert misses(fault, seeds=4, epochs=60, learning_rate=8e-3) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["no fault", *FAULTS])
+def test_a_planted_fault_is_the_only_finding_for_19_of_20_seeds(fault):
+    assert len(misses(fault, seeds=20, epochs=120, learning_rate=4e-3)) <= 1

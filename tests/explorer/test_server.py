@@ -1,4 +1,4 @@
-"""The explorer: what it answers, whom it refuses, and what it makes of bad requests."""
+"""The explorer: responses, refused requests, and bad requests."""
 
 import base64
 import http.client
@@ -20,7 +20,7 @@ X = torch.sigmoid(torch.randn(60, 2, generator=G) @ W.T)
 
 
 def model(**change):
-    """One latent in use, one that says nothing; images of 4 x 4."""
+    """One latent in use, one that is not; images of 4 x 4."""
     known = {
         "encode": lambda x: (
             torch.stack([4 * (x.flatten(1) @ W[:, 0]), 0 * x.flatten(1)[:, 0]], 1),
@@ -28,33 +28,33 @@ def model(**change):
         ),
         "decode": lambda z: torch.sigmoid(z @ W.T.to(z)),
         "latent_dim": 2,
-        "image": (1, 4, 4),
+        "image_shape": (1, 4, 4),
     }
     return vs.adapters.from_callables(**known | change)
 
 
 @pytest.fixture(scope="module")
 def server():
-    session = Session.of([model(), model(image=(1, 4, 4))], X, name="</script><b>x</b>")
+    session = Session.of([model(), model(image_shape=(1, 4, 4))], X, name="</script><b>x</b>")
     with Explorer(session) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running
         running.shutdown()
 
 
-def ask(server, method, path, body=None, **headers):
+def request(server, method, path, body=None, **headers):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     content = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     kind = {"Content-Type": "application/json"} if content is not None else {}
     connection.request(method, path, content, kind | {k.replace("_", "-"): v for k, v in headers.items()})
-    answer = connection.getresponse()
-    found = answer.status, answer.read(), dict(answer.getheaders())
+    response = connection.getresponse()
+    found = response.status, response.read(), dict(response.getheaders())
     connection.close()
     return found
 
 
-def test_the_page_has_everything_inside_and_nothing_from_elsewhere(server):
-    status, page, headers = ask(server, "GET", "/")
+def test_the_page_is_self_contained(server):
+    status, page, headers = request(server, "GET", "/")
     text = page.decode()
     assert status == 200
     assert "</script><b>" not in text
@@ -67,30 +67,30 @@ def test_the_page_has_everything_inside_and_nothing_from_elsewhere(server):
 
 
 def test_a_code_is_decoded(server):
-    status, content, _ = ask(server, "POST", "/decode", {"member": 0, "z": [1.0, -0.5]})
+    status, content, _ = request(server, "POST", "/decode", {"member": 0, "z": [1.0, -0.5]})
     found = json.loads(content)
     assert status == 200
     pixels = np.frombuffer(base64.b64decode(found["pixels"]), dtype=np.uint8).reshape(4, 4, 3)
-    wanted = (255 * torch.sigmoid(torch.tensor([1.0, -0.5]) @ W.T)).round().reshape(4, 4)
-    np.testing.assert_allclose(pixels[..., 0], wanted.numpy(), atol=1)
+    expected = (255 * torch.sigmoid(torch.tensor([1.0, -0.5]) @ W.T)).round().reshape(4, 4)
+    np.testing.assert_allclose(pixels[..., 0], expected.numpy(), atol=1)
 
 
-def test_a_sample_gives_its_code(server):
-    status, content, _ = ask(server, "POST", "/sample", {"member": 1, "sample": 3})
+def test_a_sample_has_its_code(server):
+    status, content, _ = request(server, "POST", "/sample", {"member": 1, "sample": 3})
     found = json.loads(content)
     assert status == 200
     assert len(found["z"]) == 2
     assert found["x"]["width"] == 4
 
 
-def test_latents_come_in_the_order_of_what_they_tell(server):
+def test_latents_are_ordered_by_kl(server):
     state = server.session.state()["members"][0]
     assert [latent["kind"] for latent in state["latents"]] == ["active", "passive"]
     assert len(state["points"]) == 60
 
 
-def test_numbers_are_shown_where_there_is_no_image():
-    session = Session.of([model(image=None)], X)
+def test_outputs_that_are_not_images_are_numbers():
+    session = Session.of([model(image_shape=None)], X)
     assert len(session.decode(0, [0.0, 0.0])["values"]) == 16
 
 
@@ -106,21 +106,21 @@ def test_numbers_are_shown_where_there_is_no_image():
     ],
 )
 @pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("POST", "/decode")])
-def test_others_are_refused(server, method, path, headers):
+def test_other_hosts_and_origins_are_refused(server, method, path, headers):
     body = {"member": 0, "z": [0.0, 0.0]} if method == "POST" else None
-    assert ask(server, method, path, body, **headers)[0] == 403
+    assert request(server, method, path, body, **headers)[0] == 403
 
 
-def test_the_page_itself_may_ask(server):
-    for host in server.names:
+def test_the_page_itself_is_allowed(server):
+    for host in server.hosts:
         body = {"member": 0, "z": [0.0, 0.0]}
-        assert ask(server, "POST", "/decode", body, Host=host, Origin=f"http://{host}")[0] == 200
+        assert request(server, "POST", "/decode", body, Host=host, Origin=f"http://{host}")[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/../../etc/passwd", "/?x=1", "/decode/../..", "/explorer.html"])
-def test_no_path_leads_anywhere(server, path):
-    assert ask(server, "GET", path)[0] == 404
-    assert ask(server, "POST", path, {})[0] == 404
+def test_other_paths_do_not_exist(server, path):
+    assert request(server, "GET", path)[0] == 404
+    assert request(server, "POST", path, {})[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_no_path_leads_anywhere(server, path):
         {"member": "__class__", "z": [0.0, 0.0]},
     ],
 )
-def test_bad_requests_are_one_line(server, body):
-    status, content, _ = ask(server, "POST", "/decode", body)
+def test_bad_requests_are_explained(server, body):
+    status, content, _ = request(server, "POST", "/decode", body)
     assert status == 400
     assert json.loads(content)["error"].endswith(".")
 
 
-def test_requests_of_another_kind_or_size_are_refused(server):
-    assert ask(server, "POST", "/decode", b"{}", Content_Type="text/plain")[0] == 400
+def test_requests_of_another_type_or_size_are_refused(server):
+    assert request(server, "POST", "/decode", b"{}", Content_Type="text/plain")[0] == 400
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     connection.putrequest("POST", "/decode")
     connection.putheader("Content-Type", "application/json")
@@ -158,50 +158,51 @@ def test_requests_of_another_kind_or_size_are_refused(server):
     connection.close()
 
 
-def test_it_listens_here_alone(server):
+def test_it_listens_on_this_machine_only(server):
     assert server.server_address[0] == "127.0.0.1"
     with pytest.raises(InputError, match="cannot be used"):
         Explorer(server.session, server.port)
 
 
 @pytest.mark.parametrize(
-    ("models", "message"), [([], "this needs a model"), ([model(decode=None)], "the explorer needs a decoder")]
+    ("models", "message"),
+    [([], "got an empty list"), ([model(decode=None)], "the explorer needs models with a decoder")],
 )
-def test_what_cannot_be_explored_is_said(models, message):
+def test_what_cannot_be_explored_is_explained(models, message):
     with pytest.raises(InputError, match=message):
         Session.of(models, X)
 
 
-def test_a_model_that_fails_answers_in_one_line():
+def test_a_model_that_fails_is_explained():
     broken = model(decode=lambda z: {}["w"])
     with Explorer(Session.of([broken], X)) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
-        status, answer, _ = ask(running, "POST", "/decode", {"member": 0, "z": [0.0, 0.0]})
+        status, answer, _ = request(running, "POST", "/decode", {"member": 0, "z": [0.0, 0.0]})
         running.shutdown()
     assert status == 400
     assert "decode failed" in json.loads(answer)["error"]
 
 
-def test_numbers_beyond_all_bounds_are_refused(server):
+def test_numbers_out_of_range_are_refused(server):
     for z in ("[1e999, 0]", "[1" + 400 * "0" + ", 0]", "[NaN, 0]"):
-        status, answer, _ = ask(server, "POST", "/decode", f'{{"member": 0, "z": {z}}}'.encode())
+        status, answer, _ = request(server, "POST", "/decode", f'{{"member": 0, "z": {z}}}'.encode())
         assert status == 400
         assert "finite numbers" in json.loads(answer)["error"]
-    status, _, _ = ask(server, "POST", "/decode", b"{}", Content_Length="9" * 5000)
+    status, _, _ = request(server, "POST", "/decode", b"{}", Content_Length="9" * 5000)
     assert status == 400
 
 
-def test_one_model_or_a_fit_will_do_and_ports_are_checked():
+def test_a_single_model_is_accepted_and_ports_are_checked():
     assert len(Session.of(model(), X).models) == 1
-    with pytest.raises(InputError, match="a port is a number from 0 to 65535, got 99999"):
+    with pytest.raises(InputError, match="port must be from 0 to 65535, got 99999"):
         Explorer(Session.of(model(), X), 99999)
 
 
-def test_pictures_span_what_samples_span():
+def test_images_have_the_range_of_the_samples():
     between = model(decode=lambda z: torch.tanh(z @ W.T.to(z)))
     session = Session.of(between, 2 * X - 1)
     dark, middle = (
-        np.frombuffer(base64.b64decode(session.drawn(torch.full((16,), v).double())["pixels"]), np.uint8)
+        np.frombuffer(base64.b64decode(session.to_data(torch.full((16,), v).double())["pixels"]), np.uint8)
         for v in (-0.9, -0.2)
     )
     assert dark.max() < middle.min()

@@ -1,4 +1,4 @@
-"""Models of other libraries, trained or made by these libraries themselves, diagnosed; needs the extra `foreign`."""
+"""Models of other libraries, trained or created by these libraries, are diagnosed; needs the extra `foreign`."""
 
 import logging
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 DIGITS = (load_digits().data / 16).astype("float32").reshape(-1, 1, 8, 8)
 
 
-def written(found, tmp_path):
+def page(found, tmp_path):
     return found.to_html(tmp_path / "page.html").read_text()
 
 
@@ -34,22 +34,22 @@ def test_pythae_trained_by_its_own_pipeline(tmp_path):
     logging.disable(logging.NOTSET)
     x = torch.from_numpy(DIGITS[1400:])
     adapted = vs.adapters.from_pythae(model)
-    assert (adapted.latent_dim, adapted.likelihood, adapted.image) == (6, "bernoulli", (1, 8, 8))
+    assert (adapted.latent_dim, adapted.likelihood, adapted.image_shape) == (6, "bernoulli", (1, 8, 8))
     with torch.no_grad():
-        wanted = model.encoder(x)
-        torch.testing.assert_close(adapted.encode(x)[1], wanted.log_covariance.exp())
-        mean = wanted.embedding
+        expected = model.encoder(x)
+        torch.testing.assert_close(adapted.encode(x)[1], expected.log_covariance.exp())
+        mean = expected.embedding
         torch.testing.assert_close(adapted.decode(mean), model.decoder(mean).reconstruction.flatten(1))
     found = vs.diagnose(adapted, x, factors=load_digits().target[1400:, None])
-    assert found.seen.geometry is not None
-    assert found.seen.noise.explained > 0.05
-    assert found.seen.split.mean("family")[0] > -0.5
-    assert found.seen.split.mean("amortisation")[0] > 0
-    assert written(found, tmp_path).count("<image") >= 7  # digits along latents
+    assert found.evidence.geometry is not None
+    assert found.evidence.noise.explained > 0.05
+    assert found.evidence.gap.mean("family")[0] > -0.5
+    assert found.evidence.gap.mean("amortisation")[0] > 0
+    assert page(found, tmp_path).count("<image") >= 7  # traversals of digits
 
 
 def test_a_collapsed_pythae_model_is_found(tmp_path):
-    """Its default, a squared error of precision 1, is too little for pixels in [0, 1]: nothing is learnt."""
+    """Its default precision of 1 is too small for pixels in [0, 1]: the model collapses."""
     models = pytest.importorskip("pythae.models")
     torch.manual_seed(0)
     model = models.VAE(models.VAEConfig(input_dim=(1, 8, 8), latent_dim=4, reconstruction_loss="mse"))
@@ -88,12 +88,12 @@ def test_scvi_on_real_cells(tmp_path):
     np.testing.assert_allclose(found[1].numpy(), variance, rtol=1e-3, atol=1e-5)
     diagnosis = vs.diagnose(adapted, x, name="SCVI")
     assert len(diagnosis.summary()) == 6
-    assert diagnosis.seen.geometry is not None
-    assert diagnosis.seen.split.mean("amortisation")[0] > 0
-    assert "SCVI" in written(diagnosis, tmp_path)
+    assert diagnosis.evidence.geometry is not None
+    assert diagnosis.evidence.gap.mean("amortisation")[0] > 0
+    assert "SCVI" in page(diagnosis, tmp_path)
 
 
-def test_an_autoencoder_of_diffusers(tmp_path):
+def test_diffusers_autoencoder(tmp_path):
     diffusers = pytest.importorskip("diffusers")
     torch.manual_seed(0)
     model = diffusers.AutoencoderKL(
@@ -103,7 +103,7 @@ def test_an_autoencoder_of_diffusers(tmp_path):
         norm_num_groups=8,
         sample_size=16,
     )
-    adapted = vs.adapters.from_diffusers(model, image=(3, 16, 16))
+    adapted = vs.adapters.from_diffusers(model, image_shape=(3, 16, 16))
     x = torch.rand(24, 3, 16, 16)
     with torch.no_grad():
         posterior = model.encode(x).latent_dist
@@ -112,12 +112,12 @@ def test_an_autoencoder_of_diffusers(tmp_path):
         torch.testing.assert_close(adapted.decode(z.flatten(1)), model.decode(z).sample.flatten(1))
     found = vs.diagnose(adapted, x)
     assert len(found.summary()) == adapted.latent_dim == 4 * 8 * 8
-    assert found.seen.noise.likelihood is None  # decoded and compared with x, although nothing is known of its noise
+    assert found.evidence.noise.likelihood is None  # decoded and compared with x, although its noise is unknown
     assert "the likelihood is not known" in found.skipped["gap"]
-    assert written(found, tmp_path)
+    assert page(found, tmp_path)
 
 
-def test_a_lightning_module_is_a_module():
+def test_parts_of_a_lightning_module_are_adapted():
     lightning = pytest.importorskip("lightning")
 
     class Model(lightning.LightningModule):

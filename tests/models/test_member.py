@@ -45,9 +45,9 @@ def test_history_rows_start_with_the_cell():
 def test_a_summary_survives_storage():
     summary = TrainingSummary("finished", 9, 7, elbo=-1.5, used_precision=3.0, converged=True)
     assert TrainingSummary.from_dict(summary.to_dict()) == summary
-    one = Member.from_summary(VAE(3, 2), VAE(3, 2).init([0]), summary, seed=3, beta=2.0)
-    assert one.summary() == summary
-    assert (one.precision, one.best_elbo, one.best_epoch, one.seed, one.beta) == (3.0, -1.5, 7, 3, 2.0)
+    one = member(VAE(3, 2), training=summary)
+    assert one.summary() is summary
+    assert (one.status, one.best_elbo, one.best_epoch, one.converged) == ("finished", -1.5, 7, True)
 
 
 def test_a_summary_without_convergence_is_read():

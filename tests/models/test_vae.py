@@ -1,8 +1,7 @@
-"""Composition of a VAE, its description as plain data, and training options that concern any VAE."""
+"""Composition of a VAE, and training options that concern any VAE."""
 
 import pytest
 import torch
-from vaescope.models.describe import describe, rebuild
 
 import vaescope as vs
 from vaescope.models import VAE, AuxiliarySettings, FixedMaps, MLPNetworks
@@ -79,27 +78,6 @@ def test_watch_is_called_with_every_member_after_every_epoch():
     members = train(VAE(5, 2), data, data, [MemberSpec(3), MemberSpec(4)], QUICK, watch=watch)
     assert seen == [(1, 3), (1, 4), (2, 3), (2, 4)]
     assert len(members[0].history["norm"]) == 2
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        VAE.mlp(3, 2, hidden=(5,), prior=vs.Uniform(-1.0, 1.0), posterior="full"),
-        VAE.mlp(3, 2, auxiliary=AuxiliarySettings(4, "learned")),
-        VAE.conv((1, 16, 16), latent_dim=2, likelihood="bernoulli", prior=vs.Beta(2.0, 3.0)),
-    ],
-)
-def test_a_described_model_can_be_rebuilt(model):
-    again = rebuild(describe(model))
-    assert describe(again) == describe(model)
-    assert {k: v.shape for k, v in again.init([0]).items()} == {k: v.shape for k, v in model.init([0]).items()}
-
-
-def test_other_descriptions_are_refused():
-    with pytest.raises(vs.RunError, match="not one that vaescope wrote"):
-        rebuild({"networks": {"kind": "mlp"}})
-    with pytest.raises(vs.RunError, match="cannot be stored"):
-        describe(VAE(2, 2, fixed=FixedMaps(decoder=lambda z: z)))
 
 
 @pytest.mark.parametrize(

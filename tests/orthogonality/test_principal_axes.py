@@ -1,4 +1,4 @@
-"""Sets of principal axes: errors without rebuilding, both orders, and what the published table can be."""
+"""Sets of principal axes: errors without reconstruction, both orders, and the published table."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from sklearn.decomposition import PCA
 
 from vaescope.errors import InputError
 from vaescope.orthogonality.principal_axes import ORDERS, PrincipalAxes, explained_per_axis, order_of
-from vaescope.papers.why_vaes_disentangle.principal_axes import PUBLISHED
+from vaescope.papers.why_vaes_disentangle.principal_axes_results import PUBLISHED
 
 X = torch.randn(60, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64) @ torch.diag(
     torch.linspace(0.1, 3, 12, dtype=torch.float64)
@@ -15,25 +15,25 @@ X = torch.randn(60, 12, generator=torch.Generator().manual_seed(0), dtype=torch.
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("places", [(0, 3), (0, 12), (4, 9), (11, 12)])
-def test_errors_are_those_of_rebuilt_images(order, places):
+@pytest.mark.parametrize("axes_range", [(0, 3), (0, 12), (4, 9), (11, 12)])
+def test_errors_agree_with_reconstructions(order, axes_range):
     axes = PrincipalAxes.of(X)
-    direct = (X - axes.rebuilt(X, *places, order)).square().sum(1).mean()
-    assert axes.error(*places, order) == pytest.approx(float(direct), abs=1e-10)
+    direct = (X - axes.reconstruct(X, *axes_range, order)).square().sum(1).mean()
+    assert axes.error(*axes_range, order) == pytest.approx(float(direct), abs=1e-10)
 
 
-def test_the_first_axes_are_those_of_scikit_learn():
+def test_the_first_axes_agree_with_scikit_learn():
     pca = PCA(5).fit(X.numpy())
-    wanted = ((X.numpy() - pca.inverse_transform(pca.transform(X.numpy()))) ** 2).sum(1).mean()
-    assert PrincipalAxes.of(X).error(0, 5) == pytest.approx(wanted)
+    expected = ((X.numpy() - pca.inverse_transform(pca.transform(X.numpy()))) ** 2).sum(1).mean()
+    assert PrincipalAxes.of(X).error(0, 5) == pytest.approx(expected)
 
 
-def test_fewer_samples_than_pixels_leave_axes_without_variance():
+def test_fewer_samples_than_pixels_give_axes_without_variance():
     axes = PrincipalAxes.of(X[:5])
     assert len(axes.axes) == 4
     assert axes.error(0, 8, "ascending") == pytest.approx(float(axes.variances.sum()))
-    torch.testing.assert_close(axes.rebuilt(X[:5], 0, 8, "ascending"), axes.mean.expand(5, 12))
-    torch.testing.assert_close(axes.rebuilt(X[:5], 0, 4), X[:5])
+    torch.testing.assert_close(axes.reconstruct(X[:5], 0, 8, "ascending"), axes.mean.expand(5, 12))
+    torch.testing.assert_close(axes.reconstruct(X[:5], 0, 4), X[:5])
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -49,8 +49,8 @@ def test_the_published_table_has_neither_order():
     total = PUBLISHED[(2000, 3000)] + PUBLISHED[(0, 2000)] - PUBLISHED[(0, 3000)]
     other = PUBLISHED[(2500, 3000)] + PUBLISHED[(0, 2500)] - PUBLISHED[(0, 3000)]
     assert total == pytest.approx(other, rel=0.05)  # so the table is consistent with orthogonal axes
-    for whole in (total, other):
-        steps = explained_per_axis({last: e for (first, last), e in PUBLISHED.items() if first == 0}, whole)
+    for variance in (total, other):
+        steps = explained_per_axis({last: e for (first, last), e in PUBLISHED.items() if first == 0}, variance)
         explained = [value for _, _, value in steps]
         assert order_of(explained) == "neither"
         assert explained[0] < explained[1] > explained[-1]
@@ -62,9 +62,9 @@ def test_the_published_table_has_neither_order():
     [
         (lambda: PrincipalAxes.of(X[:1]), "at least two"),
         (lambda: PrincipalAxes.of(torch.full((3, 2), np.nan)), "finite rows"),
-        (lambda: PrincipalAxes.of(X).error(3, 3), "first before last, got 3 to 3"),
-        (lambda: PrincipalAxes.of(X).error(0, 13), "counted from 0 to 12"),
-        (lambda: PrincipalAxes.of(X).error(0, 3, "up"), "order must be descending or ascending, got 'up'"),
+        (lambda: PrincipalAxes.of(X).error(3, 3), "0 <= first < last <= 12, got 3 to 3"),
+        (lambda: PrincipalAxes.of(X).error(0, 13), "0 <= first < last <= 12, got 0 to 13"),
+        (lambda: PrincipalAxes.of(X).error(0, 3, "up"), "order must be one of descending, ascending, got 'up'"),
     ],
 )
 def test_bad_input_is_explained(call, message):

@@ -1,4 +1,8 @@
-"""Planted truth under every kind of prior, laws that verdicts obey, boundaries, rivals, and bad input."""
+"""Planted kinds under every kind of prior, invariances of verdicts, boundaries, baseline rules, and bad input."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,26 +30,26 @@ def test_planted_kinds_are_found_under_any_prior(truth, prior, share, seed):
     regime = judged(q)
     assert regime.kind == truth
     for k, kind in enumerate(truth):
-        wanted = {"active": 0.0, "passive": 1.0, "mixed": share}[kind]
-        assert regime.passive_fraction[k] == pytest.approx(wanted, abs=0.02)
+        expected = {"active": 0.0, "passive": 1.0, "mixed": share}[kind]
+        assert regime.passive_fraction[k] == pytest.approx(expected, abs=0.02)
     assert not regime.boundary.any()
 
 
 @settings(max_examples=30, deadline=None)
 @given(kinds, st.integers(0, 1000), st.floats(0.01, 100.0), st.floats(-50.0, 50.0))
-def test_units_of_the_latents_and_order_of_samples_and_latents_do_not_matter(truth, seed, scale, offset):
+def test_verdicts_are_invariant_to_units_and_to_the_order_of_samples_and_latents(truth, seed, scale, offset):
     q = planted.posteriors(truth, 300, prior="conditional", seed=seed)
     rng = np.random.default_rng(seed)
     rows, columns = rng.permutation(300), rng.permutation(len(truth))
 
-    def moved(a):
+    def permuted(a):
         return a[rows][:, columns]
 
     regime = classify(
-        scale * moved(q.mean) + offset,
-        scale**2 * moved(q.variance),
-        prior_mean=scale * moved(q.prior_mean) + offset,
-        prior_variance=scale**2 * moved(q.prior_variance),
+        scale * permuted(q.mean) + offset,
+        scale**2 * permuted(q.variance),
+        prior_mean=scale * permuted(q.prior_mean) + offset,
+        prior_variance=scale**2 * permuted(q.prior_variance),
     )
     before = judged(q)
     assert regime.kind == [before.kind[k] for k in columns]
@@ -53,26 +57,28 @@ def test_units_of_the_latents_and_order_of_samples_and_latents_do_not_matter(tru
     np.testing.assert_allclose(regime.variance_ratio, before.variance_ratio[columns], rtol=1e-9)
 
 
-def test_kl_is_the_closed_form_of_the_distributions():
+def test_kl_agrees_with_the_distributions_package():
     q = planted.posteriors(["active", "mixed", "passive"], 200, prior="conditional")
     prior = vs.Normal(torch.from_numpy(q.prior_mean), torch.from_numpy(q.prior_variance))
-    wanted = vs.distributions.kl_per_latent(torch.from_numpy(q.mean), torch.from_numpy(q.variance), prior)
-    np.testing.assert_allclose(judged(q).kl, wanted.mean(0), rtol=1e-10)
+    expected = vs.distributions.kl_per_latent(torch.from_numpy(q.mean), torch.from_numpy(q.variance), prior)
+    np.testing.assert_allclose(judged(q).kl, expected.mean(0), rtol=1e-10)
 
 
-def test_rules_that_do_not_know_the_prior_fail_where_ours_does_not():
+def test_rules_that_ignore_the_prior_fail_for_a_learned_prior():
     """Under a learned p(z|u) with small variances, a passive posterior has a small variance too."""
     truth = ["passive"] * 4 + ["active"] * 4
     regime = judged(planted.posteriors(truth, 1000, prior="conditional"))
     assert regime.kind == truth
-    assert regime.rivals.variance_filter[:4] != ["passive"] * 4
-    assert regime.rivals.active_units[:4] == ["active"] * 4  # the prior's mean moves, and the posterior's with it
-    assert regime.rivals.kl_rule == truth
-    said = "\n".join(regime.disagreements())
-    assert "active units calls latents 0, 1, 2, 3 active; relative to their prior they are passive." in said
+    assert regime.baseline_rules.variance_filter[:4] != ["passive"] * 4
+    assert (
+        regime.baseline_rules.active_units[:4] == ["active"] * 4
+    )  # the prior's mean moves, and the posterior's with it
+    assert regime.baseline_rules.kl_rule == truth
+    text = "\n".join(regime.disagreements())
+    assert "active units calls latents 0, 1, 2, 3 active; relative to their prior they are passive." in text
 
 
-def test_under_a_standard_prior_the_rivals_agree_on_clear_cases():
+def test_baseline_rules_agree_on_clear_cases_under_a_standard_prior():
     regime = judged(planted.posteriors(["passive", "active", "active"], 1000))
     assert regime.disagreements() == []
 
@@ -81,7 +87,7 @@ def test_under_a_standard_prior_the_rivals_agree_on_clear_cases():
 def test_a_mixture_near_the_allowed_share_is_a_boundary(share):
     regime = judged(planted.posteriors(["mixed", "active"], 2000, share=share))
     assert regime.boundary.tolist() == [True, False]
-    assert "latents 0 stand at a boundary" in regime.warnings[0]
+    assert "latents 0 are at a boundary" in regime.warnings[0]
 
 
 def test_a_posterior_at_the_threshold_is_a_boundary_on_either_side():
@@ -93,8 +99,8 @@ def test_a_posterior_at_the_threshold_is_a_boundary_on_either_side():
     assert not classify(np.zeros((100, 1)), np.ones((100, 1))).boundary[0]
 
 
-def test_a_weak_latent_that_is_used_everywhere_alike_is_active_not_mixed():
-    """A principal component 1.3 times the noise: many samples near the prior, but none of another kind."""
+def test_a_weak_latent_that_all_samples_use_is_active_not_mixed():
+    """A principal component 1.3 times the noise: many samples are near the prior, but none are clearly active."""
     rng = np.random.default_rng(0)
     ratio = 1 / 1.3
     mean = rng.normal(0, np.sqrt(1 - ratio), (2000, 1))
@@ -103,20 +109,20 @@ def test_a_weak_latent_that_is_used_everywhere_alike_is_active_not_mixed():
     assert 0.1 < regime.passive_fraction[0] < 0.9
 
 
-def test_means_that_move_at_the_prior_width_are_used():
-    """A posterior of fixed variance 1 (as some VAEs have) tells of x by its mean alone."""
+def test_a_latent_with_prior_variance_and_varying_means_is_active():
+    """With a fixed variance of 1, as in some VAEs, the means carry the information."""
     mean = np.random.default_rng(0).normal(0, 3, (1000, 1))
     assert classify(mean, np.ones((1000, 1))).kind == ["active"]
 
 
-def test_a_posterior_wider_than_its_prior_tells_nothing_and_is_warned_of():
+def test_a_posterior_wider_than_its_prior_is_passive_with_a_warning():
     regime = classify(np.zeros((50, 2)), np.full((50, 2), [3.0, 1.0]))
     assert regime.kind == ["passive", "passive"]
     assert "latents 0 have posteriors wider than their prior" in regime.warnings[0]
 
 
 @pytest.mark.parametrize("parts", [1, 7])
-def test_parts_change_nothing(parts, monkeypatch):
+def test_verdicts_do_not_depend_on_chunks(parts, monkeypatch):
     q = planted.posteriors(["active", "mixed", "passive"], 1000, prior="conditional")
     once = judged(q)
     monkeypatch.setattr("vaescope.regime.posteriors.NUMBERS_AT_ONCE", 3000 // parts)
@@ -124,11 +130,11 @@ def test_parts_change_nothing(parts, monkeypatch):
     assert again.kind == once.kind
     for name in ("kl", "variance_ratio", "signal", "passive_fraction"):
         np.testing.assert_allclose(getattr(again, name), getattr(once, name), rtol=1e-12)
-    np.testing.assert_allclose(again.rivals.variance_of_means, q.mean.var(0), rtol=1e-10)
-    np.testing.assert_allclose(again.rivals.variance_of_variances, q.variance.var(0), rtol=1e-10)
+    np.testing.assert_allclose(again.baseline_rules.variance_of_means, q.mean.var(0), rtol=1e-10)
+    np.testing.assert_allclose(again.baseline_rules.variance_of_variances, q.variance.var(0), rtol=1e-10)
 
 
-def test_files_are_read_without_loading_them(tmp_path):
+def test_files_are_read_from_disk(tmp_path):
     q = planted.posteriors(["active", "passive"], 500)
     for name in ("mean", "variance"):
         mapped = open_memmap(tmp_path / f"{name}.npy", mode="w+", dtype=np.float32, shape=(500, 2))
@@ -139,12 +145,12 @@ def test_files_are_read_without_loading_them(tmp_path):
     assert regime.samples == 500
 
 
-def test_tensors_lists_and_one_sample_are_taken():
+def test_tensors_lists_and_a_single_sample_are_accepted():
     assert classify(torch.zeros(3, 2), torch.ones(3, 2)).kind == ["passive"] * 2
     assert classify([[2.0, 0.0]], [[0.01, 1.0]]).kind == ["active", "passive"]
 
 
-def test_what_it_says_reads_well():
+def test_the_text_lists_latents_by_use():
     regime = judged(planted.posteriors(["passive", "active", "mixed"], 500))
     text = str(regime)
     assert text.startswith("1 active, 1 mixed, 1 passive of 3 latents (500 samples).")
@@ -155,7 +161,7 @@ def test_what_it_says_reads_well():
 
 
 @pytest.mark.parametrize(
-    ("truth", "prior", "wanted"),
+    ("truth", "prior", "expected"),
     [
         (["active", "mixed"], "standard", "none"),
         (["active", "passive"], "standard", "partial"),
@@ -165,24 +171,24 @@ def test_what_it_says_reads_well():
         (["passive", "passive"], "conditional", "repeats prior"),
     ],
 )
-def test_collapse_is_called_by_its_name(truth, prior, wanted):
-    assert judged(planted.posteriors(truth, 500, prior=prior)).collapse.kind == wanted
+def test_the_kind_of_collapse_is_recognised(truth, prior, expected):
+    assert judged(planted.posteriors(truth, 500, prior=prior)).collapse.kind == expected
 
 
-def test_latents_that_only_touch_up_what_u_says_repeat_the_prior():
-    """Means follow μ†(u) over a wide range, x moves them by a fraction of the prior's width: weak, but not passive."""
+def test_latents_that_nearly_follow_their_prior_mean_repeat_the_prior():
+    """Means follow μ†(u) over a wide range, and x moves them by a fraction of the prior's width: weakly active."""
     rng = np.random.default_rng(0)
     prior_mean = rng.normal(size=(2000, 3))
     mean = prior_mean + 0.04 * rng.normal(size=(2000, 3))
     regime = classify(mean, np.full((2000, 3), 0.008), prior_mean=prior_mean, prior_variance=0.01)
     assert regime.kind == ["active"] * 3
     assert regime.collapse.kind == "repeats prior"
-    moving = prior_mean + 0.4 * rng.normal(size=(2000, 3))
-    regime = classify(moving, np.full((2000, 3), 0.001), prior_mean=prior_mean, prior_variance=0.2)
+    informative = prior_mean + 0.4 * rng.normal(size=(2000, 3))
+    regime = classify(informative, np.full((2000, 3), 0.001), prior_mean=prior_mean, prior_variance=0.2)
     assert regime.collapse.kind == "none"
 
 
-def test_a_plain_vae_is_never_said_to_repeat_u():
+def test_a_plain_vae_never_repeats_the_prior():
     weak = 0.09 * np.random.default_rng(0).normal(size=(500, 2))
     assert classify(weak, np.full((500, 2), 0.58)).collapse.kind == "none"
 
@@ -204,8 +210,8 @@ ok = np.ones((5, 2))
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"variance": -3 * ok}, "these look like log-variances: pass np.exp of them"),
-        ({"variance": ok - 1}, r"variance must be > 0, got 0 at sample 0, latent 0; a variance that underflowed"),
+        ({"variance": -3 * ok}, "they look like log-variances: pass np.exp of them"),
+        ({"variance": ok - 1}, r"variance must be > 0, got 0 at sample 0, latent 0; clamp variances that underflow"),
         ({"variance": ok[:, :1]}, r"variance must have the shape of mean, \(5, 2\), got \(5, 1\)"),
         ({"mean": np.full((5, 2), np.nan)}, "mean must be finite, got nan at sample 0, latent 0"),
         ({"mean": np.ones(5)}, r"mean must have a row per sample and a column per latent, \(N, d\), got shape \(5,\)"),
@@ -215,11 +221,11 @@ ok = np.ones((5, 2))
         ({"mean": np.array([["a", "b"]])}, "mean must be an array of numbers"),
         ({"prior_variance": np.ones(3)}, r"prior_variance must be a number, \(2,\) or \(5, 2\), got shape \(3,\)"),
         ({"prior_variance": -1.0}, "prior_variance must be > 0, got -1"),
-        ({"prior_mean": np.ones((4, 2))}, "for an iVAE it is the prior at each sample's own u"),
-        ({"mean": np.ma.masked_less(ok, 2)}, "mean has masked values; drop those samples"),
-        ({"mean": torch.ones(5, 2, dtype=torch.complex64)}, "mean must be an array of numbers"),
-        ({"prior_variance": 1e-310}, "too far apart to be compared"),
-        ({"passive_kl": 0.0}, "passive_kl must be > 0 nats"),
+        ({"prior_mean": np.ones((4, 2))}, "for an iVAE pass the prior of each sample"),
+        ({"mean": np.ma.masked_less(ok, 2)}, "mean has masked values; drop or impute those samples"),
+        ({"mean": torch.ones(5, 2, dtype=torch.complex64)}, "mean must be real, got complex numbers"),
+        ({"prior_variance": 1e-310}, "too far apart for float64"),
+        ({"passive_kl": 0.0}, "passive_kl must be > 0, got 0.0; it is in nats"),
         ({"active_ratio": 1.0}, "active_ratio must be between 0 and 1"),
         ({"mixed_share": 0.5}, "mixed_share must be between 0 and 0.5"),
     ],
@@ -229,15 +235,15 @@ def test_bad_input_is_explained(arguments, message):
         classify(**{"mean": 0 * ok, "variance": ok} | arguments)
 
 
-def test_a_file_that_is_no_array_is_refused(tmp_path):
+def test_a_file_without_an_array_is_refused(tmp_path):
     (tmp_path / "x.npy").write_bytes(b"not an array")
-    with pytest.raises(InputError, match=r"mean: x.npy is no array that can be read"):
+    with pytest.raises(InputError, match=r"mean: x.npy cannot be read as an .npy array"):
         classify(tmp_path / "x.npy", ok)
 
 
 def test_an_archive_is_refused(tmp_path):
     np.savez(tmp_path / "x.npz", mean=ok)
-    with pytest.raises(InputError, match=r"mean: x.npz is no .npy array but an archive"):
+    with pytest.raises(InputError, match=r"mean: x.npz is an archive, not an .npy array"):
         classify(tmp_path / "x.npz", ok)
 
 
@@ -249,19 +255,51 @@ def test_an_archive_is_refused(tmp_path):
         (lambda: planted.GatedModel(share=0.0), "share must be between 0 and 1"),
     ],
 )
-def test_planted_truth_is_checked(call, message):
+def test_arguments_of_planted_posteriors_are_checked(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.int64])
-def test_any_kind_of_number_will_do(kind):
+def test_any_numeric_type_is_accepted(kind):
     assert classify(np.zeros((4, 1), kind), np.ones((4, 1), kind)).kind == ["passive"]
     assert classify(torch.zeros(4, 1, dtype=torch.bfloat16), torch.ones(4, 1)).kind == ["passive"]
 
 
-def test_log_variances_of_a_real_encoder_are_noticed():
-    """Log-variances of active latents are negative, those of passive ones scatter around zero."""
+def test_log_variances_are_detected():
+    """Log-variances of active latents are negative, those of passive ones are around zero."""
     q = planted.posteriors(["active", "passive"], 300)
     with pytest.raises(InputError, match="log-variances"):
         classify(q.mean, np.log(q.variance))
+
+
+# larger than memory ---------------------------------------------------------------------------
+
+ON_DISK = """
+import sys
+from vaescope.regime import classify
+regime = classify(f"{sys.argv[1]}/mean.npy", f"{sys.argv[1]}/variance.npy")
+assert regime.samples == 1_000_000
+# the peak of this process alone: getrusage includes the size of the process that started it
+(peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(len(regime.active), len(regime.passive), int(peak) // 1024)
+"""
+
+
+def write_posteriors(folder: Path, rows: int, latents: int) -> None:
+    """Posteriors of eight active latents and many passive ones, written in chunks."""
+    rng, active = np.random.default_rng(0), np.arange(latents) < 8
+    for name in ("mean", "variance"):
+        out = open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.float32, shape=(rows, latents))
+        for first in range(0, rows, 50_000):
+            noise = rng.standard_normal((50_000, latents), dtype=np.float32)
+            values = np.where(active, noise, 0.01 * noise) if name == "mean" else np.where(active, 0.02, 1.0)
+            out[first : first + 50_000] = values
+
+
+def test_a_million_posteriors_are_classified_from_disk(tmp_path):
+    write_posteriors(tmp_path, 1_000_000, 32)
+    done = subprocess.run([sys.executable, "-c", ON_DISK, str(tmp_path)], capture_output=True, text=True, check=True)
+    active, passive, megabytes = map(int, done.stdout.split())
+    assert (active, passive) == (8, 24)
+    assert megabytes < 1000

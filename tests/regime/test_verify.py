@@ -1,4 +1,4 @@
-"""Every statement on a model that satisfies it and on one that does not."""
+"""Each statement on posteriors that satisfy it and on posteriors that do not."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def verified(q: Posteriors, **options):
 
 @pytest.mark.parametrize("prior", planted.PRIORS)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_polarised_model_meets_every_statement(prior, seed):
+def test_polarised_posteriors_satisfy_every_statement(prior, seed):
     q = planted.posteriors(["active", "passive", "mixed", "passive"], 3000, prior=prior, share=0.3, seed=seed)
     found = verified(q)
     assert list(found.statements) == NAMES
@@ -43,7 +43,7 @@ def test_a_polarised_model_meets_every_statement(prior, seed):
 
 
 BROKEN = {
-    # everything half way between prior and data
+    # every posterior is half way between prior and data
     "Theorem 1": ("active", 0.7, 0.55),
     # called passive, but its means follow x
     "Proposition 1 (i)": ("passive", 0.3, 0.9),
@@ -63,7 +63,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("prior_variance", [1.0, 0.05])
-def test_a_model_that_breaks_a_statement_is_found_out(name, prior_variance):
+def test_a_violated_statement_fails(name, prior_variance):
     """With one latent of this kind, ratio and spread of means; whatever the scale of the prior."""
     kind, ratio, spread = BROKEN[name]
     mean = spread * np.random.default_rng(0).normal(size=(2000, 1)) * prior_variance**0.5
@@ -73,7 +73,7 @@ def test_a_model_that_breaks_a_statement_is_found_out(name, prior_variance):
     assert not found.holds
 
 
-def test_small_variances_everywhere_are_not_taken_for_activity():
+def test_small_variances_do_not_imply_activity():
     """Under p(z|u) of variance 0.05 a latent with σ² = 0.04 is ≪ 1, yet passive: σ² ≪ 1 as printed would hold."""
     mean, variance = np.zeros((500, 1)), np.full((500, 1), 0.04)
     found = verify(mean, variance, prior_variance=0.05, kind=["active"])
@@ -81,15 +81,15 @@ def test_small_variances_everywhere_are_not_taken_for_activity():
     assert found["Proposition 3 (ii)"].verdict == "fails"
 
 
-def test_dead_latents_do_not_hide_a_model_that_is_not_polarised():
+def test_passive_latents_do_not_hide_a_model_that_is_not_polarised():
     rng = np.random.default_rng(0)
     mean = np.concatenate([0.55 * rng.normal(size=(1000, 9)), np.zeros((1000, 91))], axis=1)
     variance = np.broadcast_to([0.7] * 9 + [1.0] * 91, (1000, 100))
     assert verify(mean, variance)["Theorem 1"].verdict == "fails"
 
 
-def test_a_narrow_posterior_around_discrete_means_is_its_means():
-    """The distribution of z tends to that of μ, atoms or not."""
+def test_narrow_posteriors_are_distributed_as_their_means_even_if_these_are_discrete():
+    """The distribution of z tends to that of μ, whether or not it has atoms."""
     rng = np.random.default_rng(0)
     for atoms in ([-1.0, 1.0], np.linspace(-1.5, 1.5, 6)):
         mean = rng.choice(atoms, (2000, 1))
@@ -97,20 +97,20 @@ def test_a_narrow_posterior_around_discrete_means_is_its_means():
             assert verify(mean, np.full((2000, 1), variance))["Theorem 2 (ii)"].verdict == "holds"
 
 
-def test_distances_are_those_of_scipy():
-    """Of exact distributions, against many draws."""
+def test_distances_agree_with_scipy():
+    """Exact distributions against many draws."""
     q = planted.posteriors(["active", "passive"], 300, prior="conditional")
     rng = np.random.default_rng(0)
-    found = verified(q, kind=["passive", "active"])  # the wrong way round, so that there is something to measure
+    found = verified(q, kind=["passive", "active"])  # swapped, so that distances are large
     z = (q.mean + np.sqrt(q.variance) * rng.normal(size=(1000, 300, 2))).reshape(-1, 2)
     prior = (q.prior_mean + np.sqrt(q.prior_variance) * rng.normal(size=(1000, 300, 2))).reshape(-1, 2)
     scale = np.sqrt(q.prior_variance.mean(0) + q.prior_mean.var(0))
-    wanted = [wasserstein_distance(z[:, 0], prior[:, 0]), wasserstein_distance(z[:, 1], q.mean[:, 1])]
+    expected = [wasserstein_distance(z[:, 0], prior[:, 0]), wasserstein_distance(z[:, 1], q.mean[:, 1])]
     got = [found["Theorem 2 (i)"].distance, found["Theorem 2 (ii)"].distance]
-    assert got == pytest.approx(np.array(wanted) / scale, rel=0.03, abs=0.002)
+    assert got == pytest.approx(np.array(expected) / scale, rel=0.03, abs=0.002)
 
 
-def test_the_distribution_of_z_is_exact():
+def test_the_distribution_function_of_z_is_exact():
     """Against draws: the Kolmogorov distance of a million samples from the mixture's function is of their noise."""
     q = planted.posteriors(["mixed"], 500, prior="conditional")
     at = _grid(q, 0)
@@ -134,7 +134,7 @@ def test_the_gated_model_has_an_active_a_mixed_and_a_passive_latent(share):
     assert c == pytest.approx(share, abs=0.03)
 
 
-def test_theorem_2_iii_needs_the_means_of_active_samples_only():
+def test_theorem_2_iii_holds_with_the_means_of_active_samples_only():
     """As printed, with p(μ) over all samples, the passive ones are counted twice: once as prior, once as means."""
     model = planted.GatedModel(share=0.5)
     mean, variance = (t.numpy()[:, 1:2] for t in model.encode(model.observe(4000, seed=0)))
@@ -165,7 +165,7 @@ def test_the_gated_posterior_is_that_of_its_decoder():
         torch.testing.assert_close(found[1][0, 1], variance, atol=1e-6, rtol=1e-4)
 
 
-def test_intervals_shrink_with_samples_and_are_the_same_every_time():
+def test_intervals_shrink_with_samples_and_are_reproducible():
     few, many = (verified(planted.posteriors(["passive"], n, seed=1)) for n in (200, 5000))
     width = [s["Proposition 2 (i)"].high - s["Proposition 2 (i)"].low for s in (few, many)]
     assert width[1] < width[0]
@@ -173,13 +173,13 @@ def test_intervals_shrink_with_samples_and_are_the_same_every_time():
     assert str(again) == str(few)
 
 
-def test_too_little_to_resample_is_refused():
-    with pytest.raises(InputError, match="need at least 2, got 1"):
+def test_too_few_samples_are_refused():
+    with pytest.raises(InputError, match="need at least 2 samples, got 1"):
         verify(np.zeros((1, 2)), np.ones((1, 2)))
     with pytest.raises(InputError, match="resamples must be at least 20"):
         verify(np.zeros((5, 2)), np.ones((5, 2)), resamples=0)
 
 
-def test_kinds_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="kind must say active, passive, mixed for each of the 2 latents"):
+def test_kinds_of_the_wrong_number_are_refused():
+    with pytest.raises(InputError, match="kind must be one of active, passive, mixed for each of the 2 latents"):
         verify(np.zeros((5, 2)), np.ones((5, 2)), kind=["active"])

@@ -1,4 +1,4 @@
-"""Pages: text is text, numbers are short, figures are reproducible."""
+"""Pages: text is escaped, numbers are short, figures are reproducible."""
 
 import pytest
 
@@ -11,6 +11,8 @@ CLAIM = {
     "demand": "d",
     "measured": "1",
     "published": None,
+    "verdict": "refuted",
+    "reason": "<r>",
     "holds": False,
     "note": "",
 }
@@ -32,13 +34,13 @@ def test_text_is_escaped_everywhere():
             ["<w>"],
         )
     )
-    for tag in ("<script>", "<b>t", "<i>s", "<u>a", "<c>", "<k>", "<h>", "<v>", "<y>", "<z>", "<w>"):
+    for tag in ("<script>", "<b>t", "<i>s", "<u>a", "<c>", "<k>", "<h>", "<v>", "<y>", "<z>", "<w>", "<r>"):
         assert tag not in page
     assert "<svg></svg>" in page
-    assert "✗ fails" in page
+    assert "✗ refuted" in page
     index = index_page([IndexEntry("n", "<b>t", "<i>s", [CLAIM], "f"), IndexEntry("m", "later", "s")], "quick")
     assert "<b>t" not in index
-    assert "0 of 1 claims hold" in index
+    assert '1 claim: <span class="refuted">1 refuted</span>' in index
     assert "Not run yet" in index
 
 
@@ -53,8 +55,8 @@ def test_numbers_are_short(value, text):
 def test_figures_are_the_same_every_time():
     def draw() -> str:
         figure, axes = figures.row_of_panels(1)
-        figures.spread(axes[0], [1.0, 10.0], [[1.0, 2.0], [0.1, 0.2]], label="x")
-        figures.finish(axes[0], title="t", x="x", y="y")
+        figures.plot_median_and_range(axes[0], [1.0, 10.0], [[1.0, 2.0], [0.1, 0.2]], label="x")
+        figures.format_axis(axes[0], title="t", x="x", y="y")
         return figures.svg(figure)
 
     assert draw() == draw()

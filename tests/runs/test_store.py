@@ -8,10 +8,10 @@ import torch
 
 import vaescope as vs
 from vaescope.models import VAE, Member, TrainingSummary
-from vaescope.runs import RunFolder, cell_key
+from vaescope.runs import RunFolder
 from vaescope.runs.files import read_rows, write_bytes, write_rows, write_tensors
 from vaescope.runs.members import pending_stacks, save_members
-from vaescope.runs.store import FORMAT_VERSION
+from vaescope.runs.store import FORMAT_VERSION, cell_key
 
 CONFIG = {"experiment": "toy", "profile": "quick", "settings": {"seeds": 2, "epochs": 5}}
 CELLS = [{"precision": p, "seed": s} for p in (1.0, 10.0) for s in (0, 1)]

@@ -1,4 +1,4 @@
-"""Decoders the theory is tested on, each with a law of its own."""
+"""Decoders for tests of the theory."""
 
 import torch
 
@@ -40,7 +40,7 @@ SMOOTH = {
 
 
 def latents(name: str, count: int = 40, seed: int = 0) -> torch.Tensor:
-    """Latents in the body of the prior: the border of a box is reached only as γ → ∞."""
+    """Latents away from the tails of the prior, and from the border of a bounded one, where convergence is slow."""
     decoder, prior = SMOOTH[name]
     z = prior.sample(count, decoder.dim, generator=torch.Generator().manual_seed(seed))
     return z.clamp(-1.5, 1.5) if prior.bounds is None else 0.6 * z

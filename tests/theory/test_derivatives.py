@@ -1,4 +1,4 @@
-"""Jacobians against reverse mode, and the refusals of a decoder that cannot be differentiated."""
+"""Jacobians against reverse mode, contrasts against exact values, and decoders that cannot be differentiated."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def conv_decoder(dtype=torch.float64):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_jacobian_is_reverse_modes_and_keeps_the_dtype(dtype):
+def test_jacobian_agrees_with_reverse_mode_and_keeps_the_dtype(dtype):
     decoder, z = conv_decoder(dtype), torch.randn(5, 3, dtype=dtype)
     J = jacobian(decoder, z)
     expected = torch.vmap(torch.func.jacrev(lambda point: decoder(point.unsqueeze(0)).flatten()))(z)
@@ -35,20 +35,20 @@ def test_jacobian_is_reverse_modes_and_keeps_the_dtype(dtype):
     torch.testing.assert_close(column_norms(decoder, z), expected.norm(dim=1))
 
 
-def test_chunks_change_nothing(monkeypatch):
+def test_results_do_not_depend_on_chunks(monkeypatch):
     decoder, z = conv_decoder(), torch.randn(7, 3, dtype=torch.float64)
-    whole = ima_contrast(decoder, z)
+    at_once = ima_contrast(decoder, z)
     monkeypatch.setattr("vaescope.theory.derivatives.CHUNK_ELEMENTS", 200)
-    torch.testing.assert_close(ima_contrast(decoder, z), whole)
+    torch.testing.assert_close(ima_contrast(decoder, z), at_once)
 
 
-def test_contrast_by_determinants():
+def test_contrast_agrees_with_determinants():
     J = torch.randn(20, 6, 3, dtype=torch.float64)
     expected = J.norm(dim=1).log().sum(1) - 0.5 * torch.logdet(J.mT @ J)
     torch.testing.assert_close(contrast_of_matrix(J), expected)
 
 
-def test_contrast_is_zero_for_orthogonal_columns_and_unmoved_by_scaling():
+def test_contrast_is_zero_for_orthogonal_columns_and_invariant_to_scaling():
     Q = torch.linalg.qr(torch.randn(8, 6, 3, dtype=torch.float64)).Q
     assert float(contrast_of_matrix(Q * torch.tensor([1e-3, 1.0, 1e4])).max()) < 1e-12
     J = torch.randn(8, 6, 3, dtype=torch.float64)
@@ -56,7 +56,7 @@ def test_contrast_is_zero_for_orthogonal_columns_and_unmoved_by_scaling():
     assert (contrast_of_matrix(J) > 0).all()
 
 
-def test_rank_deficient_jacobians_give_infinity_never_nan():
+def test_rank_deficient_jacobians_have_infinite_contrast():
     column = torch.randn(5, 1, dtype=torch.float64)
     cases = [
         torch.cat([column, 2 * column], 1),
@@ -79,7 +79,7 @@ def test_global_contrast_is_the_mean_of_local_ones():
     assert stderr == pytest.approx(0.0, abs=1e-12)
 
 
-def test_conformal_contrast_separates_conformal_from_merely_orthogonal():
+def test_conformal_contrast_distinguishes_conformal_from_orthogonal():
     z = vs.Uniform(-0.5, 0.5).sample(20, 3, generator=torch.Generator().manual_seed(0))
     assert float(conformal_contrast(vs.data.mixings.Moebius(3, seed=0), z).max()) < 1e-12
     stretched = conformal_contrast(lambda p: p * torch.tensor([1.0, 2.0, 4.0]), z)
@@ -103,13 +103,13 @@ class NoForwardMode(torch.autograd.Function):
         (lambda z: z.sum(), torch.zeros(3, 2), "decoder must map"),
         (lambda z: 1.0, torch.zeros(3, 2), "decoder must map"),
         (lambda z: z / 0, torch.zeros(3, 2), "decoder returned NaN"),
-        (NoForwardMode.apply, torch.zeros(3, 2), "differentiable in forward mode"),
+        (NoForwardMode.apply, torch.zeros(3, 2), "must support forward-mode differentiation"),
         (lambda z: z, torch.zeros(3), "z must be a floating-point tensor"),
         (lambda z: z, torch.zeros(3, 2, dtype=torch.int64), "z must be a floating-point tensor"),
         (lambda z: z, torch.tensor([[torch.nan]]), "z must be finite"),
     ],
 )
 @pytest.mark.usefixtures("unchecked_shapes")
-def test_refusals_name_the_argument(decoder, z, message):
+def test_errors_name_the_argument(decoder, z, message):
     with pytest.raises(vs.InputError, match=message):
         jacobian(decoder, z)

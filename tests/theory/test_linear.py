@@ -15,14 +15,14 @@ def W():
     return torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def test_likelihood_is_torchs(W):
+def test_likelihood_agrees_with_torch(W):
     x = torch.randn(5, 6, dtype=torch.float64)
     covariance = W @ W.T + torch.eye(6, dtype=torch.float64) / 3.0
     expected = td.MultivariateNormal(torch.zeros(6, dtype=torch.float64), covariance).log_prob(x)
     torch.testing.assert_close(linear.log_likelihood(x, W, 3.0), expected)
 
 
-def test_posterior_by_the_textbook(W):
+def test_posterior_agrees_with_the_textbook_formula(W):
     x = torch.randn(5, 6, dtype=torch.float64)
     mean, covariance = linear.posterior(x, W, 3.0)
     exact = torch.linalg.inv(torch.eye(3, dtype=torch.float64) + 3.0 * W.T @ W)
@@ -30,7 +30,7 @@ def test_posterior_by_the_textbook(W):
     torch.testing.assert_close(mean, 3.0 * x @ W @ exact)
 
 
-def test_the_elbo_by_its_definition(W):
+def test_elbo_agrees_with_its_definition(W):
     x = torch.randn(5, 6, dtype=torch.float64)
     mean, exact = linear.posterior(x, W, 3.0)
     D = linear.optimal_variance(W, 3.0)
@@ -40,7 +40,7 @@ def test_the_elbo_by_its_definition(W):
     torch.testing.assert_close(linear.elbo(x, W, 3.0), linear.log_likelihood(x, W, 3.0) - divergence)
 
 
-def test_the_gap_has_the_half_that_the_paper_drops(W):
+def test_the_gap_has_the_factor_that_the_paper_lacks(W):
     M = W.T @ W + torch.eye(3, dtype=torch.float64) / 3.0
     expected = 0.5 * (M.diagonal().log().sum() - torch.logdet(M))
     torch.testing.assert_close(linear.gap(W, 3.0), expected)
@@ -52,13 +52,13 @@ def test_the_gap_tends_to_the_contrast_and_vanishes_without_precision(W):
     assert float(linear.gap(W, 1e-9)) < 1e-8
 
 
-def test_orthogonal_columns_leave_no_gap_at_any_precision():
+def test_orthogonal_columns_have_no_gap_at_any_precision():
     Q = torch.linalg.qr(torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))).Q
     for precision in (1e-3, 1.0, 1e6):
         assert float(linear.gap(Q * torch.tensor([0.1, 1.0, 10.0]), precision)) < 1e-12  # Corollary 1
 
 
-def test_nearly_collinear_columns_lose_no_digits():
+def test_nearly_collinear_columns_lose_no_precision():
     for angle in (1e-3, 1e-5, 1e-7):
         W = torch.tensor([[1.0, 1.0], [0.0, angle]], dtype=torch.float64)
         # ½ log[(1 + 1/γ²)(1 + angle² + 1/γ²) / ((1 + 1/γ²)(1 + angle² + 1/γ²) - 1)], γ² = 1e40: -log sin
@@ -74,6 +74,6 @@ def test_nearly_collinear_columns_lose_no_digits():
     ],
 )
 @pytest.mark.usefixtures("unchecked_shapes")
-def test_refusals(call, message):
+def test_bad_arguments_are_explained(call, message):
     with pytest.raises(vs.InputError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""Eq. 12 against the exact posterior of a linear model, and its refusals."""
+"""Eq. 12 against the exact posterior of a linear model, and bad arguments."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import vaescope as vs
 from vaescope.theory import optimal_covariance, optimal_variance
 
 
-def test_linear_model_has_the_known_posterior():
+def test_a_linear_model_has_its_exact_posterior():
     W = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     z = torch.zeros(4, 3, dtype=torch.float64)
     covariance = optimal_covariance(lambda p: p @ W.T, z, precision=7.0)
@@ -18,7 +18,7 @@ def test_linear_model_has_the_known_posterior():
     torch.testing.assert_close(variance, (1 / torch.linalg.inv(exact).diagonal()).expand(4, 3))
 
 
-def test_the_prior_enters_by_its_curvature():
+def test_the_prior_contributes_its_curvature():
     z = torch.full((1, 2), 0.25, dtype=torch.float64)
     flat = optimal_variance(lambda p: p, z, precision=2.0, prior=vs.Uniform(0.0, 1.0))
     torch.testing.assert_close(flat, torch.full((1, 2), 0.5, dtype=torch.float64))
@@ -30,6 +30,6 @@ def test_the_prior_enters_by_its_curvature():
     ("keywords", "message"),
     [({"precision": -1.0}, "precision must be > 0"), ({"precision": 1.0, "prior": vs.Uniform(1.0, 2.0)}, "support")],
 )
-def test_refusals(keywords, message):
+def test_bad_arguments_are_explained(keywords, message):
     with pytest.raises(vs.InputError, match=message):
         optimal_variance(lambda p: p, torch.zeros(2, 2), **keywords)

@@ -1,5 +1,6 @@
-"""The projection: exact where closed forms exist, optimal everywhere, with the rates theory proves."""
+"""The projection against closed forms, its optimality, and the convergence rates that theory proves."""
 
+import functools
 import math
 
 import pytest
@@ -11,9 +12,9 @@ import vaescope as vs
 from tests.theory.decoders import SMOOTH, Wide, latents
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import FullGaussian
-from vaescope.papers.claims import slope
+from vaescope.papers.statistics import slope
 from vaescope.theory import elbo, ima_contrast, linear, log_marginal, optimal_variance, project
-from vaescope.theory.rules import ladder, rule
+from vaescope.theory.rules import increasing_orders, rule
 
 
 def linear_case(d: int, precision: float, *, collinear: bool, seed: int = 0):
@@ -95,6 +96,13 @@ def test_the_measured_values_of_the_two_dimensional_case():
         assert 1 < miss / order < 10
 
 
+@functools.cache
+def projected(name, precision):
+    decoder, prior = SMOOTH[name]
+    z = latents(name, 3)
+    return decoder(z), project(decoder, decoder(z), precision=precision, prior=prior, start=z)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(sorted(SMOOTH)),
@@ -102,22 +110,20 @@ def test_the_measured_values_of_the_two_dimensional_case():
     seed=st.integers(0, 10_000),
     size=st.floats(1e-3, 2.0),
 )
-def test_no_other_gaussian_beats_the_projection(name, precision, seed, size):
+def test_no_other_gaussian_has_a_higher_elbo(name, precision, seed, size):
     decoder, prior = SMOOTH[name]
-    z = latents(name, 3)
-    x = decoder(z)
-    best = project(decoder, x, precision=precision, prior=prior, start=z)
+    x, best = projected(name, precision)
     generator = torch.Generator().manual_seed(seed)
     sd = best.posterior.marginal_variance.sqrt()
     shift = size * sd * torch.randn(sd.shape, dtype=torch.float64, generator=generator)
     scale = sd * torch.exp(size * torch.randn(sd.shape, dtype=torch.float64, generator=generator))
     other = FullGaussian(best.posterior.mean + shift, torch.diag_embed(scale))
-    rival = elbo(decoder, x, other, precision=precision, prior=prior)
-    assert (rival[best.converged] <= best.elbo[best.converged] + 1e-7).all()
+    value = elbo(decoder, x, other, precision=precision, prior=prior)
+    assert (value[best.converged] <= best.elbo[best.converged] + 1e-7).all()
 
 
 @pytest.mark.parametrize("name", ["orthogonal, d=2", "wide, n > d", "moebius and linear, uniform"])
-def test_a_search_without_a_start_finds_the_same(name):
+def test_the_result_does_not_need_a_start(name):
     decoder, prior = SMOOTH[name]
     z = latents(name)
     x = decoder(z)
@@ -137,21 +143,21 @@ def test_families_are_nested():
 
 
 def test_points_that_do_not_converge_are_marked(monkeypatch):
-    monkeypatch.setattr("vaescope.theory.projection.STEPS", 0)
+    monkeypatch.setattr("vaescope.theory.newton.STEPS", 0)
     decoder, _ = SMOOTH["triangular"]
     found = project(decoder, decoder(latents("triangular")), precision=1e2)
     assert not found.converged.any()
 
 
-def test_chunks_change_nothing(monkeypatch):
+def test_results_do_not_depend_on_chunks(monkeypatch):
     decoder, x = Wide(), Wide()(latents("wide, n > d", 9))
-    whole = project(decoder, x, precision=1e2)
+    at_once = project(decoder, x, precision=1e2)
     monkeypatch.setattr("vaescope.theory.problem.CHUNK_NUMBERS", 1000)
     parts = project(decoder, x, precision=1e2)
-    torch.testing.assert_close(parts.elbo, whole.elbo, rtol=1e-12, atol=0)
+    torch.testing.assert_close(parts.elbo, at_once.elbo, rtol=1e-12, atol=0)
 
 
-def test_images_are_flattened_and_float32_stays_float32():
+def test_images_are_flattened_and_float32_is_kept():
     decoder = Wide()
     z = latents("wide, n > d", 6)
     flat = project(decoder, decoder(z), precision=1e2)
@@ -164,7 +170,7 @@ def test_images_are_flattened_and_float32_stays_float32():
 @pytest.mark.parametrize("dim", [1, 2, 3, 4, 5, 9])
 def test_rules_integrate_quadratics_exactly(dim):
     like = torch.zeros((), dtype=torch.float64)
-    for order in ladder(dim):
+    for order in increasing_orders(dim):
         nodes, weights = rule(dim, order, like)
         torch.testing.assert_close(weights.sum(), like + 1)
         torch.testing.assert_close(
@@ -196,13 +202,13 @@ def test_quasi_random_rule_agrees_with_a_grid(monkeypatch):
         ({"start": torch.zeros(2, 2, dtype=torch.int64)}, "start must be a floating-point tensor"),
         (
             {"prior": vs.Uniform(0.0, 1.0), "start": torch.full((2, 2), 2.0)},
-            r"start must lie inside the prior's support \(0.0, 1.0\)",
+            r"start must be inside the prior's support \(0.0, 1.0\)",
         ),
         ({"family": "banana"}, "family must be"),
-        ({"latent_dim": None, "start": None}, "latent_dim is needed"),
+        ({"latent_dim": None, "start": None}, "latent_dim is required"),
     ],
 )
-def test_refusals_name_the_argument(change, message):
+def test_errors_name_the_argument(change, message):
     call = {"decoder": lambda z: z, "x": torch.zeros(2, 2), "precision": 1.0, "latent_dim": 2} | change
     with pytest.raises(vs.InputError, match=message):
         project(call.pop("decoder"), call.pop("x"), **call)

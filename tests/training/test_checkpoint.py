@@ -7,9 +7,10 @@ import torch
 
 import vaescope as vs
 from vaescope.models import VAE
-from vaescope.objectives import BetaTC, Factor, beta_elbo, describe
+from vaescope.objectives import BetaTC, Factor, beta_elbo
+from vaescope.objectives.elbo import describe
 from vaescope.runs.store import CheckpointFile
-from vaescope.training import MemberSpec, NoProgress, TrainSettings, checkpoint, train
+from vaescope.training import MemberSpec, NoProgress, TrainSettings, checkpoint, compilation, train
 from vaescope.training.checkpoint import CheckpointStore
 
 SPECS = [MemberSpec(seed, precision=p, data=seed % 2) for seed in range(3) for p in (1.0, 50.0)]
@@ -139,8 +140,7 @@ def test_a_run_whose_initial_weights_are_trained_resumes_in_either_phase(tmp_pat
         store.clear()
 
 
-def test_initial_weights_are_not_computed_for_a_run_without_them(tmp_path):
-    """The same problem with and without given weights are different runs."""
+def test_runs_with_and_without_initial_weights_do_not_share_checkpoints(tmp_path):
     model, settings = VAE.mlp(4, 2, hidden=(8,)), TrainSettings(epochs=4, batch_size=16, compile="never")
     store = store_in(tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -199,6 +199,29 @@ def test_compiled_training_resumes_with_the_same_bits():
         uninterrupted, train(model, data(0), data(1), SPECS, settings, progress=progress, checkpoints=store)
     )
     assert progress.messages == [f"Resuming after epoch {first_stop}."]
+
+
+def test_a_resumed_run_is_compiled_for_its_original_number_of_members(monkeypatch):
+    """Code compiled for fewer members could sum in another order."""
+    model = VAE.mlp(4, 2, hidden=(8,))
+    settings = TrainSettings(epochs=8, batch_size=16, patience=1, learning_rate=0.05, compile="always")
+    store, sizes = AllCheckpoints(), []
+
+    def recorded(function):
+        def call(params, *args):
+            sizes.append(len(params["encoder.0.weight"]))
+            return function(params, *args)
+
+        return call
+
+    monkeypatch.setattr(compilation, "has_compiler", lambda: True)
+    monkeypatch.setattr(compilation, "compile_stacked", recorded)
+    members = train(model, data(0), data(1, 300), SPECS, settings, checkpoints=store)
+    store.loaded = min(len(member.history["elbo"]) for member in members) - 1
+    sizes.clear()
+    train(model, data(0), data(1, 300), SPECS, settings, checkpoints=store)
+    assert sizes[:2] == [6, 6]  # step and validation
+    assert max(sizes[2:]) < 6
 
 
 def test_convolutional_members_resume(tmp_path):
@@ -289,17 +312,17 @@ def test_a_finished_convolutional_member_is_not_trained_again(tmp_path):
     }
 
     class InterruptSecond(Interrupt):
-        begun = 0
+        started = 0
 
         def begin(self, members, epochs):
-            self.begun += 1
-            self.at = 2 if self.begun == 2 else None
+            self.started += 1
+            self.at = 2 if self.started == 2 else None
 
     with pytest.raises(KeyboardInterrupt):
         vs.fit(x, progress=InterruptSecond(), out=tmp_path / "run", **options)
     progress = InterruptSecond()
     resumed = vs.fit(x, progress=progress, out=tmp_path / "run", **options)
-    assert progress.begun == 1
+    assert progress.started == 1
     assert progress.messages == ["Resuming after epoch 1."]
     assert_same_bits(resumed.members, vs.fit(x, progress=NoProgress(), **options).members)
 

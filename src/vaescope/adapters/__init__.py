@@ -1,17 +1,16 @@
-"""Any variational autoencoder as a `LatentModel`: callables, modules, pythae, scvi-tools, diffusers, runs, arrays.
+"""Any variational autoencoder as a `LatentModel`: functions, modules, pythae, scvi-tools, diffusers, runs, arrays.
 
-The only room that knows foreign libraries, and it imports none of them: a model brings its own.
+The only package that knows other libraries. It imports none of them; models bring their own.
 """
 
-from vaescope.adapters.adapted import Adapted, Arrays, from_arrays, from_callables, from_modules
+from vaescope.adapters.adapted import from_callables, from_modules
+from vaescope.adapters.arrays import from_arrays
 from vaescope.adapters.diffusers import from_diffusers
 from vaescope.adapters.pythae import from_pythae
 from vaescope.adapters.run import from_run
 from vaescope.adapters.scvi import from_scvi
 
 __all__ = [
-    "Adapted",
-    "Arrays",
     "from_arrays",
     "from_callables",
     "from_diffusers",

@@ -1,4 +1,4 @@
-"""Other people's networks: found behind functions, asked in evaluation mode and in any precision, left as they were."""
+"""User networks: find them behind functions, and call them in evaluation mode and in any floating-point type."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from vaescope.errors import InputError
 
+T = TypeVar("T")
+
 
 def networks_behind(*functions: object) -> tuple[nn.Module, ...]:
-    """Modules that functions are, belong to (bound methods), or name: closures and globals of a function."""
+    """Modules among the functions, the objects of bound methods, and the variables that functions refer to."""
     found: dict[int, nn.Module] = {}
     for function in functions:
         candidates = [function, getattr(function, "__self__", None)]
         if inspect.isfunction(function):
-            named = inspect.getclosurevars(function)
-            candidates += [*named.nonlocals.values(), *named.globals.values()]
+            variables = inspect.getclosurevars(function)
+            candidates += [*variables.nonlocals.values(), *variables.globals.values()]
         found |= {id(value): value for value in candidates if isinstance(value, nn.Module)}
     return tuple(found.values())
 
 
 @contextlib.contextmanager
-def evaluating(networks: Sequence[nn.Module]) -> Iterator[None]:
-    """No dropout and no running averages meanwhile; afterwards every part is as it was."""
+def evaluation_mode(networks: Sequence[nn.Module]) -> Iterator[None]:
+    """Evaluation mode inside the block (no dropout, no running averages); the previous mode afterwards."""
     training = [part for network in networks for part in network.modules() if part.training]
     try:
         for part in training:
@@ -39,8 +41,8 @@ def evaluating(networks: Sequence[nn.Module]) -> Iterator[None]:
             part.training = True
 
 
-def home_of(networks: Sequence[nn.Module]) -> tuple[torch.dtype, torch.device] | None:
-    """Where their weights are, and in which precision; None where there are none."""
+def dtype_and_device(networks: Sequence[nn.Module]) -> tuple[torch.dtype, torch.device] | None:
+    """The floating-point type and the device of the weights; None without weights."""
     for network in networks:
         for weights in network.parameters():
             if weights.is_floating_point():
@@ -48,28 +50,40 @@ def home_of(networks: Sequence[nn.Module]) -> tuple[torch.dtype, torch.device] |
     return None
 
 
-def any_precision(network: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The network as a function that computes in float64 where it is given float64, by a copy of its present self."""
-    copies: dict[torch.dtype, tuple[Any, nn.Module]] = {}
+class DtypeCopies:
+    """Copies of a network in other floating-point types, made when needed and updated with its weights."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        self._copies: dict[torch.dtype, tuple[tuple[tuple[int, int, int], ...], nn.Module]] = {}
+
+    def in_dtype(self, dtype: torch.dtype) -> nn.Module:
+        """The network itself if its weights have this type, otherwise a copy."""
+        network = self.network
+        if {p.dtype for p in network.parameters() if p.is_floating_point()} <= {dtype}:
+            return network
+        weights = [*network.parameters(), *network.buffers()]
+        version = tuple((id(w), w._version, w.data_ptr()) for w in weights)
+        if dtype not in self._copies or self._copies[dtype][0] != version:
+            self._copies[dtype] = version, copy.deepcopy(network).to(dtype)
+        return self._copies[dtype][1]
+
+
+def any_dtype(network: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The network as a function that computes in the floating-point type of its input."""
+    copies = DtypeCopies(network)
 
     def call(z: Tensor) -> Tensor:
-        kinds = {p.dtype for p in network.parameters() if p.is_floating_point()}
-        if kinds <= {z.dtype}:
-            out: Tensor = network(z)
-            return out
-        weights = [*network.parameters(), *network.buffers()]
-        present = tuple((id(w), w._version, w.data_ptr()) for w in weights)
-        if z.dtype not in copies or copies[z.dtype][0] != present:
-            copies[z.dtype] = present, copy.deepcopy(network).to(z.dtype)
-        copied = copies[z.dtype][1]
-        with evaluating([copied] if not network.training else []):
-            return copied(z)
+        converted = copies.in_dtype(z.dtype)
+        with evaluation_mode([converted] if not network.training else []):
+            output: Tensor = converted(z)
+        return output
 
     return call
 
 
-def asked(what: str, function: Callable[..., Any], *values: Tensor) -> Any:
-    """Somebody's function; whatever it raises is one line that says who failed at what."""
+def call_user_function(name: str, function: Callable[..., T], *values: Tensor) -> T:
+    """Call a user's function; any exception becomes a one-line `InputError` that names the function."""
     try:
         return function(*values)
     except InputError:
@@ -77,4 +91,4 @@ def asked(what: str, function: Callable[..., Any], *values: Tensor) -> Any:
     except Exception as error:
         shapes = " and ".join(str(tuple(value.shape)) for value in values)
         reason = (str(error).splitlines() or [""])[0][:160]
-        raise InputError(f"{what} failed on {shapes}: {type(error).__name__}: {reason}") from None
+        raise InputError(f"{name} failed on {shapes}: {type(error).__name__}: {reason}") from None

@@ -11,19 +11,19 @@ from vaescope.adapters.adapted import Adapted
 from vaescope.errors import InputError
 
 GAUSSIAN = {"VAE", "BetaVAE", "DisentangledBetaVAE", "FactorVAE", "BetaTCVAE", "INFOVAE_MMD", "IWAE", "MIWAE"}
-"""Of its models those with a diagonal Gaussian posterior and the prior N(0, I)."""
-PRECISION = {"mse": 1.0}  # pythae's loss is half the squared error, summed: decoder variance 1
+"""pythae's models with a diagonal Gaussian posterior and the prior N(0, I)."""
+PRECISION = {"mse": 1.0}  # pythae's loss is half the summed squared error: decoder variance 1
 
 
 def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
-    """A pythae VAE (or one of its kin with a Gaussian posterior and the prior N(0, I))."""
+    """A model from pythae with a Gaussian posterior and the prior N(0, I), such as `VAE` or `BetaVAE`."""
     if not all(hasattr(model, part) for part in ("encoder", "decoder", "latent_dim")):
-        raise InputError(f"a pythae model has encoder, decoder and latent_dim, got {type(model).__name__}.")
+        raise InputError(f"from_pythae needs a model with encoder, decoder and latent_dim, got {type(model).__name__}.")
     kind = _kind(model)
     if kind is not None and kind not in GAUSSIAN:
         raise InputError(
-            f"pythae's {kind} has another prior or posterior than a plain VAE; say by from_callables what it has "
-            f"(known: {', '.join(sorted(GAUSSIAN))})."
+            f"from_pythae supports {', '.join(sorted(GAUSSIAN))}; {kind} has another prior or posterior, so use "
+            "from_callables."
         )
     config = getattr(model, "model_config", None)
     loss = getattr(config, "reconstruction_loss", None)
@@ -44,12 +44,12 @@ def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
         PRECISION.get(str(loss)),
         {"mse": "gaussian", "bce": "bernoulli"}.get(str(loss)),
         name=name,
-        image=(shape[0], shape[1], shape[2]) if len(shape) == 3 else None,
+        image_shape=(shape[0], shape[1], shape[2]) if len(shape) == 3 else None,
         beta=float(getattr(config, "beta", 1.0)) if kind == "BetaVAE" else 1.0,
         networks=(model,),
     )
 
 
 def _kind(model: Any) -> str | None:
-    """The class of pythae's own that a model is of, or derived from; None where it is of none."""
+    """The first of a model's base classes that is pythae's; None if there is none."""
     return next((c.__name__ for c in type(model).__mro__ if c.__module__.startswith("pythae.models.")), None)

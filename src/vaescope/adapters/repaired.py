@@ -1,71 +1,119 @@
-"""A model as the analyses want it: variances where it gave log-variances, probabilities where it gave logits, a normal
-prior where it has another."""
+"""A model with common mistakes in its outputs corrected, so that the other analyses are still meaningful."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import contextlib
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from vaescope.adapters.networks import DtypeCopies, call_user_function, evaluation_mode
 from vaescope.distributions import Normal, Prior
+from vaescope.encoded import EncodedSample, encode_sample
+from vaescope.errors import InputError
+from vaescope.protocol import LatentModel, WrappedModel
+
+ROUNDING = 1e-4  # by which probabilities may be outside [0, 1]
 
 
 @dataclass(frozen=True, eq=False)
-class Viewed:
-    """The same model, seen with another scale of its posteriors or another prior."""
+class RepairedModel(WrappedModel):
+    """The same model with its outputs corrected.
 
-    model: Any
+    Exceptions in its functions become an `InputError`. A model that is a module is called in evaluation mode, and
+    decodes in the floating-point type of its input.
+    """
+
+    model: LatentModel
     log_variance: bool = False
+    """The encoder returns log-variances; they are exponentiated."""
     logits: bool = False
-    normal: Normal | None = None
-    floor: bool = True
-    """Variances of zero are the least number above it."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    @property
-    def whole(self) -> Any:
-        return getattr(self.model, "whole", self.model)
+    """A Bernoulli decoder returns logits; they are converted to probabilities."""
+    normal_prior: Normal | None = None
+    """A normal prior with the mean and variance of another prior."""
+    replace_zero_variance: bool = True
+    """Variances of zero become the smallest positive number."""
 
     @property
-    def latent_dim(self) -> int:
-        return int(self.model.latent_dim)
+    def prior(self) -> Prior:
+        return self.model.prior if self.normal_prior is None else self.normal_prior
 
-    @property
-    def prior(self) -> Any:
-        return self.model.prior if self.normal is None else self.normal
+    def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
+        return self.model.prior_at(auxiliary, like=like) if self.normal_prior is None else self.normal_prior
 
-    @property
-    def precision(self) -> float | None:
-        declared: float | None = self.model.precision
-        return declared
+    def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Tensor, Tensor]:
+        with evaluation_mode([self.model] if isinstance(self.model, nn.Module) else []):
+            mean, variance = call_user_function("encode", partial(super().encode, auxiliary=auxiliary), x)
+        return mean, self.repair_variance(variance)
 
-    def encode(self, x: Tensor, *u: Any) -> tuple[Tensor, Tensor]:
-        mean, variance = self.model.encode(x, *u)
+    def repair_variance(self, variance: Tensor) -> Tensor:
         variance = variance.exp() if self.log_variance else variance
-        return mean, variance.where(variance != 0, torch.finfo(variance.dtype).tiny) if self.floor else variance
+        if not self.replace_zero_variance:
+            return variance
+        return variance.where(variance != 0, torch.finfo(variance.dtype).tiny)
 
     def decode(self, z: Tensor) -> Tensor:
-        out: Tensor = self.model.decode(z)
-        return out.sigmoid() if self.logits else out
+        model = self.model if self._copies is None else self._copies.in_dtype(z.dtype)
+        assert isinstance(model, LatentModel)
+        with evaluation_mode([model] if isinstance(model, nn.Module) else []):
+            output = call_user_function("decode", model.decode, z)
+        return output.sigmoid() if self.logits else output
+
+    @cached_property
+    def _copies(self) -> DtypeCopies | None:
+        return DtypeCopies(self.model) if isinstance(self.model, nn.Module) else None
 
 
-def with_normal_prior(model: Any) -> Any:
-    """The model, its prior replaced by the normal distribution of the same mean and variance where it is another."""
+def with_normal_prior(model: LatentModel) -> RepairedModel:
+    """The model with a normal prior: its own, or one with the same mean and variance."""
     prior = model.prior
-    if isinstance(prior, Normal) or getattr(model, "auxiliary_dim", 0) or not isinstance(prior, Prior):
-        return model
-    return Viewed(model, normal=Normal(*prior.mean_and_variance()))
+    if isinstance(prior, Normal) or model.auxiliary_dim:
+        return RepairedModel(model)
+    return RepairedModel(model, normal_prior=Normal(*prior.mean_and_variance()))
 
 
-def image_of(model: Any, outputs: int) -> tuple[int, int, int] | None:
-    """(channels, height, width) of what a model decodes into so many numbers, where that can be drawn as a picture."""
-    whole = getattr(model, "whole", model)
-    shape = getattr(whole, "image", None) or getattr(getattr(whole, "model", None), "image", None)
-    if shape is None:
+@dataclass(frozen=True, eq=False)
+class Repair:
+    """A repaired model, with the samples that showed what had to be repaired."""
+
+    model: RepairedModel
+    sample: EncodedSample
+    zero_variance: bool
+    """Whether some variances are exactly zero."""
+
+
+def repair(model: LatentModel, x: object, auxiliary: object | None, count: int) -> Repair:
+    """Encode a random sample, and correct log-variances, zero variances, logits, and a prior that is not normal.
+
+    Args:
+        model: the model to correct.
+        x: samples, a row or an image each.
+        auxiliary: the auxiliary input of an iVAE.
+        count: size of the random sample, which is encoded once.
+    """
+    plain = with_normal_prior(model)
+    raw = encode_sample(replace(plain, replace_zero_variance=False), x, auxiliary, count)
+    negative, zero = bool((raw.variance < 0).any()), bool((raw.variance == 0).any())
+    repaired = replace(plain, log_variance=negative, logits=_returns_logits(model, raw))
+    sample = replace(raw, model=repaired, variance=repaired.repair_variance(raw.variance))
+    return Repair(repaired, sample, zero and not negative)
+
+
+def _returns_logits(model: LatentModel, sample: EncodedSample) -> bool:
+    """Whether a Bernoulli decoder returns values outside [0, 1]."""
+    if model.likelihood != "bernoulli" or not model.has_decoder:
+        return False
+    with contextlib.suppress(InputError):
+        output = sample.decoded
+        return bool(((output < -ROUNDING) | (output > 1 + ROUNDING)).any())
+    return False
+
+
+def drawable_shape(model: LatentModel, outputs: int) -> tuple[int, int, int] | None:
+    """(channels, height, width) of decoded images with this many numbers, if they can be drawn."""
+    if model.image_shape is None:
         return None
-    channels, height, width = (int(side) for side in shape)
+    channels, height, width = model.image_shape
     return (channels, height, width) if channels != 2 and channels * height * width == outputs else None

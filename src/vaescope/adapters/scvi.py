@@ -1,4 +1,4 @@
-"""scvi-tools: counts in, a Gaussian posterior, and the share of every gene out."""
+"""scvi-tools: counts in, a Gaussian posterior, expression shares out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from vaescope.errors import InputError
 
 
 def from_scvi(model: Any, *, batch: int = 0, name: str = "scvi model") -> Adapted:
-    """A trained `SCVI` (or kin): x are rows of raw counts, as the model was set up with; all of one batch.
+    """A model from a trained `SCVI` or similar; x are rows of raw counts, as in the model's own data.
 
-    The decoder gives expected shares of expression, scaled to the median library of the model's own data, so that
-    outputs do not differ by sequencing depth. Its likelihood of counts serves for the gap.
+    The decoder returns expected shares of expression, scaled to the median library size of the model's data, so that
+    outputs do not depend on sequencing depth. Its likelihood of counts is used for the gap.
+
+    Args:
+        model: a trained scvi-tools model without covariates.
+        batch: index of the batch that all samples come from.
+        name: what reports call the model.
     """
     module = getattr(model, "module", None)
     if module is None or not hasattr(module, "inference") or not hasattr(module, "generative"):
-        raise InputError(f"from_scvi needs an scvi-tools model with a module, got {type(model).__name__}.")
+        raise InputError(f"from_scvi needs an scvi-tools model, got {type(model).__name__}.")
     _refuse_covariates(model)
     if not 0 <= batch < max(1, int(getattr(module, "n_batch", 1))):
         raise InputError(f"this scvi model has batches 0 to {max(1, int(module.n_batch)) - 1}, got {batch}.")
@@ -49,16 +54,16 @@ def from_scvi(model: Any, *, batch: int = 0, name: str = "scvi model") -> Adapte
 
 
 def _refuse_covariates(model: Any) -> None:
-    """They are part of what encoder and decoder are given, and rows of counts do not hold them."""
+    """Encoder and decoder take covariates as inputs, and rows of counts do not contain them."""
     registered = getattr(getattr(model, "adata_manager", None), "data_registry", {})
     if any("covs" in str(key) for key in registered):
         raise InputError(
-            "this scvi model has covariates beside the counts; give its functions to vs.adapters.from_callables."
+            "this scvi model has covariates in addition to counts; pass its functions to vs.adapters.from_callables."
         )
 
 
 def _median_library(model: Any) -> float:
-    """Counts per cell, the median over the model's own data."""
+    """Median counts per cell of the model's data."""
     try:
         x = model.adata_manager.get_from_registry("X")
         return float(torch.as_tensor(x.sum(1)).double().median())

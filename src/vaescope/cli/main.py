@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +32,7 @@ class Version:
         return 0
 
 
+DESCRIPTION = "Understand variational autoencoders: why they disentangle, whether yours does, what to change."
 COMMANDS: dict[str, Callable[..., Any]] = {
     "reproduce": Reproduce,
     "train": Train,
@@ -56,11 +60,30 @@ def main() -> None:
 
 def dispatch(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
-    command = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS,
-        args=arguments or ["--help"],
-        prog="vaescope",
-        description="Understand variational autoencoders: why they disentangle, whether yours does, what to change.",
-    )
-    code: int = command.run()
+    code: int = _parse(arguments or ["--help"]).run()
     return code
+
+
+def _parse(arguments: list[str]) -> Any:
+    """The command with its options. An option that a settings class refuses is an `InputError`, as from Python."""
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            return tyro.extras.subcommand_cli_from_dict(
+                COMMANDS,
+                args=arguments,
+                prog="vaescope",
+                description=DESCRIPTION,
+            )
+    except SystemExit:
+        if refused := _refused_setting(errors.getvalue()):
+            raise InputError(refused) from None
+        sys.stderr.write(errors.getvalue())
+        raise
+
+
+def _refused_setting(text: str) -> str | None:
+    """The message of a settings class inside the parser's box, on one line."""
+    lines = [line.strip("│| ") for line in text.splitlines()]
+    found = re.search(r"Error parsing __tyro\S+: (.*?) [─-]{3}", " ".join(lines))
+    return found.group(1).strip() if found else None

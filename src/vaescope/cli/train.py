@@ -63,8 +63,8 @@ def _member_table(fitted: Fit, data: Dataset, auxiliary: Tensor | None) -> Table
     from vaescope.metrics import mcc
     from vaescope.regime import of_model
 
-    with_factors = ("MCC", "MCC by chance") if data.factors is not None else ()
-    listed = table("seed", "status", "epochs", "best epoch", "ELBO", "γ²", "latents used", *with_factors)
+    with_factors = ("MCC", "chance") if data.factors is not None else ()
+    listed = table("seed", "status", "epochs", "best epoch", "ELBO", "γ²", "in use", *with_factors)
     part = slice(0, SHOWN_SAMPLES)
     x, own = data.x[part].float(), None if auxiliary is None else auxiliary[part]
     for member in fitted.members:

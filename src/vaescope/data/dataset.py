@@ -11,8 +11,7 @@ from torch import Tensor
 
 from vaescope import validation
 from vaescope.errors import InputError
-
-ImageShape = tuple[int, int, int]
+from vaescope.validation import ImageShape
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,4 @@
-"""Any trained VAE: what is wrong with it, how that is known, and what to do."""
+"""Diagnose any trained VAE: what is wrong with it, the evidence, and what to do."""
 
-from vaescope.diagnosis.diagnose import Diagnosis, diagnose
-from vaescope.diagnosis.findings import SEVERITIES, Finding
-
-__all__ = ["SEVERITIES", "Diagnosis", "Finding", "diagnose"]
+from vaescope.diagnosis.diagnose import Diagnosis as Diagnosis
+from vaescope.diagnosis.diagnose import diagnose as diagnose

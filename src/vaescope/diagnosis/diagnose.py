@@ -1,127 +1,86 @@
-"""One call: everything that applies to this model, as findings, a table, a page and data."""
+"""Diagnose a trained model: everything that applies to it, as findings, a table, a page and data."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from vaescope import metrics, regime
-from vaescope.adapters import Arrays
-from vaescope.adapters.repaired import Viewed, with_normal_prior
-from vaescope.diagnosis import evidence as parts
-from vaescope.diagnosis.evidence import Sample, Skipped
-from vaescope.diagnosis.findings import Finding, by_severity, worst
-from vaescope.diagnosis.gap import Split, split
+from vaescope import metrics
+from vaescope.adapters.arrays import Arrays
+from vaescope.adapters.models import as_models
+from vaescope.adapters.repaired import Repair, repair, with_normal_prior
+from vaescope.diagnosis.evidence import Evidence, to_json
+from vaescope.diagnosis.findings import Finding, by_severity, worst_severity
+from vaescope.diagnosis.gap import measure_gap
+from vaescope.diagnosis.geometry import (
+    WeightedJacobian,
+    differentiate_decoder,
+    measure_geometry,
+    near_deterministic_ratio,
+)
+from vaescope.diagnosis.noise import measure_noise
 from vaescope.diagnosis.page import html
-from vaescope.diagnosis.rules import Evidence, judge, near_deterministic
+from vaescope.diagnosis.rules import judge
+from vaescope.diagnosis.skipped import Skipped, first_line
 from vaescope.distributions import Normal
-from vaescope.errors import InputError, RunError
+from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks
+from vaescope.encoded.sample import Samples, check_samples
+from vaescope.errors import InputError
+from vaescope.metrics.evaluate import Evaluation
+from vaescope.metrics.stability import Stability
 from vaescope.protocol import LatentModel
-from vaescope.regime.model import as_array, check_rows, column_norm, effect, encoded_parts, spread_samples
+from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
 from vaescope.runs.files import write_json, write_text
-from vaescope.theory.rotation import Rotation
 
 T = TypeVar("T")
-SAMPLES = 256  # that are decoded
-LOOKED_AT = 256  # whose variances and reconstructions are looked at before anything else
-BEYOND = 1e-4  # 0 and 1 that a probability may be by rounding
 STABILITY_SAMPLES = 2000
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What was found in a model; `seen` is everything that was measured."""
+    """The findings about a model, and the evidence for them."""
 
     name: str
     findings: list[Finding]
-    seen: Evidence
+    evidence: Evidence
     samples: int
-    sample: Sample | None = None
+    sample: EncodedSample | None = None
+    """The random sample that was decoded, if there is a decoder."""
 
     @property
     def worst(self) -> str | None:
         """error, warning, note, or None."""
-        return worst(self.findings)
+        return worst_severity(self.findings)
 
     @property
     def skipped(self) -> dict[str, str]:
         """Analyses that could not be made, and why."""
-        return self.seen.skipped
+        return self.evidence.skipped
 
-    def summary(self) -> list[dict[str, Any]]:
-        """A row per latent, those that tell most first."""
-        judged, eq12 = self.seen.regime, self.seen.eq12
-        rows = []
-        for k in judged.places("active", "mixed", "passive"):
-            row: dict[str, Any] = {
-                "latent": k,
-                "kind": judged.kind[k],
-                "KL": float(judged.kl[k]),
-                "variance ratio": float(judged.variance_ratio[k]),
-            }
-            if judged.column_norm is not None:
-                row["column norm"] = float(judged.column_norm[k])
-            if eq12 is not None:
-                row["σ² / Eq. 12"] = float(eq12[k])
-            if judged.effect is not None:
-                row["effect"] = float(judged.effect[k])
-            rows.append({name: None if v != v else v for name, v in row.items()})  # NaN is not equal to itself
-        return rows
+    def summary(self) -> list[dict[str, object]]:
+        """A row per latent, highest KL first."""
+        return self.evidence.latents()
 
-    def as_data(self) -> dict[str, Any]:
-        """Everything but the arrays, as JSON knows it."""
-        seen = self.seen
-        return {
-            "name": self.name,
-            "samples": self.samples,
-            "worst": self.worst,
-            "findings": [finding.as_data() for finding in self.findings],
-            "latents": [_plain(row) for row in self.summary()],
-            "skipped": self.skipped,
-            "geometry": None
-            if seen.geometry is None
-            else _plain(
-                {
-                    "contrast": seen.geometry.contrast,
-                    "stderr": seen.geometry.stderr,
-                    "rank": seen.geometry.rank,
-                    "infinite": seen.geometry.singular,
-                    "latents": list(seen.geometry.rotated),
-                }
-                | ({} if (turn := seen.geometry.rotation) is None else _axes(turn))
-            ),
-            "noise": None
-            if seen.noise is None
-            else _plain(
-                {
-                    "precision": seen.noise.precision,
-                    "declared": seen.noise.declared,
-                    "implied": seen.noise.implied,
-                    "effective_beta": seen.noise.beta,
-                    "explained": seen.noise.explained,
-                }
-            ),
-            "gap": None if seen.split is None else _gap(seen.split),
-            "near_deterministic": None if (near := near_deterministic(seen)) is None else near[0],
-            "stability": None if seen.stability is None else float(seen.stability.score),
-            "metrics": None if seen.evaluation is None else [_plain(row) for row in seen.evaluation.rows],
-        }
+    def to_data(self) -> dict[str, object]:
+        """Findings and numbers as JSON data."""
+        head = {"name": self.name, "samples": self.samples, "worst": self.worst}
+        data = head | {"findings": [finding.to_data() for finding in self.findings]} | self.evidence.to_data()
+        return {key: to_json(value) for key, value in data.items()}
 
     def to_json(self, path: str | Path) -> Path:
-        """Findings and numbers beside the page."""
-        write_json(Path(path), self.as_data())
+        """Write findings and numbers."""
+        write_json(Path(path), self.to_data())
         return Path(path)
 
     def to_html(self, path: str | Path) -> Path:
-        """The page: one file, no network."""
+        """Write the page: one file that loads nothing from the network."""
         write_text(Path(path), html(self))
         return Path(path)
 
@@ -133,159 +92,150 @@ class Diagnosis:
 
 @torch.no_grad()
 def diagnose(
-    model: Any,
-    x: Any = None,
+    model: object,
+    x: object | None = None,
     *,
-    factors: Any = None,
-    auxiliary: Any = None,
+    factors: object | None = None,
+    auxiliary: object | None = None,
     name: str | None = None,
 ) -> Diagnosis:
-    """Everything that can be said of a trained VAE from samples it has not been trained on.
+    """Find out what is wrong with a trained VAE, from samples that it was not trained on.
 
-    `model` is a member of a fit, anything from `vs.adapters`, or several models of the same data (then the first is
-    diagnosed, and all are compared). Posteriors alone (`vs.adapters.from_arrays`) need no x. What a model cannot do is
-    left out and listed in `skipped`.
+    Each row of x is encoded once, and the decoder is differentiated once. Analyses that do not apply to the model are
+    skipped and listed in `skipped`.
+
+    Args:
+        model: a member of a fit, a model from `vs.adapters`, or your own `LatentModel`. Of several models of the same
+            data (a list or a fit), the first (the best member) is diagnosed, and all are compared.
+        x: samples, a row or an image each; not needed for posteriors alone (`vs.adapters.from_arrays`).
+        factors: (N, k) known factors of the samples, to score the codes against.
+        auxiliary: the auxiliary input of an iVAE, a label or a row of numbers per sample.
+        name: what the report calls the model.
 
     >>> from vaescope.adapters import from_arrays
     >>> found = diagnose(from_arrays(torch.zeros(300, 3), torch.ones(300, 3)))
     >>> [finding.code for finding in found.findings]
     ['collapsed']
     """
-    models = models_of(model)
-    first = models[0]
-    given, x = x, _samples(first, x)
-    repaired, zeros = _repaired(with_normal_prior(first), x, auxiliary)
-    judged = regime.of_model(repaired, x, auxiliary=auxiliary, decoder=False)
-    skipped: dict[str, str] = {}
-    if repaired.normal is not None:
-        told = f"the prior is {type(first.prior).__name__}: KL and kinds are against a normal of its mean and variance"
-        skipped["exact KL"] = told
+    models = as_models(model)
+    samples, auxiliary = check_samples(_own_samples(models[0], x), auxiliary)
+    repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES)
+    kept = len(samples) if factors is not None else STABILITY_SAMPLES if len(models) > 1 else 0
+    codes = _MeanCodes(min(kept, len(samples)))
+    regime = regime_of(codes.collect(encode_chunks(repaired.model, samples, auxiliary, first=repaired.sample)))
+    attempts = _Attempts()
+    if repaired.model.normal_prior is not None:
+        prior = type(models[0].prior).__name__
+        attempts.skipped["exact KL"] = f"the prior is {prior}, replaced by a normal prior of its mean and variance"
+    evidence = replace(
+        _decoder_evidence(Evidence(regime), repaired, attempts),
+        log_variance=repaired.model.log_variance,
+        logits=repaired.model.logits,
+        zero_variance=repaired.zero_variance,
+        rotatable=_is_isotropic(models[0]),
+        likelihood=models[0].likelihood,
+        stability=attempts("stability", lambda: _stability(codes, models[1:], x, auxiliary)),
+        evaluation=attempts("metrics", lambda: _evaluation(codes, factors)),
+        skipped=attempts.skipped,
+    )
+    decoded = repaired.sample if repaired.model.has_decoder else None
+    return Diagnosis(name or models[0].name, by_severity(judge(evidence)), evidence, len(samples), decoded)
 
-    def attempt(what: str, make: Callable[[], T]) -> T | None:
+
+class _Attempts:
+    """Call analyses, and collect the reasons of those that fail."""
+
+    def __init__(self) -> None:
+        self.skipped: dict[str, str] = {}
+
+    def __call__(self, name: str, analyse: Callable[[], T]) -> T | None:
         try:
-            return make()
-        except Skipped as reason:
-            skipped[what] = str(reason)
-        except InputError as error:
-            skipped[what] = str(error).rstrip(".")
+            return analyse()
+        except (Skipped, InputError) as reason:
+            self.skipped[name] = str(reason).rstrip(".")
+        except (RuntimeError, NotImplementedError) as error:
+            self.skipped[name] = f"the decoder failed ({first_line(error)})"
         return None
 
-    sample = attempt("decoder", lambda: parts.sample_of(repaired, x, auxiliary, judged.used, SAMPLES))
-    if sample is not None:
-        norm = attempt("column norm", lambda: _decoded(column_norm, repaired, x, auxiliary))
-        judged = replace(
-            judged, column_norm=norm, effect=attempt("effect", lambda: _decoded(effect, repaired, x, auxiliary))
-        )
-    needs_decoder = {
-        "geometry": lambda: parts.geometry(sample),  # type: ignore[arg-type]
-        "noise": lambda: parts.noise(sample),  # type: ignore[arg-type]
-        "gap": lambda: split(sample),  # type: ignore[arg-type]
-        "Eq. 12": lambda: parts.eq12(sample, judged.column_norm),  # type: ignore[arg-type]
-    }
-    found: dict[str, Any] = {}
-    for what, make in needs_decoder.items():
-        found[what] = attempt(what, make) if sample is not None else None
-    seen = Evidence(
-        regime=judged,
-        log_variance=repaired.log_variance,
-        logits=repaired.logits,
-        zero_variance=zeros,
-        rotatable=_rotatable(first),
-        likelihood=getattr(first, "likelihood", None),
-        geometry=found["geometry"],
-        noise=found["noise"],
-        split=found["gap"],
-        eq12=found["Eq. 12"],
-        stability=attempt("stability", lambda: _stability(repaired, models, given, auxiliary)),
-        evaluation=attempt("metrics", lambda: _evaluated(repaired, x, auxiliary, factors)),
-        skipped=skipped,
-    )
-    return Diagnosis(name or str(getattr(first, "name", "model")), by_severity(judge(seen)), seen, len(x), sample)
+
+@dataclass
+class _MeanCodes:
+    """Posterior means of the first rows of x, collected while the rows are encoded."""
+
+    rows: int
+    values: Float[Tensor, "N d"] | None = field(default=None)
+
+    def collect(self, chunks: Iterable[EncodedSample]) -> Iterator[EncodedSample]:
+        for chunk in chunks:
+            if self.rows:
+                self._add(chunk)
+            yield chunk
+
+    def _add(self, chunk: EncodedSample) -> None:
+        kept = chunk.rows < self.rows
+        if self.values is None:
+            self.values = torch.zeros(self.rows, chunk.mean.shape[1], dtype=chunk.mean.dtype)
+        self.values[torch.from_numpy(chunk.rows[kept])] = chunk.mean[torch.from_numpy(kept)]
 
 
-def models_of(model: Any) -> list[Any]:
-    """One model or several as a list; of a fit the members that finished, the best first."""
-    members = getattr(model, "members", None)
-    if members is not None:
-        finished = [m for m in members if getattr(m, "status", "finished") == "finished"]
-        if not finished:
-            raise RunError("no member of this fit has finished; look at their histories for where they diverged.")
-        return sorted(finished, key=lambda m: -m.best_elbo)
-    models = list(model) if isinstance(model, Sequence) else [model]
-    if not models or not all(isinstance(m, LatentModel) for m in models):
-        raise InputError("this needs a model: a member of a fit, or one from vs.adapters (from_callables, ...).")
-    return models
-
-
-def _samples(model: Any, x: Any) -> Any:
+def _own_samples(model: LatentModel, x: object | None) -> object:
+    """x, or the samples of a model that has posteriors alone."""
     if isinstance(model, Arrays):
-        if x is not None and len(x) != len(model.mean):
-            raise InputError(f"these are the posteriors of {len(model.mean)} samples, got {len(x)}; give all of them.")
+        if x is not None and len(check_samples(x)[0]) != len(model.mean):
+            raise InputError(f"x must be the {len(model.mean)} samples that these posteriors belong to; omit it.")
         return model.samples
     if x is None:
-        raise InputError("diagnose needs samples x, unless it is given posteriors alone.")
-    samples = as_array(x)
-    check_rows(samples, None)
-    return samples
+        raise InputError("diagnose needs samples x, unless the model is posteriors alone.")
+    return x
 
 
-def _repaired(model: Any, x: Any, u: Any) -> tuple[Viewed, bool]:
-    """The model with variances and probabilities where it gave log-variances and logits; whether some were zero."""
-    view = model if isinstance(model, Viewed) else Viewed(model)
-    seen = spread_samples(replace(view, floor=False), x, u, LOOKED_AT)
-    view = replace(view, log_variance=bool((seen.variance < 0).any()))
-    if getattr(view.model, "likelihood", None) == "bernoulli" and getattr(view.model, "decodes", True):
-        with contextlib.suppress(InputError, RuntimeError):
-            output = view.model.decode(seen.mean)
-            view = replace(view, logits=bool(((output < -BEYOND) | (output > 1 + BEYOND)).any()))
-    return view, not view.log_variance and bool((seen.variance == 0).any())
+def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts) -> Evidence:
+    """Everything that needs a decoder."""
+    model, sample, regime = repaired.model, repaired.sample, evidence.regime
+    if not model.has_decoder:
+        attempts.skipped["decoder"] = "the model has no decoder"
+        return evidence
+    derivatives = attempts("geometry", lambda: differentiate_decoder(sample, regime.used))
+    jacobian = None if derivatives is None else attempts("geometry", lambda: WeightedJacobian.of(derivatives))
+    column_norm = attempts("column norm", lambda: _column_norm(derivatives))
+    return replace(
+        evidence,
+        regime=replace(regime, column_norm=column_norm, effect=attempts("effect", lambda: effect(sample))),
+        geometry=None if jacobian is None else attempts("geometry", lambda: measure_geometry(jacobian)),
+        noise=attempts("noise", lambda: measure_noise(sample, jacobian)),
+        gap=attempts("gap", lambda: measure_gap(sample, regime.used)),
+        eq12=None if derivatives is None else near_deterministic_ratio(derivatives),
+    )
 
 
-def _decoded(measure: Callable[..., np.ndarray], model: Any, x: Any, u: Any) -> np.ndarray:
-    try:
-        return measure(model, x, u)
-    except (RuntimeError, NotImplementedError) as error:
-        raise Skipped(f"the decoder failed ({str(error).splitlines()[0][:120]})") from None
+def _column_norm(derivatives: DecoderDerivatives | None) -> np.ndarray:
+    if derivatives is None:
+        raise Skipped("the decoder could not be differentiated")
+    return derivatives.column_norm.cpu().numpy()
 
 
-def _rotatable(model: Any) -> bool:
+def _is_isotropic(model: LatentModel) -> bool:
+    """Whether the prior is invariant to rotations of the latents."""
     prior = model.prior
-    if getattr(model, "auxiliary_dim", 0) or not isinstance(prior, Normal):
+    if model.auxiliary_dim or not isinstance(prior, Normal):
         return False
     return all(torch.as_tensor(v).unique().numel() == 1 for v in (prior.mean, prior.variance))
 
 
-def _stability(repaired: Any, models: Sequence[Any], given: Any, u: Any) -> Any:
-    if len(models) < 2:
-        raise Skipped("one model was given; give several seeds to compare them")
-    own = [x[:STABILITY_SAMPLES] for x in (_samples(model, given) for model in models)]
-    viewed = [repaired, *map(with_normal_prior, models[1:])]
-    return parts.stability(viewed, own, None if u is None else u[:STABILITY_SAMPLES])
+def _stability(
+    codes: _MeanCodes, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
+) -> Stability:
+    if not others or codes.values is None:
+        raise Skipped("one model was given; pass several seeds to compare them")
+    means = [codes.values[:STABILITY_SAMPLES]]
+    for other in others:
+        samples = check_samples(_own_samples(other, x))[0][:STABILITY_SAMPLES]
+        labels = None if auxiliary is None else auxiliary[:STABILITY_SAMPLES]
+        means.append(torch.cat([chunk.mean for chunk in encode_chunks(with_normal_prior(other), samples, labels)]))
+    return metrics.stability(means)
 
 
-def _evaluated(model: Any, x: Any, u: Any, factors: Any) -> Any:
-    if factors is None:
+def _evaluation(codes: _MeanCodes, factors: object | None) -> Evaluation:
+    if factors is None or codes.values is None:
         raise Skipped("no factors were given")
-    means = torch.cat([part.mean for part in encoded_parts(model, x, u)])
-    return metrics.evaluate(means, factors)
-
-
-def _axes(turn: Rotation) -> dict[str, Any]:
-    return {"contrast_of_best_axes": turn.after, "axes": turn.matrix.tolist()}
-
-
-def _gap(split: Split) -> dict[str, Any]:
-    names = ["log_marginal", "elbo", "family", "amortisation"] + ([] if split.contrast is None else ["contrast"])
-    return {name: _plain(dict(zip(("mean", "stderr"), split.mean(name), strict=True))) for name in names} | _plain(
-        {"pareto_k": split.pareto_k, "note": split.note}
-    )
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """As JSON knows it: no NaN, no NumPy."""
-    found = {}
-    for name, value in row.items():
-        plain = value.item() if isinstance(value, np.generic) else value
-        found[name] = None if isinstance(plain, float) and not math.isfinite(plain) else plain
-    plain_row: dict[str, Any] = json.loads(json.dumps(found, default=str))
-    return plain_row
+    return metrics.evaluate(codes.values, factors)

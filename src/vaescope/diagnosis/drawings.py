@@ -1,4 +1,4 @@
-"""What people would look at: codes against their prior, what each latent does, angles of columns, the gap in parts."""
+"""Figures of a diagnosis: traversals, codes and their prior, angles between columns, the parts of the gap."""
 
 from __future__ import annotations
 
@@ -9,64 +9,75 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from vaescope.adapters.repaired import image_of
-from vaescope.diagnosis.evidence import Sample
-from vaescope.diagnosis.gap import Split
-from vaescope.diagnosis.rules import Evidence
+from vaescope.adapters.repaired import drawable_shape
+from vaescope.diagnosis.evidence import Evidence
+from vaescope.diagnosis.gap import ElboGap
+from vaescope.encoded import EncodedSample
+from vaescope.errors import InputError
 from vaescope.report import figures
 
-MOST_LATENTS = 8
-STEPS = 7
-CURVES = 10  # outputs that are drawn of what is not an image
-RANGE = 2.0  # deviations of the prior
+LATENTS = 8  # that are drawn, at most
+STEPS = 7  # of a traversal
+OUTPUTS = 10  # that are drawn of data other than images, at most
+RANGE = 2.0  # of a traversal, in standard deviations of the prior
 
 
-def drawings(seen: Evidence, sample: Sample | None) -> Iterator[tuple[str, Figure, str]]:
-    """Name, figure and caption of everything that there is to draw."""
-    places = seen.regime.used[:MOST_LATENTS]
-    if sample is not None and places:
-        yield "traversals", _traversals(sample, places), _traversal_caption(sample, seen)
-        yield "codes", _codes(sample, places), _CODES
-    if seen.geometry is not None and len(places) > 1:
-        yield "angles", _angles(seen), _ANGLES
-    if seen.split is not None:
-        yield "gap", _gap(seen.split), f"{_GAP} {seen.split.note}".strip()
+def drawings(evidence: Evidence, sample: EncodedSample | None) -> Iterator[tuple[str, Figure, str]]:
+    """Name, figure and caption of each figure."""
+    latents = evidence.regime.used[:LATENTS]
+    if sample is not None and latents and _can_be_drawn(sample):
+        yield "traversals", _traversals(sample, latents), _traversal_caption(sample, evidence)
+    if sample is not None and latents:
+        yield "codes", _codes(sample, latents), _CODES
+    if evidence.geometry is not None and len(latents) > 1:
+        yield "angles", _angles(evidence), _ANGLES
+    if evidence.gap is not None:
+        yield "gap", _gap(evidence.gap), f"{_GAP} {evidence.gap.note}".strip()
 
 
-def _image_shape(sample: Sample) -> tuple[int, int, int] | None:
-    return image_of(sample.model, sample.decode(sample.seen.mean[:1]).shape[1])
+def _can_be_drawn(sample: EncodedSample) -> bool:
+    """Whether outputs are finite, and images or of the shape of x."""
+    try:
+        output = sample.decoded
+    except InputError:
+        return False
+    drawable = output.shape == sample.observations.shape or _image_shape(sample) is not None
+    return drawable and bool(output.isfinite().all())
+
+
+def _image_shape(sample: EncodedSample) -> tuple[int, int, int] | None:
+    return drawable_shape(sample.model, sample.decoded.shape[1])
 
 
 @torch.no_grad()
-def moved(sample: Sample, latent: int, values: list[float]) -> torch.Tensor:
-    """What is decoded as one latent takes these values, the others as in a typical sample."""
-    codes = _typical(sample).repeat(len(values), 1)
+def _traverse(sample: EncodedSample, latent: int, values: list[float]) -> torch.Tensor:
+    """Outputs as one latent takes these values and the others are those of a typical sample."""
+    codes = _typical_code(sample).repeat(len(values), 1)
     codes[:, latent] = torch.tensor(values, dtype=codes.dtype)
     return sample.decode(codes)
 
 
-def _typical(sample: Sample) -> torch.Tensor:
-    """The code of a sample as far from the middle as most are: in the middle itself there may be nothing."""
-    mean = sample.seen.mean
-    away = (mean - mean.median(0).values).norm(dim=1)
-    return mean[int((away - away.median()).abs().argmin())]
+def _typical_code(sample: EncodedSample) -> torch.Tensor:
+    """The code at the median distance from the centre of all codes; at the centre itself there may be no data."""
+    distance = (sample.mean - sample.mean.median(0).values).norm(dim=1)
+    return sample.mean[int((distance - distance.median()).abs().argmin())]
 
 
-def _values(sample: Sample, latent: int, steps: int) -> list[float]:
-    centre = float(sample.seen.prior_mean[:, latent].mean())
-    width = float(sample.seen.prior_variance[:, latent].mean()) ** 0.5
+def _values(sample: EncodedSample, latent: int, steps: int) -> list[float]:
+    centre = float(sample.prior_mean[:, latent].mean())
+    width = float(sample.prior_variance[:, latent].mean()) ** 0.5
     return [float(v) for v in np.linspace(centre - RANGE * width, centre + RANGE * width, steps)]
 
 
-def _traversals(sample: Sample, places: list[int]) -> Figure:
+def _traversals(sample: EncodedSample, latents: list[int]) -> Figure:
     image = _image_shape(sample)
-    return _pictures(sample, places, image) if image else _curves(sample, places)
+    return _images(sample, latents, image) if image else _curves(sample, latents)
 
 
-def _pictures(sample: Sample, places: list[int], image: tuple[int, int, int]) -> Figure:
-    figure, axes = figures.grid_of_panels(len(places), STEPS, width=1.25, height=1.25)
-    for row, latent in enumerate(places):
-        frames = moved(sample, latent, _values(sample, latent, STEPS)).reshape(STEPS, *image)
+def _images(sample: EncodedSample, latents: list[int], image: tuple[int, int, int]) -> Figure:
+    figure, axes = figures.grid_of_panels(len(latents), STEPS, width=1.25, height=1.25)
+    for row, latent in enumerate(latents):
+        frames = _traverse(sample, latent, _values(sample, latent, STEPS)).reshape(STEPS, *image)
         low, high = float(frames.min()), float(frames.max())
         low, high = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
         for step in range(STEPS):
@@ -80,55 +91,55 @@ def _pictures(sample: Sample, places: list[int], image: tuple[int, int, int]) ->
     return figure
 
 
-def _curves(sample: Sample, places: list[int]) -> Figure:
-    """Outputs that move most, as functions of one latent; scaled by their deviation over the data."""
-    columns = min(4, len(places))
-    figure, axes = figures.grid_of_panels(math.ceil(len(places) / columns), columns, width=3.1, height=2.6)
-    scale = sample.x.std(0, correction=0).clamp(min=1e-12)
-    for axis, latent in zip(axes, places, strict=False):
+def _curves(sample: EncodedSample, latents: list[int]) -> Figure:
+    """The outputs that change most, as functions of one latent, in standard deviations over the data."""
+    columns = min(4, len(latents))
+    figure, axes = figures.grid_of_panels(math.ceil(len(latents) / columns), columns, width=3.1, height=2.6)
+    x = sample.observations
+    scale = x.std(0, correction=0).clamp(min=1e-12)
+    for axis, latent in zip(axes, latents, strict=False):
         values = _values(sample, latent, 25)
-        found = (moved(sample, latent, values).double() - sample.x.mean(0)) / scale
-        most = found.std(0, correction=0).argsort(descending=True)[:CURVES]
-        for output in most.tolist():
-            axis.plot(values, found[:, output].numpy(), lw=1.3, label=f"x{output}")
+        curves = (_traverse(sample, latent, values).double() - x.mean(0)) / scale
+        largest = curves.std(0, correction=0).argsort(descending=True)[:OUTPUTS]
+        for output in largest.tolist():
+            axis.plot(values, curves[:, output].numpy(), lw=1.3, label=f"x{output}")
         axis.set_title(f"z{latent}", fontsize=10)
         axis.grid(visible=True, alpha=0.4)
-        axis.legend(fontsize=7, ncols=2) if len(most) <= 6 else None
-    for axis in axes[len(places) :]:
+        axis.legend(fontsize=7, ncols=2) if len(largest) <= 6 else None
+    for axis in axes[len(latents) :]:
         axis.set_axis_off()
     return figure
 
 
-def _traversal_caption(sample: Sample, seen: Evidence) -> str:
-    what = "images" if _image_shape(sample) else "outputs that move most, in deviations over the data"
-    rest = len(seen.regime.used) - MOST_LATENTS
+def _traversal_caption(sample: EncodedSample, evidence: Evidence) -> str:
+    shown = "images" if _image_shape(sample) else "the outputs that change most, in standard deviations over the data"
+    rest = len(evidence.regime.used) - LATENTS
     more = f" {rest} more latents are in use." if rest > 0 else ""
-    reach = f"from -{RANGE:g} to {RANGE:g} deviations of its prior"
-    return f"One latent at a time, {reach}, others as in a typical sample: {what}.{more}"
+    span = f"from -{RANGE:g} to {RANGE:g} standard deviations of its prior"
+    return f"One latent at a time, {span}, with the others fixed at a typical code: {shown}.{more}"
 
 
-def _codes(sample: Sample, places: list[int]) -> Figure:
-    columns = min(4, len(places))
-    figure, axes = figures.grid_of_panels(math.ceil(len(places) / columns), columns, width=2.7, height=2.0)
+def _codes(sample: EncodedSample, latents: list[int]) -> Figure:
+    columns = min(4, len(latents))
+    figure, axes = figures.grid_of_panels(math.ceil(len(latents) / columns), columns, width=2.7, height=2.0)
     grid = np.linspace(-3.5, 3.5, 100)
     density = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi)
-    seen = sample.seen
-    for axis, latent in zip(axes, places, strict=False):
-        spread = seen.prior_variance[:, latent].sqrt()
-        codes = ((seen.mean[:, latent] - seen.prior_mean[:, latent]) / spread).double().numpy()
+    shift = ((sample.mean - sample.prior_mean) / sample.prior_variance.sqrt()).double()
+    for axis, latent in zip(axes, latents, strict=False):
+        codes = shift[:, latent].numpy()
         axis.hist(codes.clip(-3.5, 3.5), bins=30, range=(-3.5, 3.5), density=True, color=figures.COLOURS[0], alpha=0.6)
         axis.plot(grid, density, color="#222", lw=1.1)
         axis.set_title(f"z{latent}", fontsize=10)
         axis.set_yticks([])
-    for axis in axes[len(places) :]:
+    for axis in axes[len(latents) :]:
         axis.set_axis_off()
     return figure
 
 
-def _angles(seen: Evidence) -> Figure:
-    assert seen.geometry is not None
-    angles = np.array(seen.geometry.angles, dtype=float)
-    names = [f"z{k}" for k in seen.regime.used]
+def _angles(evidence: Evidence) -> Figure:
+    assert evidence.geometry is not None
+    angles = np.array(evidence.geometry.angles, dtype=float)
+    names = [f"z{k}" for k in evidence.regime.used]
     figure, (axis,) = figures.grid_of_panels(1, 1, width=1.6 + 0.5 * len(names), height=1.2 + 0.45 * len(names))
     np.fill_diagonal(angles, np.nan)
     picture = axis.imshow(angles, cmap="viridis", vmin=0, vmax=90)
@@ -142,20 +153,22 @@ def _angles(seen: Evidence) -> Figure:
     return figure
 
 
-def _gap(split: Split) -> Figure:
-    parts: list[tuple[str, str]] = [("family", "family: no posterior of its kind can avoid it")]
-    parts += [("amortisation", "amortisation: this encoder loses it")]
+def _gap(gap: ElboGap) -> Figure:
+    parts = {
+        "family": "family: the loss of the best posterior of this family",
+        "amortisation": "amortisation: the additional loss of this encoder",
+    }
     figure, (axis,) = figures.row_of_panels(1, width=8.0, height=2.3)
-    rows = [(words, *split.mean(name)) for name, words in parts]
-    for place, (words, value, error) in enumerate(rows):
-        axis.barh(place, value, xerr=2 * error, color=figures.COLOURS[place], height=0.55)
-        axis.text(0.0, place + 0.33, f" {words}: {value:.3g} ± {2 * error:.2g}", va="bottom", fontsize=9.5)
+    rows = [(label, *gap.mean(name)) for name, label in parts.items()]
+    for y, (label, value, error) in enumerate(rows):
+        axis.barh(y, value, xerr=2 * error, color=figures.COLOURS[y], height=0.55)
+        axis.text(0.0, y + 0.33, f" {label}: {value:.3g} ± {2 * error:.2g}", va="bottom", fontsize=9.5)
     axis.set_ylim(-0.5, len(rows) - 0.1)
     axis.set_yticks([])
     axis.set_xlabel("nats")
     return figure
 
 
-_CODES = "Mean codes of latents in use, in deviations of their prior (the line)."
-_ANGLES = "Mean angle between columns of the decoder's Jacobian, latents in use, those that tell most first."
-_GAP = "What lies between log p(x) and the ELBO, mean over samples with two standard errors."
+_CODES = "Posterior means of latents in use, in standard deviations of their prior (the line)."
+_ANGLES = "Mean angle between columns of the decoder's Jacobian, latents in use, highest KL first."
+_GAP = "The gap between log p(x) and the ELBO, mean over samples with two standard errors."

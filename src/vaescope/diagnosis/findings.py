@@ -1,10 +1,9 @@
-"""A finding: what was seen, how bad it is, the numbers behind it, and one sentence of advice."""
+"""A finding: what is wrong, how severe it is, the evidence, and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 SEVERITIES = ("note", "warning", "error")
 
@@ -12,25 +11,25 @@ SEVERITIES = ("note", "warning", "error")
 @dataclass(frozen=True)
 class Finding:
     code: str
-    """A name that scripts can rely on, such as `collapsed`."""
+    """A stable name for scripts, such as `collapsed`."""
     severity: str
     title: str
     evidence: str
     advice: str
 
-    def as_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, str]:
         return asdict(self)
 
 
-def worst(findings: Sequence[Finding]) -> str | None:
-    """The highest severity among them.
+def worst_severity(findings: Sequence[Finding]) -> str | None:
+    """The highest severity; None without findings.
 
-    >>> worst([Finding("a", "note", "", "", ""), Finding("b", "warning", "", "", "")])
+    >>> worst_severity([Finding("a", "note", "", "", ""), Finding("b", "warning", "", "", "")])
     'warning'
     """
     return max((f.severity for f in findings), key=SEVERITIES.index, default=None)
 
 
 def by_severity(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first; otherwise as they came."""
+    """Most severe first; otherwise in the given order."""
     return sorted(findings, key=lambda f: -SEVERITIES.index(f.severity))

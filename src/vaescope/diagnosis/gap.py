@@ -1,203 +1,216 @@
-"""What lies between log p(x) and the ELBO: exactly where that is possible, by sampling otherwise."""
+"""The gap between log p(x) and the ELBO: exact if that is possible, by sampling otherwise."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness, theory
-from vaescope.adapters.networks import asked
-from vaescope.adapters.repaired import Viewed
-from vaescope.diagnosis.evidence import DRAWS, Sample, Skipped, stated_beta
+from vaescope.adapters.networks import call_user_function
+from vaescope.adapters.repaired import RepairedModel
+from vaescope.diagnosis.geometry import declared_beta, output_weights
+from vaescope.diagnosis.noise import DRAWS
+from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
 from vaescope.distributions import DiagonalGaussian, Normal
-from vaescope.distributions.likelihoods import gaussian_log_likelihood
+from vaescope.distributions.likelihoods import log_likelihood
+from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
+from vaescope.protocol import LogLikelihood
+from vaescope.regime.posteriors import Posteriors
+from vaescope.theory.derivatives import Decoder
+from vaescope.theory.sampled import sampled_gap
 
-POINTS = 32  # at which the gap is split; half as many for every latent beyond two
-LARGEST_EXACT = 4  # latents in use up to which the best posterior is solved for,
-LARGEST_OUTPUT = 4096  # and numbers of an observation
-OUTPUTS = 2**15  # numbers of all observations, where the best posterior is climbed to
-FEWEST = 4
-LARGEST_CLIMBED = 64  # latents in use up to which it is
-BERNOULLI_FLOOR = 1e-7  # of a pixel's probability: decoders in float32 give 0 and 1
+POINTS = 32  # samples at which the gap is measured; half as many for each latent beyond two
+LARGEST_EXACT = 4  # latents in use up to which the best posterior is computed exactly
+LARGEST_OUTPUT = 4096  # outputs up to which it is
+SAMPLED_OUTPUTS = 2**15  # outputs times samples, if the gap is estimated by sampling
+FEWEST_POINTS = 4
+LARGEST_SAMPLED = 64  # latents in use up to which the gap is estimated
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
-    """The gap per point, in nats: log p(x) - ELBO = family + amortisation."""
+class ElboGap:
+    """log p(x) - ELBO = family + amortisation at each point, in nats."""
 
     log_marginal: Float[Tensor, " N"]
     elbo: Float[Tensor, " N"]
     family: Float[Tensor, " N"]
     amortisation: Float[Tensor, " N"]
     contrast: Float[Tensor, " N"] | None
-    """c_IMA at the best posteriors, where they were solved for."""
+    """c_IMA at the best posteriors, if they are exact."""
     pareto_k: float | None
     note: str
     precision: float | None = None
-    """γ² by maximum likelihood at the best posteriors: what the encoder loses is not counted as noise."""
+    """γ² by maximum likelihood at the best posteriors, so that errors of the encoder do not count as noise."""
 
     def mean(self, name: str) -> tuple[float, float]:
-        """Mean and its standard error."""
-        values = getattr(self, name)
+        """Mean of one part over points, and its standard error."""
+        values: Tensor = getattr(self, name)
         return float(values.mean()), float(values.std() / max(1, len(values)) ** 0.5) if len(values) > 1 else math.nan
 
+    def to_data(self) -> dict[str, object]:
+        names = ["log_marginal", "elbo", "family", "amortisation"] + ([] if self.contrast is None else ["contrast"])
+        parts: dict[str, object] = {n: dict(zip(("mean", "stderr"), self.mean(n), strict=True)) for n in names}
+        return parts | {"pareto_k": self.pareto_k, "note": self.note}
 
-def split(sample: Sample) -> Split:
-    """The gap in parts."""
-    model = sample.model
-    if isinstance(model, Viewed) and model.normal is not None:
-        raise Skipped("the gap is split for models with a normal prior")
-    if not sample.used:
+
+def measure_gap(sample: EncodedSample, used: list[int]) -> ElboGap:
+    """The gap and its parts at a few samples."""
+    model, own = sample.model, sample.model.log_likelihood is not None
+    if isinstance(model, RepairedModel) and model.normal_prior is not None:
+        raise Skipped("the gap is only computed for normal priors")
+    if not used:
         raise Skipped("no latent is in use")
-    likelihood = getattr(model, "likelihood", None)
-    own = getattr(model, "log_likelihood", None) is not None
-    known = likelihood == "gaussian" and model.precision is not None and not own
-    if not known and likelihood != "bernoulli" and not own:
-        raise Skipped("the likelihood is not known; give precision=, likelihood= or log_likelihood= to the adapter")
-    n, u = sample.x.shape[1], len(sample.used)
-    if known and u <= LARGEST_EXACT and n <= LARGEST_OUTPUT and not getattr(model, "auxiliary_dim", 0):
-        return _exact(sample)
-    if u > LARGEST_CLIMBED:
-        raise Skipped(f"more than {LARGEST_CLIMBED} latents in use take too long")
-    return _sampled(sample)
-
-
-def _exact(sample: Sample) -> Split:
-    points = POINTS // 2 ** max(0, len(sample.used) - 2)
-    found = _Parts.of(sample, points)
-    split = theory.gap(
-        sample.of_used(found.prior_mean[0]),
-        sample.x[:points],
-        found.posterior,
-        precision=float(sample.model.precision),
-        prior=Normal(found.prior_mean[0, sample.used], found.prior_variance[0, sample.used]),
-    )
-    return Split(
-        split.log_marginal,
-        split.elbo - found.lost,
-        split.family,
-        split.amortisation + found.lost,
-        split.contrast,
-        None if split.pareto_k is None else float(split.pareto_k.max()),
-        _note(sample, found),
-        _precision(sample, found, DiagonalGaussian(split.projection.mean, split.projection.variance)),
-    )
-
-
-def _sampled(sample: Sample) -> Split:
-    points = max(FEWEST, min(POINTS, OUTPUTS // sample.x.shape[1]))
-    x = sample.x[:points]
-    found = _Parts.of(sample, points)
-    log_likelihood = _log_likelihood(sample)
-    base, used = found.prior_mean, torch.tensor(sample.used)
-    weighed = getattr(sample.model, "log_likelihood", None) is None
-
-    def whole(rows: Tensor, v: Float[Tensor, "N u"]) -> Float[Tensor, "N d"]:
-        return base[rows].to(v).index_copy(1, used, v)
-
-    def curvature(v: Float[Tensor, "P u"]) -> Float[Tensor, "P u u"]:
-        J = theory.jacobian(sample.of_used(base.mean(0)), v)
-        J = J * sample.weights(sample.of_used(base.mean(0)), v)
-        return (sample.model.precision or 1.0) * J.mT @ J
-
-    try:
-        split = theory.sampled_gap(
-            lambda rows, v: log_likelihood(x[rows], whole(rows, v)),
-            found.posterior,
-            Normal(found.prior_mean[:, sample.used], found.prior_variance[:, sample.used]),
-            curvature=curvature if weighed else None,
-        )
-    except (RuntimeError, NotImplementedError, InputError) as error:
-        raise Skipped(f"the decoder could not be differentiated ({str(error).splitlines()[0][:120]})") from None
-    if not bool(split.log_marginal.isfinite().all()):
-        raise Skipped("the likelihood of these samples is not finite")
-    climbed = f"By sampling at {len(x)} samples: the encoder may lose more than is told, and the family less."
-    if not bool(split.converged.all()):
-        climbed += f" The climb had not ended at {int((~split.converged).sum())} of them."
-    return Split(
-        split.log_marginal.double(),
-        split.elbo.double() - found.lost,
-        split.family.double(),
-        split.amortisation.double() + found.lost,
-        None,
-        float(split.pareto_k.max()),
-        f"{climbed} {_note(sample, found)}".strip(),
-        _precision(sample, found, split.best),
-    )
+    gaussian = model.likelihood == "gaussian" and model.precision is not None and not own
+    if not gaussian and model.likelihood != "bernoulli" and not own:
+        raise Skipped("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter")
+    outputs = sample.observations.shape[1]
+    if gaussian and len(used) <= LARGEST_EXACT and outputs <= LARGEST_OUTPUT and not model.auxiliary_dim:
+        return _exact(_Points.of(sample.random_subset(POINTS // 2 ** max(0, len(used) - 2)), used))
+    if len(used) > LARGEST_SAMPLED:
+        raise Skipped(f"more than {LARGEST_SAMPLED} latents in use would take too long")
+    return _sampled(_Points.of(sample.random_subset(max(FEWEST_POINTS, min(POINTS, SAMPLED_OUTPUTS // outputs))), used))
 
 
 @dataclass(frozen=True, eq=False)
-class _Parts:
-    """Posteriors of latents in use, and what those of the others cost."""
+class _Points:
+    """Samples with the posteriors of latents in use; the other latents are held at their prior mean."""
 
+    sample: EncodedSample
+    used: list[int]
     posterior: DiagonalGaussian
-    prior_mean: Float[Tensor, "P d"]
-    prior_variance: Float[Tensor, "P d"]
-    lost: Float[Tensor, " P"]
+    prior: Normal
+    """Of the latents in use, a row per sample."""
+    base: Float[Tensor, "P d"]
+    """Prior means of all latents."""
+    unused_kl: Float[Tensor, " P"]
+    """KL of the other latents, which is lost."""
 
     @classmethod
-    def of(cls, sample: Sample, points: int) -> _Parts:
-        seen, used = sample.seen, sample.used
-        values = (seen.mean, seen.variance, seen.prior_mean, seen.prior_variance)
-        mean, variance, prior_mean, prior_variance = (t[:points].double() for t in values)
-        idle = [k for k in range(mean.shape[1]) if k not in used]
-        ratio = variance[:, idle] / prior_variance[:, idle]
-        away = (mean[:, idle] - prior_mean[:, idle]) ** 2 / prior_variance[:, idle]
-        lost = 0.5 * (ratio - 1 - ratio.log() + away).sum(1)
-        return cls(DiagonalGaussian(mean[:, used], variance[:, used]), prior_mean, prior_variance, lost)
+    def of(cls, sample: EncodedSample, used: list[int]) -> _Points:
+        values = (sample.mean, sample.variance, sample.prior_mean, sample.prior_variance)
+        mean, variance, prior_mean, prior_variance = (value.double().cpu() for value in values)
+        unused = [k for k in range(mean.shape[1]) if k not in used]
+        others = Posteriors(*(v[:, unused].numpy() for v in (mean, variance, prior_mean, prior_variance)))
+        return cls(
+            sample,
+            used,
+            DiagonalGaussian(mean[:, used], variance[:, used]),
+            Normal(prior_mean[:, used], prior_variance[:, used]),
+            prior_mean,
+            torch.from_numpy(others.kl.sum(1)),
+        )
+
+    def codes(self, rows: Tensor, v: Float[Tensor, "N u"]) -> Float[Tensor, "N d"]:
+        """Codes of these rows with the latents in use at v."""
+        return self.base[rows].to(v).index_copy(1, torch.tensor(self.used), v)
+
+    def decoder(self, base: Float[Tensor, " d"]) -> Decoder:
+        """The decoder as a function of the latents in use, with the others at `base`."""
+        index = torch.tensor(self.used)
+        return lambda v: self.sample.decode(base.to(v).expand(len(v), -1).index_copy(1, index, v))
+
+    def note(self) -> str:
+        notes = []
+        if len(self.used) < self.base.shape[1]:
+            notes.append("Latents that are not in use are held at their prior mean.")
+        if (beta := declared_beta(self.sample.model)) != 1:
+            notes.append(f"The model was trained with β = {beta:g}, which contributes to the loss of the encoder.")
+        return " ".join(notes)
+
+    @torch.no_grad()
+    def precision(self, best: DiagonalGaussian) -> float | None:
+        """n / E‖x - f(z)‖² under these posteriors; None if outputs and x differ in shape."""
+        generator, errors, x = randomness.generator(0, "best posteriors"), [], self.sample.observations
+        for _ in range(DRAWS):
+            noise = torch.randn(best.mean.shape, generator=generator, dtype=best.mean.dtype)
+            output = self.sample.decode(self.codes(torch.arange(len(x)), best.sample(noise)))
+            if output.shape != x.shape or not bool(output.isfinite().all()):
+                return None
+            errors.append((x - output).square().sum(1))
+        return x.shape[1] / max(float(torch.stack(errors).mean()), 1e-300)
 
 
-@torch.no_grad()
-def _precision(sample: Sample, found: _Parts, best: DiagonalGaussian) -> float | None:
-    """n / E‖x - f(z)‖² under the best posteriors; None where x is not what is decoded."""
-    places, generator, errors = torch.tensor(sample.used), randomness.generator(0, "best posteriors"), []
-    for _ in range(DRAWS):
-        noise = torch.randn(best.mean.shape, generator=generator, dtype=best.mean.dtype)
-        z = found.prior_mean.index_copy(1, places, best.mean + best.variance.sqrt() * noise)
-        output, x = sample.decode(z), sample.x[: len(z)]
-        if output.shape != x.shape or not bool(output.isfinite().all()):
-            return None
-        errors.append((x - output).square().sum(1))
-    return sample.x.shape[1] / max(float(torch.stack(errors).mean()), 1e-300)
+def _exact(points: _Points) -> ElboGap:
+    assert points.sample.model.precision is not None
+    prior_mean, prior_variance = (torch.as_tensor(v)[0] for v in (points.prior.mean, points.prior.variance))
+    found = theory.gap(
+        points.decoder(points.base[0]),
+        points.sample.observations,
+        points.posterior,
+        precision=float(points.sample.model.precision),
+        prior=Normal(prior_mean, prior_variance),
+    )
+    return ElboGap(
+        found.log_marginal,
+        found.elbo - points.unused_kl,
+        found.family,
+        found.amortisation + points.unused_kl,
+        found.contrast,
+        None if found.pareto_k is None else float(found.pareto_k.max()),
+        points.note(),
+        points.precision(DiagonalGaussian(found.projection.mean, found.projection.variance)),
+    )
 
 
-def _note(sample: Sample, found: _Parts) -> str:
-    words = []
-    if len(sample.used) < found.prior_mean.shape[1]:
-        words.append("Latents at their prior are held at its mean.")
-    if stated_beta(sample.model) != 1:
-        words.append(f"It was trained with β = {stated_beta(sample.model):g}, which is part of what the encoder loses.")
-    return " ".join(words)
+def _sampled(points: _Points) -> ElboGap:
+    model, x = points.sample.model, points.sample.observations
+    log_p, decoder = _log_likelihood(points.sample), points.decoder(points.base.mean(0))
+
+    def curvature(v: Float[Tensor, "P u"]) -> Float[Tensor, "P u u"]:
+        with torch.no_grad():
+            weights = output_weights(model.likelihood, decoder(v).double())
+        J = theory.jacobian(decoder, v) * weights
+        return (model.precision or 1.0) * J.mT @ J
+
+    try:
+        found = sampled_gap(
+            lambda rows, v: log_p(x[rows], points.codes(rows, v)),
+            points.posterior,
+            points.prior,
+            curvature=curvature if model.log_likelihood is None else None,
+        )
+    except (RuntimeError, NotImplementedError, InputError) as error:
+        raise could_not_differentiate(error) from None
+    if not bool(found.log_marginal.isfinite().all()):
+        raise Skipped("the likelihood of these samples is not finite")
+    note = f"Estimated by sampling at {len(x)} samples: amortisation is a lower bound, family an upper bound."
+    if not bool(found.converged.all()):
+        note += f" The best posterior was not found at {int((~found.converged).sum())} of them."
+    return ElboGap(
+        found.log_marginal.double(),
+        found.elbo.double() - points.unused_kl,
+        found.family.double(),
+        found.amortisation.double() + points.unused_kl,
+        None,
+        float(found.pareto_k.max()),
+        f"{note} {points.note()}".strip(),
+        points.precision(found.best),
+    )
 
 
-def _log_likelihood(sample: Sample) -> Any:
-    """(x, z) -> log p(x|z) of every row."""
+def _log_likelihood(sample: EncodedSample) -> Callable[[Tensor, Tensor], Tensor]:
+    """(x, z) -> log p(x|z) of each row."""
     model = sample.model
-    if getattr(model, "log_likelihood", None) is not None:
-        own, like = model.log_likelihood, sample.seen.mean.dtype
+    if model.log_likelihood is not None:
+        return _user_log_likelihood(model.log_likelihood, sample.mean.dtype)
+    assert model.likelihood is not None
+    kind, precision = model.likelihood, model.precision
+    return lambda x, z: log_likelihood(kind, x, sample.decode(z), precision)
 
-        def given(x: Tensor, z: Tensor) -> Tensor:
-            """In the precision of its networks; where that fails, in that of the samples."""
-            found: Tensor = asked("log_likelihood", own, x.to(like), z.to(like))
-            if found.shape != (len(z),):
-                raise Skipped(f"log_likelihood must give a number per row, got {tuple(found.shape)} for {len(z)} rows")
-            return found.to(z)
 
-        return given
-    if getattr(model, "likelihood", None) == "gaussian":
-        precision = torch.tensor(float(model.precision), dtype=torch.float64)
-        return lambda x, z: gaussian_log_likelihood((x - sample.decode(z)).square().sum(1), x.shape[1], precision)
-    if getattr(model, "likelihood", None) == "bernoulli":
+def _user_log_likelihood(function: LogLikelihood, dtype: torch.dtype) -> LogLikelihood:
+    """A user's log-likelihood, called with the floating-point type of its networks."""
 
-        def bernoulli(x: Tensor, z: Tensor) -> Tensor:
-            p = sample.decode(z).clamp(BERNOULLI_FLOOR, 1 - BERNOULLI_FLOOR)
-            return (torch.xlogy(x, p) + torch.special.xlog1py(1 - x, -p)).sum(1)
+    def call(x: Tensor, z: Tensor) -> Tensor:
+        found = call_user_function("log_likelihood", function, x.to(dtype), z.to(dtype))
+        if found.shape != (len(z),):
+            raise Skipped(f"log_likelihood must return a number per row, got {tuple(found.shape)} for {len(z)} rows")
+        return found.to(z)
 
-        return bernoulli
-    raise Skipped("the likelihood is not known")
+    return call

@@ -1,4 +1,4 @@
-"""A diagnosis as one self-contained page: verdicts, the latents, pictures, and what was left out."""
+"""A diagnosis as one self-contained page: findings, latents, figures, and skipped analyses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from vaescope.diagnosis.drawings import drawings
-from vaescope.diagnosis.evidence import Geometry
-from vaescope.diagnosis.rules import near_deterministic
+from vaescope.diagnosis.geometry import Geometry
 from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
 
@@ -17,27 +16,27 @@ if TYPE_CHECKING:
     from vaescope.diagnosis.diagnose import Diagnosis
 
 VERDICTS = {
-    None: "Nothing to complain of in what could be looked at.",
-    "note": "Nothing wrong; some things to know.",
-    "warning": "It works, but read the warnings before you trust it.",
-    "error": "Something is wrong with it.",
+    None: "No issues found.",
+    "note": "No issues found; see the notes.",
+    "warning": "Read the warnings before you rely on this model.",
+    "error": "This model has a serious problem.",
 }
-PIXELS = 96  # per inch, at most: a small figure stays small
+PIXELS = 96  # per inch of figure width, at most
 LEGEND = (
-    "KL in nats, mean over samples. Variance ratio: posterior over prior. Column norm: how far the decoder moves with "
-    "the latent. σ² / Eq. 12: posterior variance over that of a near-deterministic optimum, 1 where the theory holds. "
-    "Effect: what drawing the latent from its prior adds to the error, as a share of the variance of x."
+    "KL in nats, mean over samples. Variance ratio: posterior over prior. Column norm: how far the output moves per "
+    "unit of the latent. σ² / Eq. 12: posterior variance over that of a near-deterministic optimum, 1 if the theory "
+    "holds. Effect: squared error added by drawing the latent from its prior, as a share of the variance of x."
 )
 
 
 def html(diagnosis: Diagnosis) -> str:
-    """The whole page; all text that users gave is escaped."""
+    """The page; text from users is escaped."""
     rows = diagnosis.summary()
-    drawn = [
+    figures = [
         (name, Markup(svg(figure)), caption, round(PIXELS * figure.get_figwidth()))
-        for name, figure, caption in drawings(diagnosis.seen, diagnosis.sample)
+        for name, figure, caption in drawings(diagnosis.evidence, diagnosis.sample)
     ]
-    evaluation = diagnosis.seen.evaluation
+    evaluation = diagnosis.evidence.evaluation
     return render(
         "diagnosis.html",
         name=diagnosis.name,
@@ -48,7 +47,7 @@ def html(diagnosis: Diagnosis) -> str:
         columns=list(rows[0]) if rows else [],
         rows=rows,
         legend=LEGEND,
-        drawings=drawn,
+        drawings=figures,
         scores=[] if evaluation is None else evaluation.rows,
         skipped=diagnosis.skipped,
         about=about(diagnosis),
@@ -57,52 +56,52 @@ def html(diagnosis: Diagnosis) -> str:
 
 
 def about(diagnosis: Diagnosis) -> dict[str, str]:
-    """What the model was said to be, and how it was looked at."""
-    seen = diagnosis.seen
-    declared = None if seen.noise is None or seen.noise.likelihood == "bernoulli" else seen.noise.declared
-    near = near_deterministic(seen)
+    """What the model declares, and how it was analysed."""
+    evidence = diagnosis.evidence
+    noise, near = evidence.noise, evidence.near_deterministic()
+    declared = None if noise is None or noise.likelihood == "bernoulli" else noise.declared
     return {
-        "likelihood": seen.likelihood or "not known",
-        "precision, as stated": "not known" if declared is None else number(float(declared)),
-        "near-deterministic": "not known" if near is None else near[1],
+        "likelihood": evidence.likelihood or "unknown",
+        "declared precision": "unknown" if declared is None else number(float(declared)),
+        "near-deterministic": "unknown" if near is None else near.reason,
         "samples": str(diagnosis.samples),
-        "samples decoded": "0" if diagnosis.sample is None else str(len(diagnosis.sample.seen.mean)),
+        "samples decoded": "0" if diagnosis.sample is None else str(len(diagnosis.sample)),
     }
 
 
 def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Single numbers, in words."""
-    seen = diagnosis.seen
-    regime = seen.regime
+    """Single numbers with their labels."""
+    evidence = diagnosis.evidence
+    regime, noise, geometry = evidence.regime, evidence.noise, evidence.geometry
     found = [
         ("latents in use", f"{len(regime.used)} of {regime.latent_dim}"),
         ("KL", f"{number(float(sum(regime.kl)))} nats"),
     ]
-    if seen.noise is not None:
-        if math.isfinite(seen.noise.explained):
-            found.append(("variance explained", f"{seen.noise.explained:.1%}"))
-        if seen.noise.likelihood != "bernoulli":
-            found.append(("decoder variance, by its errors", number(1 / seen.noise.precision)))
-        if seen.noise.beta is not None:
-            found.append(("effective β", f"{seen.noise.beta:.2g}"))
-    if seen.geometry is not None:
-        found.append(("contrast c_IMA", _contrast(seen.geometry)))
-        if seen.geometry.rotation is not None:
-            found.append(("with the best axes", f"{_nats(seen.geometry.rotation.after)} nats"))
-        found.append(("directions of data that codes move", str(seen.geometry.rank)))
-    if seen.split is not None:
-        gap = seen.split.log_marginal - seen.split.elbo
+    if noise is not None:
+        if math.isfinite(noise.explained):
+            found.append(("variance explained", f"{noise.explained:.1%}"))
+        if noise.likelihood != "bernoulli":
+            found.append(("decoder variance, from errors", number(1 / noise.precision)))
+        if noise.beta is not None:
+            found.append(("effective β", f"{noise.beta:.2g}"))
+    if geometry is not None:
+        found.append(("contrast c_IMA", _contrast(geometry)))
+        if geometry.rotation is not None:
+            found.append(("contrast with the best axes", f"{_nats(geometry.rotation.after)} nats"))
+        found.append(("directions of data space that codes move", str(geometry.rank)))
+    if evidence.gap is not None:
+        gap = evidence.gap.log_marginal - evidence.gap.elbo
         found.append(("log p(x) - ELBO", f"{_nats(float(gap.mean()))} nats"))
-    near = near_deterministic(seen)
+    near = evidence.near_deterministic()
     if near is not None:
-        found.append(("near-deterministic theory", "applies" if near[0] else "does not apply"))
-    if seen.stability is not None:
-        found.append(("agreement between seeds", f"{float(seen.stability.score):.2f}"))
+        found.append(("near-deterministic theory", "applies" if near.applies else "does not apply"))
+    if evidence.stability is not None:
+        found.append(("agreement between seeds", f"{float(evidence.stability.score):.2f}"))
     return found
 
 
 def _contrast(geometry: Geometry) -> str:
-    """With its error, and where it is infinite."""
+    """With its error, and the share of codes at which it is infinite."""
     if geometry.singular == 1:
         return "infinite at all codes"
     error = "" if math.isnan(geometry.stderr) else f" ± {_nats(2 * geometry.stderr, 1)}"
@@ -111,5 +110,5 @@ def _contrast(geometry: Geometry) -> str:
 
 
 def _nats(value: float, digits: int = 3) -> str:
-    """Rounding errors are nothing."""
+    """Rounding errors are shown as zero."""
     return "0" if abs(value) < 1e-9 else f"{value:.{digits}g}"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.distributions.base import LOG_2PI
+from vaescope.errors import InputError
+from vaescope.settings import LIKELIHOODS as LIKELIHOODS
 
-LIKELIHOODS = ("gaussian", "bernoulli")
 NOISE_MODELS = ("fixed", "learned", "optimal")  # how the precision of a Gaussian likelihood is determined
+
+SMALLEST_PROBABILITY = 1e-7  # of a Bernoulli output, since float32 decoders return exact zeros and ones
 
 
 def gaussian_log_likelihood(squared_error: Tensor, observed_dim: int, precision: Tensor) -> Tensor:
@@ -31,6 +35,31 @@ def gaussian_log_likelihood(squared_error: Tensor, observed_dim: int, precision:
 def bernoulli_log_likelihood(x: Tensor, logits: Tensor) -> Tensor:
     """log p(x|z) of binary x; values between 0 and 1 are treated as probabilities of a one."""
     return -F.binary_cross_entropy_with_logits(logits, x.expand_as(logits), reduction="none").sum(-1)
+
+
+def log_likelihood(
+    likelihood: str, x: Float[Tensor, "N ..."], mean: Float[Tensor, "N ..."], precision: float | None = None
+) -> Float[Tensor, " N"]:
+    """log p(x|z) of every row, from the decoder's mean.
+
+    Args:
+        likelihood: `gaussian` or `bernoulli`.
+        x: observations; in [0, 1] for a Bernoulli likelihood.
+        mean: decoded means, with as many numbers per row as x. Bernoulli means are clamped away from 0 and 1.
+        precision: γ² of a Gaussian likelihood.
+
+    >>> log_likelihood("bernoulli", torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5]])).exp()
+    tensor([0.2500])
+    """
+    observed, decoded = x.flatten(1), mean.flatten(1)
+    if likelihood == "bernoulli":
+        floor = max(SMALLEST_PROBABILITY, torch.finfo(decoded.dtype).eps)
+        p = decoded.clamp(floor, 1 - floor)
+        return (torch.xlogy(observed, p) + torch.special.xlog1py(1 - observed, -p)).sum(1)
+    if likelihood != "gaussian" or precision is None:
+        raise InputError(f"expected a gaussian likelihood with its precision, or bernoulli; got {likelihood!r}.")
+    squared_error = (observed - decoded).square().sum(1)
+    return gaussian_log_likelihood(squared_error, observed.shape[1], torch.as_tensor(precision, dtype=decoded.dtype))
 
 
 def optimal_precision(squared_error: Tensor, observed_dim: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""A local page with a slider per latent, and what the decoder makes of it."""
+"""A local web page with a slider per latent that shows what the decoder returns."""
 
 from vaescope.explorer.server import serve
 from vaescope.explorer.session import Session

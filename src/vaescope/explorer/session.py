@@ -1,128 +1,139 @@
-"""What the explorer shows, as pure functions of a few models and samples: nothing here knows of the network."""
+"""What the explorer shows, as functions of a few models and samples; independent of the server."""
 
 from __future__ import annotations
 
 import base64
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from vaescope import regime
-from vaescope.adapters.repaired import image_of, with_normal_prior
-from vaescope.diagnosis.diagnose import models_of
+from vaescope.adapters.models import as_models
+from vaescope.adapters.repaired import RepairedModel, drawable_shape, with_normal_prior
+from vaescope.encoded import EncodedSample, encode_chunks, encode_sample
 from vaescope.errors import InputError
-from vaescope.regime.model import Encoded, as_array, spread_samples
+from vaescope.regime import Regime
+from vaescope.regime.model import regime_of
 
-SHOWN = 400  # samples that can be clicked
-LARGEST = 1e30  # of a code's numbers
-REACH = 3.0  # deviations of the prior that a slider spans, and all codes that are shown
+SHOWN = 400  # samples that can be selected
+LARGEST = 1e30  # absolute value of a latent
+REACH = 3.0  # standard deviations of the prior that a slider spans; wider if codes are
 
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """Models of the same data, and samples to start from; the first model gives the latents' order."""
+    """Models of the same data, and samples to start from."""
 
-    models: list[Any]
-    seen: list[Encoded]
-    judged: list[regime.Regime]
+    models: list[RepairedModel]
+    samples: list[EncodedSample]
+    """Encoded by each model."""
+    regimes: list[Regime]
     name: str = "model"
 
     @classmethod
-    def of(cls, models: Any, x: Any, *, auxiliary: Any = None, name: str = "model") -> Session:
-        models = models_of(models)
-        if not all(getattr(model, "decodes", True) for model in models):
-            raise InputError("the explorer needs a decoder.")
-        x = as_array(x)
-        viewed = [with_normal_prior(model) for model in models]
-        seen = [spread_samples(model, x, auxiliary, SHOWN) for model in viewed]
-        judged = [regime.of_model(model, x, auxiliary=auxiliary, decoder=False) for model in viewed]
-        return cls(viewed, seen, judged, name)
+    def of(cls, models: object, x: object, *, auxiliary: object | None = None, name: str = "model") -> Session:
+        """A session about one model, several models, or a fit.
+
+        Args:
+            models: models with a decoder.
+            x: samples, a row or an image each.
+            auxiliary: the auxiliary input of an iVAE, a label or a row of numbers per sample.
+            name: the title of the page.
+        """
+        repaired = [with_normal_prior(model) for model in as_models(models)]
+        if not all(model.has_decoder for model in repaired):
+            raise InputError("the explorer needs models with a decoder.")
+        samples = [encode_sample(model, x, auxiliary, SHOWN) for model in repaired]
+        regimes = [regime_of(encode_chunks(sample.model, x, auxiliary, first=sample)) for sample in samples]
+        return cls(repaired, samples, regimes, name)
 
     @property
-    def image(self) -> tuple[int, int, int] | None:
-        """(channels, height, width), where outputs are images."""
-        return image_of(self.models[0], self.seen[0].x[0].numel())
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """(channels, height, width) of outputs that are images."""
+        return drawable_shape(self.models[0], self.samples[0].x[0].numel())
 
-    def state(self) -> dict[str, Any]:
-        """All that the page has to know at first."""
+    def state(self) -> dict[str, object]:
+        """The initial data of the page."""
         return {
             "name": self.name,
-            "image": self.image,
+            "image": self.image_shape,
             "range": self._range(),
             "members": [self._member(k) for k in range(len(self.models))],
         }
 
     def _range(self) -> list[float]:
-        """Least and largest number of the samples that are shown, 0 among them: what bars and curves are drawn in."""
-        values = self.seen[0].x
+        """The range of the selectable samples, with 0: the axis of bars and curves."""
+        values = self.samples[0].x
         finite = values[values.isfinite()]
         return [min(0.0, float(finite.min())), max(0.0, float(finite.max()))] if finite.numel() else [0.0, 1.0]
 
-    def _shades(self) -> tuple[float, float]:
-        """What black and white stand for: 0 and 1, unless samples go beyond."""
+    def _brightness_range(self) -> tuple[float, float]:
+        """The values of black and white: 0 and 1, unless samples exceed them."""
         low, high = self._range()
         return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
 
-    def _member(self, k: int) -> dict[str, Any]:
-        judged, seen = self.judged[k], self.seen[k]
-        order = judged.places("active", "mixed", "passive")
-        centre, width = seen.prior_mean.mean(0), seen.prior_variance.mean(0).sqrt()
-        first = [*judged.used, *order][:2]
+    def _member(self, k: int) -> dict[str, object]:
+        regime, sample = self.regimes[k], self.samples[k]
+        order = regime.latents_of_kind("active", "mixed", "passive")
+        centre, width = sample.prior_mean.mean(0), sample.prior_variance.mean(0).sqrt()
+        axes = [*regime.used, *order][:2]
         return {
             "latents": [
                 {
                     "index": j,
-                    "kind": judged.kind[j],
-                    "kl": round(float(judged.kl[j]), 4),
-                    "low": min(float(centre[j] - REACH * width[j]), float(seen.mean[:, j].min())),
-                    "high": max(float(centre[j] + REACH * width[j]), float(seen.mean[:, j].max())),
-                    "start": float(seen.mean[:, j].median()),
+                    "kind": regime.kind[j],
+                    "kl": round(float(regime.kl[j]), 4),
+                    "low": min(float(centre[j] - REACH * width[j]), float(sample.mean[:, j].min())),
+                    "high": max(float(centre[j] + REACH * width[j]), float(sample.mean[:, j].max())),
+                    "start": float(sample.mean[:, j].median()),
                 }
                 for j in order
             ],
-            "axes": first,
-            "points": [[round(float(v), 4) for v in row[first]] for row in seen.mean],
+            "axes": axes,
+            "points": [[round(float(v), 4) for v in row[axes]] for row in sample.mean],
         }
 
-    def decode(self, member: object, z: object) -> dict[str, Any]:
-        """What one code gives: bytes of an image, or numbers."""
-        k = self._place(member, len(self.models), "member")
-        codes = self._code(z, self.models[k].latent_dim)
+    def decode(self, member: object, z: object) -> dict[str, object]:
+        """The output for one code: an image or numbers."""
+        k = _index(member, len(self.models), "member")
+        sample, expected = self.samples[k], self.samples[k].x[0].numel()
+        code = _code(z, self.models[k].latent_dim).to(sample.mean.dtype)
         with torch.no_grad():
-            output = self.models[k].decode(codes.to(self.seen[k].mean.dtype)).flatten().double()
-        if self.image is not None and output.numel() != self.seen[k].x[0].numel():
-            raise InputError(f"member {k} decodes {output.numel()} numbers, samples have {self.seen[k].x[0].numel()}.")
-        return self.drawn(output)
+            output = self.models[k].decode(code).flatten().double()
+        if self.image_shape is not None and output.numel() != expected:
+            raise InputError(f"member {k} returns {output.numel()} numbers, but samples have {expected}.")
+        return self.to_data(output)
 
-    def sample(self, member: object, sample: object) -> dict[str, Any]:
+    def sample(self, member: object, sample: object) -> dict[str, object]:
         """The code of a sample, and the sample itself."""
-        k = self._place(member, len(self.models), "member")
-        i = self._place(sample, len(self.seen[k].mean), "sample")
-        return {"z": [float(v) for v in self.seen[k].mean[i]], "x": self.drawn(self.seen[k].x[i].flatten().double())}
+        encoded = self.samples[_index(member, len(self.models), "member")]
+        i = _index(sample, len(encoded), "sample")
+        return {"z": [float(v) for v in encoded.mean[i]], "x": self.to_data(encoded.x[i].flatten().double())}
 
-    def drawn(self, output: Tensor) -> dict[str, Any]:
-        if self.image is None:
+    def to_data(self, output: Tensor) -> dict[str, object]:
+        """An output as the page takes it: the pixels of an image, or numbers."""
+        if self.image_shape is None:
             return {"values": [float(v) if math.isfinite(v) else None for v in output.tolist()]}
-        channels, height, width = self.image
-        low, high = self._shades()
+        channels, height, width = self.image_shape
+        low, high = self._brightness_range()
         scaled = ((output - low) / (high - low)).nan_to_num(0.5, 1.0, 0.0)
         pixels = scaled.reshape(channels, height, width).permute(1, 2, 0).clamp(0, 1)
-        shown = pixels.expand(-1, -1, 3) if channels == 1 else pixels[..., :3]
-        data = (255 * shown).round().to(torch.uint8).numpy().tobytes()
+        rgb = pixels.expand(-1, -1, 3) if channels == 1 else pixels[..., :3]
+        data = (255 * rgb).round().to(torch.uint8).numpy().tobytes()
         return {"width": width, "height": height, "pixels": base64.b64encode(data).decode()}
 
-    def _place(self, value: object, count: int, name: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
-            raise InputError(f"{name} must be a whole number from 0 to {count - 1}.")
-        return value
 
-    def _code(self, z: object, d: int) -> Tensor:
-        if not isinstance(z, list) or len(z) != d or not all(_is_number(v) for v in z):
-            raise InputError(f"z must be {d} finite numbers.")
-        return torch.tensor([z], dtype=torch.float64)
+def _index(value: object, count: int, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
+        raise InputError(f"{name} must be a whole number from 0 to {count - 1}.")
+    return value
+
+
+def _code(z: object, latents: int) -> Tensor:
+    if not isinstance(z, list) or len(z) != latents or not all(_is_number(v) for v in z):
+        raise InputError(f"z must be {latents} finite numbers.")
+    return torch.tensor([z], dtype=torch.float64)
 
 
 def _is_number(value: object) -> bool:

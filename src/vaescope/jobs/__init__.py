@@ -1,6 +1,7 @@
 """Where tasks run (this process, worker processes, a Ray cluster), and export to experiment trackers."""
 
 from vaescope.jobs.local import run_in_processes, run_in_this_process
-from vaescope.jobs.tasks import Outcome, Task
+from vaescope.jobs.tasks import Outcome as Outcome
+from vaescope.jobs.tasks import Task as Task
 
-__all__ = ["Outcome", "Task", "run_in_processes", "run_in_this_process"]
+__all__ = ["run_in_processes", "run_in_this_process"]

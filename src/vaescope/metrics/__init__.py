@@ -8,7 +8,7 @@ from vaescope.metrics.amari import amari
 from vaescope.metrics.dci import dci
 from vaescope.metrics.evaluate import evaluate
 from vaescope.metrics.infomec import infomec
-from vaescope.metrics.information import mutual_information
+from vaescope.metrics.information import mutual_information as mutual_information
 from vaescope.metrics.interventions import beta_vae_score, factor_vae_score
 from vaescope.metrics.irs import irs
 from vaescope.metrics.mcc import mcc
@@ -32,7 +32,6 @@ __all__ = [
     "mig",
     "mig_sup",
     "modularity_explicitness",
-    "mutual_information",
     "sap",
     "stability",
     "udr",

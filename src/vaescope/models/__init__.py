@@ -1,11 +1,13 @@
 """Networks and variational autoencoders, for stacks of members."""
 
+from vaescope.models.architectures import ARCHITECTURES as ARCHITECTURES
 from vaescope.models.architectures import ConvNetworks
-from vaescope.models.auxiliary import AuxiliarySettings
+from vaescope.models.auxiliary import AuxiliarySettings as AuxiliarySettings
 from vaescope.models.member import Member
 from vaescope.models.mlp import MLPNetworks
-from vaescope.models.summary import TrainingSummary
-from vaescope.models.terms import Terms
-from vaescope.models.vae import VAE, FixedMaps
+from vaescope.models.summary import TrainingSummary as TrainingSummary
+from vaescope.models.terms import Terms as Terms
+from vaescope.models.vae import VAE
+from vaescope.models.vae import FixedMaps as FixedMaps
 
-__all__ = ["VAE", "AuxiliarySettings", "ConvNetworks", "FixedMaps", "MLPNetworks", "Member", "Terms", "TrainingSummary"]
+__all__ = ["VAE", "ConvNetworks", "MLPNetworks", "Member"]

@@ -1,4 +1,4 @@
-"""The auxiliary input of an identifiable VAE: settings, and encoding as columns of numbers."""
+"""The auxiliary input of an identifiable VAE (iVAE): settings, and encoding as columns of numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CLASSES = 10_000
 
 @dataclass(frozen=True)
 class AuxiliarySettings:
-    """How encoder and prior of an identifiable VAE depend on its auxiliary input.
+    """How encoder and prior of an iVAE depend on its auxiliary input.
 
     Args:
         dim: columns of the auxiliary input; 0 is a plain VAE.
@@ -63,9 +63,7 @@ def encode_auxiliary(auxiliary: object | None, dim: int, *, like: Tensor | None 
             raise InputError("this model is a plain VAE and takes no auxiliary input; omit it.")
         return like.new_empty(0, 0)
     if auxiliary is None:
-        raise InputError(
-            f"this identifiable VAE needs its auxiliary input: labels 0 to {dim - 1}, or an (N, {dim}) array."
-        )
+        raise InputError(f"this iVAE needs its auxiliary input: labels 0 to {dim - 1}, or an (N, {dim}) array.")
     values = _labels_or_numbers(auxiliary)
     if values.ndim == 1 and not values.is_floating_point():
         return _one_hot(values, dim).to(like)

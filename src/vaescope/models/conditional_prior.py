@@ -1,4 +1,4 @@
-"""The prior p(z | auxiliary) of an identifiable VAE."""
+"""The prior p(z | auxiliary) of an iVAE."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class LearnedNormal(Normal):
     def __post_init__(self) -> None:
         pass
 
-    def at(self, member: int) -> Normal:
+    def member(self, index: int) -> Normal:
         """The prior of one member of a stack, with a mean and a variance per sample."""
         assert isinstance(self.variance, Tensor)
         mean = torch.as_tensor(self.mean).to(self.variance).expand(self.variance.shape)
-        return Normal(mean[member], self.variance[member])
+        return Normal(mean[index], self.variance[index])
 
 
 class ConditionalPrior(Prior):
-    """The `prior` of an identifiable VAE, which is unknown without the auxiliary input: every method raises."""
+    """The `prior` of an iVAE, which is unknown without the auxiliary input: every method raises."""
 
     def log_density(self, z: Tensor) -> Tensor:
         raise _needs_auxiliary()
@@ -42,4 +42,4 @@ class ConditionalPrior(Prior):
 
 
 def _needs_auxiliary() -> InputError:
-    return InputError("the prior of an identifiable VAE depends on its auxiliary input; use prior_at(auxiliary).")
+    return InputError("the prior of an iVAE depends on its auxiliary input; use prior_at(auxiliary).")

@@ -49,11 +49,6 @@ class Member:
         """How training went."""
         return self.training
 
-    @classmethod
-    def from_summary(cls, model: VAE, params: Params, summary: TrainingSummary, *, seed: int, beta: float) -> Member:
-        """A member from what a run folder stores; without its history."""
-        return cls(model, params, seed, beta, summary.used_precision, summary)
-
     @property
     def status(self) -> str:
         """`finished` or `diverged`."""
@@ -120,7 +115,7 @@ class Member:
 
     @property
     def prior(self) -> Prior:
-        """p(z); for an identifiable VAE use `prior_at`."""
+        """p(z); for an iVAE use `prior_at`."""
         return ConditionalPrior() if self.auxiliary_dim else self.model.prior
 
     def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
@@ -134,7 +129,7 @@ class Member:
             return self.model.prior
         encoded = encode_auxiliary(auxiliary, self.auxiliary_dim, like=like)
         found = self.model.prior_at(self._params(encoded), encoded.unsqueeze(0))
-        return found.at(0) if isinstance(found, LearnedNormal) else found
+        return found.member(0) if isinstance(found, LearnedNormal) else found
 
     # encoding and decoding --------------------------------------------------------------------
 

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope.validation import ImageShape as ImageShape
+
 Params = Mapping[str, Tensor]
 """Weights by name; the first axis of each is the member."""
-
-ImageShape = tuple[int, int, int]
-"""(channels, height, width)."""
 
 
 class Dims(NamedTuple):

@@ -3,9 +3,9 @@
 A `VAE` holds settings, no weights. Its methods take a dictionary of weights whose first axis is the member, and data
 with the same first axis, so one call serves one member or a hundred.
 
-With an auxiliary input it is an identifiable VAE (Khemakhem et al. 2020): the encoder q(z|x, auxiliary) and the prior
-p(z|auxiliary) depend on it. Rows of its data hold x followed by the auxiliary input, so batches and checkpoints need
-no special case.
+With an auxiliary input it is an identifiable VAE (iVAE, Khemakhem et al. 2020): the encoder q(z|x, auxiliary) and the
+prior p(z|auxiliary) depend on it. Rows of its data hold x followed by the auxiliary input, so batches and checkpoints
+need no special case.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class VAE:
         observed_dim: numbers in one observation x.
         latent_dim: d, the number of latents.
         networks: encoder and decoder.
-        prior: p(z). An identifiable VAE needs a `Normal` of variance 1, whose mean is used if it is fixed.
+        prior: p(z). An iVAE needs a `Normal` of variance 1, whose mean is used if it is fixed.
         posterior: `diagonal`, `isotropic` or `full`, the covariance of q(z|x).
         likelihood: `gaussian` or `bernoulli`.
         noise: where γ² comes from: `fixed` by the caller, `learned` by gradient, or `optimal`, its
             maximum-likelihood value given the current errors.
-        auxiliary: the auxiliary input of an identifiable VAE.
+        auxiliary: the auxiliary input of an iVAE.
         fixed: maps that are not trained.
     """
 
@@ -245,6 +245,6 @@ class VAE:
 
 def _check_conditional_prior(prior: Prior) -> None:
     if not isinstance(prior, Normal):
-        raise InputError(f"an identifiable VAE needs a normal prior, got {type(prior).__name__}; use vs.Normal().")
+        raise InputError(f"an iVAE needs a normal prior, got {type(prior).__name__}; use vs.Normal().")
     if not bool((torch.as_tensor(prior.variance) == 1).all()):
-        raise InputError("an identifiable VAE learns the variance of its prior; use vs.Normal(mean) with variance 1.")
+        raise InputError("an iVAE learns the variance of its prior; use vs.Normal(mean) with variance 1.")

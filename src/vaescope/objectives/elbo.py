@@ -20,7 +20,7 @@ Objective = Callable[[Terms, Tensor], Tensor]
 
 @runtime_checkable
 class WithNetwork(Protocol):
-    """An objective that trains a network of its own together with the model."""
+    """An objective with a network that is trained together with the model."""
 
     def init(self, seeds: Sequence[int]) -> dict[str, Tensor]:
         """Initial weights, one member per seed, under names that no model uses."""
@@ -39,7 +39,7 @@ def with_weights(objective: Objective, params: Params) -> Objective:
 def describe(objective: Objective) -> str:
     """A description that is the same in every process, for fingerprints.
 
-    Lambdas, closures and objects without a `repr` of their own may hide values, so each gets a unique description: a
+    Lambdas, closures and objects with the default `repr` may hide values, so each gets a unique description: a
     run with one is never continued from another run's checkpoint.
 
     >>> describe(beta_elbo), describe(Capacity(5.0))

@@ -27,11 +27,11 @@ from torch import Tensor
 
 from vaescope import randomness, validation
 from vaescope.distributions import DiagonalGaussian, Normal
+from vaescope.distributions.base import LOG_2PI
 from vaescope.errors import InputError
 from vaescope.models import Terms
 
 SAMPLINGS = ("stratified", "weighted")
-LOG_2PI = math.log(2 * math.pi)
 MAX_NUMBERS = 2**24  # in memory at once
 
 

@@ -1,10 +1,10 @@
-r"""The reconstruction loss in two parts: of the mean, and of the noise around it (Bhowal et al. 2024, Eq. 7).
+r"""The reconstruction loss in two parts: that of the mean, and that of the noise around it (Bhowal et al. 2024, Eq. 7).
 
 .. math:: E\|x - f(\mu+\epsilon)\|^2 = \underbrace{\|x - f(\mu)\|^2}_{L^\mu}
     + \underbrace{E\|f(\mu+\epsilon) - f(\mu)\|^2}_{L^{stoch}}
     - \underbrace{2\, E\langle x - f(\mu),\, f(\mu+\epsilon) - f(\mu)\rangle}_{cross}
 
-The paper takes the cross term for zero; here it is measured.
+The paper assumes that the cross term is zero; here it is measured.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 
 from vaescope import randomness
 from vaescope.errors import InputError
-from vaescope.orthogonality.inputs import count, numbers, posterior
 from vaescope.theory.derivatives import Decoder, decode_flat
+from vaescope.validation import posterior, same_rows, tensor, whole_number
 
 SAMPLES_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class LossSplit:
-    """Every part per sample, summed over outputs; `mean` + `stochastic` - `cross` is `total`, to rounding."""
+    """The parts of each sample, summed over outputs; `mean` + `stochastic` - `cross` = `total` up to rounding."""
 
     total: Float[Tensor, " N"]
     mean: Float[Tensor, " N"]
@@ -34,7 +34,7 @@ class LossSplit:
 
     @property
     def cross_share(self) -> float:
-        """The cross term over the data, as a share of the loss: what the paper leaves out."""
+        """The mean cross term as a share of the mean loss: what the paper neglects."""
         return float(self.cross.mean() / self.total.mean())
 
 
@@ -50,21 +50,28 @@ def loss_split(
 ) -> LossSplit:
     """Both parts and the cross term, with the same draws of ε for all three.
 
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        x: observations, a row or an image per sample.
+        mean: (N, d) posterior means.
+        variance: (N, d) posterior variances.
+        draws: of ε, per sample.
+        seed: of the draws.
+
     >>> split = loss_split(lambda z: z, torch.ones(1, 2), torch.zeros(1, 2), torch.full((1, 2), 1e-6))
     >>> round(float(split.mean), 3)
     2.0
     """
-    target = numbers(x, "x").flatten(1)
-    centres, spreads = posterior(mean, variance)
-    if len(target) != len(centres):
-        raise InputError(f"x, mean and variance need a row per sample, got {len(target)} and {len(centres)} rows.")
-    count(draws, "draws", 1)
+    target = tensor(x, "x").flatten(1)
+    means, variances = posterior(mean, variance)
+    same_rows({"x": len(target), "mean": len(means)})
+    whole_number("draws", draws)
     generator = randomness.generator(seed, "loss split")
-    parts = [
-        _split(decoder, target[some], centres[some], spreads[some].sqrt(), draws, generator)
-        for some in torch.arange(len(target)).split(SAMPLES_AT_ONCE)
+    chunks = [
+        _split(decoder, target[rows], means[rows], variances[rows].sqrt(), draws, generator)
+        for rows in torch.arange(len(target)).split(SAMPLES_AT_ONCE)
     ]
-    return LossSplit(*torch.cat(parts, dim=1))
+    return LossSplit(*torch.cat(chunks, dim=1))
 
 
 def _split(
@@ -77,12 +84,13 @@ def _split(
 ) -> Float[Tensor, "4 N"]:
     centre = decode_flat(decoder, mean)
     if centre.shape != target.shape:
-        raise InputError(f"the decoder gives {centre.shape[1]} numbers per sample, but x has {target.shape[1]}.")
-    missed = target.to(centre) - centre
+        raise InputError(f"the decoder returns {centre.shape[1]} numbers per sample, but x has {target.shape[1]}.")
+    residual = target.to(centre) - centre
     sums = torch.zeros(3, len(mean), dtype=centre.dtype, device=centre.device)
     for _ in range(draws):
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype).to(mean.device)
-        moved = decode_flat(decoder, mean + deviation * noise) - centre
-        sums += torch.stack([(missed - moved).square().sum(1), moved.square().sum(1), 2 * (missed * moved).sum(1)])
+        change = decode_flat(decoder, mean + deviation * noise) - centre
+        parts = (residual - change).square(), change.square(), 2 * (residual * change)
+        sums += torch.stack([part.sum(1) for part in parts])
     total, stochastic, cross = sums / draws
-    return torch.stack([total, missed.square().sum(1), stochastic, cross])
+    return torch.stack([total, residual.square().sum(1), stochastic, cross])

@@ -169,9 +169,8 @@ def members_converged(minimum: float = 0.8) -> Callable[[Sequence[Result], objec
 
     def condition(results: Sequence[Result], settings: object) -> str | None:
         known = [r.training.converged for r in results if r.training is not None and r.training.converged is not None]
-        unfinished = known.count(False)
-        if not known or unfinished <= (1 - minimum) * len(known):
+        if known.count(True) >= minimum * len(known):
             return None
-        return f"{unfinished} of {len(known)} members were still improving when training ended."
+        return f"{known.count(False)} of {len(known)} members were still improving when training ended."
 
     return condition

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import spearmanr, wilcoxon
+from scipy.stats import wilcoxon
 
 from vaescope.papers.claims import Judgement, Verdict, show
-from vaescope.papers.statistics import median, members_needed, rank_interval
+from vaescope.papers.statistics import median, members_needed, rank_interval, rank_test
 
 P_VALUE = 0.01
 NO_VALUE = Judgement(Verdict.UNDECIDED, float("nan"), "No finished member gives a value.")
@@ -35,23 +35,23 @@ class Limit:
     accepts: Callable[[float], bool]
 
 
-def at_most(bound: float) -> Limit:
+def at_most(bound: float | int) -> Limit:
     return Limit(f"at most {bound:g}", lambda v: v <= bound)
 
 
-def at_least(bound: float) -> Limit:
+def at_least(bound: float | int) -> Limit:
     return Limit(f"at least {bound:g}", lambda v: v >= bound)
 
 
-def below(bound: float) -> Limit:
+def below(bound: float | int) -> Limit:
     return Limit(f"below {bound:g}", lambda v: v < bound)
 
 
-def above(bound: float) -> Limit:
+def above(bound: float | int) -> Limit:
     return Limit(f"above {bound:g}", lambda v: v > bound)
 
 
-def within(centre: float, tolerance: float) -> Limit:
+def within(centre: float | int, tolerance: float | int) -> Limit:
     return Limit(f"within {centre:g} ± {tolerance:g}", lambda v: abs(v - centre) <= tolerance)
 
 
@@ -95,7 +95,7 @@ class Bound:
             return NO_VALUE
         if undefined := _undefined(data):
             return undefined
-        value = STATISTICS[self.statistic](data)
+        value = float(STATISTICS[self.statistic](data))
         if not np.isfinite(value):
             return Judgement(Verdict.UNDECIDED, value, "The measured value is not finite.")
         verdict = Verdict.HOLDS if self.limit.accepts(value) else Verdict.REFUTED
@@ -184,8 +184,7 @@ class RankCorrelation:
             return Judgement(Verdict.UNDECIDED, float("nan"), reason)
         if undefined := _undefined([*x, *y]):
             return undefined
-        found = spearmanr(x, y)
-        value, p = float(found.statistic), float(found.pvalue)
+        value, p = rank_test(x, y)
         interval = rank_interval(x, y)
         text = f"Spearman's ρ = {value:.2f} over {len(x)} {self.over}, p = {p:.2g}"
         return Judgement(*self._verdict(value, p, len(x), text), *interval)

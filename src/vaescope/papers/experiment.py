@@ -24,7 +24,6 @@ from vaescope.runs import RunFolder
 from vaescope.settings import CHECKPOINT_SECONDS
 from vaescope.training import Progress
 
-S = TypeVar("S", bound="Settings")
 C = TypeVar("C", bound=SeedCell)
 M = TypeVar("M")
 TableRow = Mapping[str, object]
@@ -38,6 +37,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         whole_number("seeds", self.seeds)
+
+
+S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class SeedCell(Protocol):
     def seed(self) -> int: ...
 
 
-C = TypeVar("C", bound=SeedCell, covariant=True)
+C = TypeVar("C", covariant=True)
 M = TypeVar("M", covariant=True)
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

@@ -77,7 +77,7 @@ def _row(cell: object) -> Cell:
 
 def write_index(out: Path, profile: str) -> Path:
     """The index of all experiments with what is finished in this folder, and the page of published values."""
-    entries = [_index_entry(out, info) for info in experiments()]
+    entries = sorted((_index_entry(out, info) for info in experiments()), key=lambda entry: entry.claims is None)
     compared = [(entry, read_json(file)) for entry in entries if (file := out / entry.name / COMPARISON).exists()]
     if compared:
         write_text(out / "comparison.html", comparison_page(compared, profile))

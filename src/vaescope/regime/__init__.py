@@ -1,28 +1,10 @@
-"""The polarised regime: which latents are active, passive or mixed, judged against any Gaussian prior."""
+"""The polarised regime: which latents are active, passive or mixed, relative to any Gaussian prior."""
 
 from vaescope.regime import planted
-from vaescope.regime.advise import Advice, advise
-from vaescope.regime.classify import KINDS, Regime, classify
-from vaescope.regime.collapse import Collapse
+from vaescope.regime.advise import advise
+from vaescope.regime.classify import Regime, classify
 from vaescope.regime.model import of_model
-from vaescope.regime.prune import Pruned, prune
-from vaescope.regime.rank import eigenvalue_bounds, used_directions
-from vaescope.regime.verify import Statement, Verification, verify
+from vaescope.regime.prune import prune
+from vaescope.regime.verify import verify
 
-__all__ = [
-    "KINDS",
-    "Advice",
-    "Collapse",
-    "Pruned",
-    "Regime",
-    "Statement",
-    "Verification",
-    "advise",
-    "classify",
-    "eigenvalue_bounds",
-    "of_model",
-    "planted",
-    "prune",
-    "used_directions",
-    "verify",
-]
+__all__ = ["Regime", "advise", "classify", "of_model", "planted", "prune", "verify"]

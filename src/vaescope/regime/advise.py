@@ -1,9 +1,9 @@
-"""How many latents the data need, from one over-wide model and without training another."""
+"""How many latents the data need, estimated from one over-wide model without training another."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,27 +12,30 @@ from torch import Tensor
 
 from vaescope import randomness
 from vaescope.distributions import kl_per_latent
-from vaescope.distributions.likelihoods import LIKELIHOODS, bernoulli_log_likelihood, gaussian_log_likelihood
+from vaescope.distributions.likelihoods import LIKELIHOODS, log_likelihood
+from vaescope.encoded import EncodedSample, encode_chunks, encode_sample
+from vaescope.encoded.sample import check_samples
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
-from vaescope.regime.classify import Regime
-from vaescope.regime.model import Encoded, as_array, of_model, spread_samples, squared_error
+from vaescope.regime.classify import Regime, TableRow
+from vaescope.regime.model import regime_of, squared_error
+from vaescope.validation import choice, whole_number
 
-DRAWS = 4  # of the latents, per sample and length of the code
+DRAWS = 4  # of the latents, per sample and number of latents
 
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """The dimension to use, and what every shorter code would cost."""
+    """The recommended number of latents, and the cost of using fewer."""
 
     latents: int
-    """Latents that carry something: active and mixed."""
+    """Latents that carry information: active and mixed."""
     order: list[int]
-    """Latents by KL, the most used first."""
+    """Latents by KL, highest first."""
     error: np.ndarray
     """(d + 1,) mean squared error (summed over x) with the first k latents only."""
     elbo: np.ndarray | None
-    """(d + 1,) ELBO with the first k latents only, where the likelihood is known."""
+    """(d + 1,) ELBO with the first k latents only, if the likelihood is known."""
     elbo_gain: np.ndarray | None
     """(d,) what the k-th latent adds to the ELBO, in nats."""
     elbo_gain_error: np.ndarray | None
@@ -40,69 +43,85 @@ class Advice:
     regime: Regime = field(repr=False)
 
     @property
-    def enough(self) -> int:
-        """The shortest code after which no latent adds `passive_kl` nats to the ELBO, beyond two standard errors."""
+    def latents_by_elbo(self) -> int:
+        """The smallest number of latents after which none adds `passive_kl` nats or two standard errors to the ELBO."""
         if self.elbo_gain is None or self.elbo_gain_error is None:
             return self.latents
-        least = self.regime.thresholds.passive_kl
-        paying = np.flatnonzero((self.elbo_gain > least) & (self.elbo_gain > 2 * self.elbo_gain_error))
-        return int(paying[-1]) + 1 if len(paying) else 0
+        minimum = self.regime.thresholds.passive_kl
+        useful = np.flatnonzero((self.elbo_gain > minimum) & (self.elbo_gain > 2 * self.elbo_gain_error))
+        return int(useful[-1]) + 1 if len(useful) else 0
 
     @property
-    def words(self) -> str:
+    def recommendation(self) -> str:
+        """The advice in a sentence or two."""
         width = len(self.order)
         if self.latents == 0:
             return (
-                f"The model uses none of its {width} latents: it has collapsed and cannot tell. Train it again with a "
-                "lower β, a higher precision or a warm-up, and ask again."
+                f"The model uses none of its {width} latents: it has collapsed, so it gives no estimate. Train it "
+                "again with a lower β, a higher precision or warm-up."
             )
         text = f"The model uses {self.latents} of its {width} latents"
         if self.latents == width:
-            return f"{text}, all of them: it may be too narrow. Train a wider one and ask again."
-        if self.elbo is not None and self.enough != self.latents:
+            return f"{text}, so it may be too narrow. Train a wider one to find out."
+        if self.elbo is not None and self.latents_by_elbo != self.latents:
             return (
-                f"{text}, while the ELBO stops rising after {self.enough}; the verdicts of the latents between "
-                "hang on thresholds, so look at the curve."
+                f"{text}, but the ELBO stops increasing after {self.latents_by_elbo}; the verdicts on the latents in "
+                "between depend on thresholds, so look at the curve."
             )
-        return f"{text}; {self.latents} would do."
+        return f"{text}; {self.latents} are enough."
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[TableRow]:
         """The truncation curve, a row per number of latents."""
         rows = []
         for k in range(len(self.error)):
-            row = {"latents": k, "squared error": float(self.error[k])}
+            row: TableRow = {"latents": k, "squared error": float(self.error[k])}
             row |= {} if self.elbo is None else {"ELBO": float(self.elbo[k])}
             rows.append(row | ({"adds latent": self.order[k - 1]} if k else {}))
         return rows
 
 
+class _Truncation(NamedTuple):
+    """Reconstruction of each sample with some of the latents."""
+
+    squared_error: Float[Tensor, " N"]
+    log_likelihood: Float[Tensor, " N"]
+
+
 @torch.no_grad()
 def advise(
     model: LatentModel,
-    x: Any,
+    x: object,
     *,
-    auxiliary: Any = None,
+    auxiliary: object | None = None,
     likelihood: str | None = None,
     samples: int = 1000,
     seed: int = 0,
 ) -> Advice:
-    """Judge every latent, then cut the code after each of them in turn.
+    """Judge each latent, then measure what the model loses with only the first k latents, for every k.
 
-    The model with the first k latents has the posterior q(z_1|x) … q(z_k|x) p(z_{k+1}) … p(z_d): the others are drawn
-    from their prior and cost no KL, so its ELBO is a bound like any other, and no weight has to be changed.
+    The truncated model has the posterior q(z_1|x) … q(z_k|x) p(z_{k+1}) … p(z_d): the other latents are drawn from
+    their prior and cost no KL. Its ELBO is a valid bound, and no weights change.
+
+    Args:
+        model: a member of a fit, a model from `vs.adapters`, or your own `LatentModel`.
+        x: samples; may be larger than memory (a memory-mapped array).
+        auxiliary: the auxiliary input of an iVAE, a label or a row of numbers per sample.
+        likelihood: `gaussian` or `bernoulli`; by default that of the model.
+        samples: how many samples the curve is measured on.
+        seed: of the draws.
     """
-    x, auxiliary = as_array(x), as_array(auxiliary)
-    if samples < 2 or len(x) < 2:
-        raise InputError(f"advice needs at least 2 samples, got {min(samples, len(x))}.")
-    regime = of_model(model, x, auxiliary=auxiliary, decoder=False)
+    available = min(whole_number("samples", samples), len(check_samples(x)[0]))
+    if available < 2:
+        raise InputError(f"advice needs at least 2 samples, got {available}.")
+    sample = encode_sample(model, x, auxiliary, samples)
+    regime = regime_of(encode_chunks(model, x, auxiliary, first=sample))
     order = [*regime.used, *regime.passive]
-    some = spread_samples(model, x, auxiliary, samples)
-    kind = _likelihood(model, likelihood, some.x)
-    errors, fits = zip(*_truncated(model, some, order, kind, seed), strict=True)
+    kind = _known_likelihood(model, likelihood, sample.x)
+    errors, fits = zip(*_truncations(sample, order, kind, seed), strict=True)
     error = torch.stack(errors).mean(1).double().cpu().numpy()
     if kind is None:
         return Advice(len(regime.used), order, error, None, None, None, regime)
-    kl = kl_per_latent(some.mean, some.variance, some.prior)[:, order].cumsum(1).T
+    kl = kl_per_latent(sample.mean, sample.variance, sample.prior)[:, order].cumsum(1).T
     elbo = torch.stack(fits).double()
     elbo[1:] -= kl.double()
     gain = elbo.diff(dim=0)
@@ -117,49 +136,40 @@ def advise(
     )
 
 
-def _likelihood(model: LatentModel, said: str | None, x: Tensor) -> str | None:
-    """What is known of p(x|z): what the caller says, what the model says, or a Gaussian where there is a precision."""
-    kind = said or getattr(model, "likelihood", None) or ("gaussian" if model.precision is not None else None)
-    if kind not in (None, *LIKELIHOODS):
-        raise InputError(f"likelihood must be one of {', '.join(LIKELIHOODS)}, got {kind!r}.")
+def _known_likelihood(model: LatentModel, given: str | None, x: Tensor) -> str | None:
+    """The likelihood given by the caller or the model; Gaussian if there is only a precision."""
+    kind = given or model.likelihood or ("gaussian" if model.precision is not None else None)
+    if kind is not None:
+        choice("likelihood", kind, LIKELIHOODS)
     if kind == "gaussian" and model.precision is None:
-        raise InputError("a Gaussian likelihood needs the model's precision, and it has none.")
+        raise InputError("a Gaussian likelihood needs the model's precision, and this model has none.")
     if kind == "bernoulli" and not 0 <= float(x.min()) <= float(x.max()) <= 1:
         raise InputError(f"a Bernoulli likelihood needs x in [0, 1], got {float(x.min()):g} to {float(x.max()):g}.")
     return kind
 
 
-def _truncated(
-    model: LatentModel, some: Encoded, order: list[int], kind: str | None, seed: int
-) -> list[tuple[Float[Tensor, " N"], Float[Tensor, " N"]]]:
-    """Squared error at the mean and E log p(x|z), of every sample, for every length of the code.
+def _truncations(sample: EncodedSample, order: list[int], kind: str | None, seed: int) -> list[_Truncation]:
+    """Squared error at the mean and E log p(x|z) with the first k latents, for every k.
 
-    One set of draws serves all lengths, so that differences between them are of the cut alone.
+    All k share one set of draws, so that differences between them are due to the truncation alone.
     """
-    noise = torch.randn(
-        (DRAWS, *some.mean.shape), generator=randomness.generator(seed, "advise"), dtype=some.mean.dtype
-    )
-    noise = noise.to(some.mean.device)
-    drawn = some.mean + some.variance.sqrt() * noise
-    unknown = some.prior_mean + some.prior_variance.sqrt() * noise
+    generator = randomness.generator(seed, "advise")
+    noise = torch.randn((DRAWS, *sample.mean.shape), generator=generator, dtype=sample.mean.dtype)
+    noise = noise.to(sample.mean.device)
+    posterior_draws = sample.mean + sample.variance.sqrt() * noise
+    prior_draws = sample.prior_mean + sample.prior_variance.sqrt() * noise
     found = []
     for k in range(len(order) + 1):
-        cut = torch.zeros(len(order), dtype=torch.bool, device=some.mean.device)
-        cut[order[k:]] = True
-        error = squared_error(some.x, model.decode(torch.where(cut, some.prior_mean, some.mean)))
-        fits = [
-            _log_likelihood(model, some.x, model.decode(torch.where(cut, p, q)), kind)
-            for p, q in zip(unknown, drawn, strict=True)
-        ]
-        found.append((error, torch.stack(fits).mean(0)))
+        dropped = torch.zeros(len(order), dtype=torch.bool, device=sample.mean.device)
+        dropped[order[k:]] = True
+        error = squared_error(sample.x, sample.decode(torch.where(dropped, sample.prior_mean, sample.mean)))
+        draws = (torch.where(dropped, p, q) for p, q in zip(prior_draws, posterior_draws, strict=True))
+        fits = [_log_likelihood(sample, sample.decode(z), kind) for z in draws]
+        found.append(_Truncation(error, torch.stack(fits).mean(0)))
     return found
 
 
-def _log_likelihood(model: LatentModel, x: Tensor, output: Tensor, kind: str | None) -> Float[Tensor, " N"]:
-    if kind == "bernoulli":
-        mean = output.reshape(x.shape).flatten(1)
-        return bernoulli_log_likelihood(x.flatten(1), torch.logit(mean, eps=torch.finfo(mean.dtype).eps))
-    error = squared_error(x, output)
+def _log_likelihood(sample: EncodedSample, output: Tensor, kind: str | None) -> Float[Tensor, " N"]:
     if kind is None:
-        return torch.zeros_like(error)
-    return gaussian_log_likelihood(error, x.flatten(1).shape[1], torch.as_tensor(model.precision))
+        return torch.zeros_like(output[:, 0])
+    return log_likelihood(kind, sample.x, output.reshape(sample.x.shape), sample.model.precision)

@@ -1,23 +1,20 @@
-"""The usual rules for counting latents, beside ours: two know no prior but N(0, 1), one knows no mixtures."""
+"""Common rules for counting active latents, for comparison: two assume a N(0, 1) prior, one ignores mixtures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from vaescope.regime.posteriors import Array
-from vaescope.regime.statistics import Tally
+from vaescope.regime.statistics import PosteriorStatistics
 
 UNIT_VARIANCE = 0.01  # Burda et al. 2016: variance of the mean over the data
-USED_KL = 0.01  # nats, a common cut
-FILTER = 0.1  # the margins of the variance filter of Bonheme & Grzes 2021
+USED_KL = 0.01  # nats, a common threshold
+FILTER_MARGIN = 0.1  # of the variance filter of Bonheme & Grzes 2021
 
 
 @dataclass(frozen=True, eq=False)
-class Rivals:
-    """What each rule looks at, per latent, and what it concludes."""
+class BaselineRules:
+    """What each rule measures per latent, and its verdicts."""
 
     variance_of_means: Array
     kl: Array
@@ -25,23 +22,25 @@ class Rivals:
     variance_of_variances: Array
 
     @classmethod
-    def of(cls, tally: Tally) -> Rivals:
-        return cls(tally.mean.variance, tally.kl.mean, tally.variance.mean, tally.variance.variance)
+    def of(cls, statistics: PosteriorStatistics) -> BaselineRules:
+        variance = statistics.variance
+        return cls(statistics.mean.variance, statistics.kl.mean, variance.mean, variance.variance)
 
     @property
     def active_units(self) -> list[str]:
-        """Active units (Burda et al. 2016): Var_x(μ_j) > 0.01, whatever the prior's scale."""
+        """Active units (Burda et al. 2016): Var_x(μ_j) > 0.01, whatever the scale of the prior."""
         return ["active" if v > UNIT_VARIANCE else "passive" for v in self.variance_of_means]
 
     @property
     def kl_rule(self) -> list[str]:
-        """Mean KL > 0.01: relative to the prior, but blind to mixtures."""
+        """Mean KL > 0.01: relative to the prior, but without mixtures."""
         return ["active" if v > USED_KL else "passive" for v in self.kl]
 
     @property
     def variance_filter(self) -> list[str]:
-        """Mean of σ² near one is passive, near zero active (Bonheme & Grzes 2021); the prior is taken as N(0, 1)."""
-        return [_filtered(m, v) for m, v in zip(self.mean_variance, self.variance_of_variances, strict=True)]
+        """Passive if the mean of σ² is near one, active if near zero (Bonheme & Grzes 2021); assumes N(0, 1)."""
+        pairs = zip(self.mean_variance, self.variance_of_variances, strict=True)
+        return [_filter_verdict(float(mean), float(variance)) for mean, variance in pairs]
 
     def verdicts(self) -> dict[str, list[str]]:
         return {
@@ -50,11 +49,12 @@ class Rivals:
             "variance near 1": self.variance_filter,
         }
 
-    def row(self, k: int) -> dict[str, Any]:
+    def row(self, k: int) -> dict[str, str]:
+        """Verdicts about one latent."""
         return {name: verdict[k] for name, verdict in self.verdicts().items()}
 
     def disagreements(self, kind: list[str]) -> list[str]:
-        """One line per rule and verdict, so that a wide model stays readable."""
+        """One sentence per rule and pair of verdicts, so that wide models stay readable."""
         lines = []
         for name, verdict in self.verdicts().items():
             cases: dict[tuple[str, str], list[int]] = {}
@@ -62,15 +62,16 @@ class Rivals:
                 if theirs != ours:
                     cases.setdefault((theirs, ours), []).append(k)
             lines += [
-                f"{name} calls latents {', '.join(map(str, places))} {theirs}; relative to their prior they are {ours}."
-                for (theirs, ours), places in cases.items()
+                f"{name} calls latents {', '.join(map(str, latents))} {theirs}; relative to their prior they are "
+                f"{ours}."
+                for (theirs, ours), latents in cases.items()
             ]
         return lines
 
 
-def _filtered(mean: np.floating[Any], variance: np.floating[Any]) -> str:
-    if variance >= FILTER:
+def _filter_verdict(mean: float, variance: float) -> str:
+    if variance >= FILTER_MARGIN:
         return "mixed"
-    if mean <= FILTER:
+    if mean <= FILTER_MARGIN:
         return "active"
-    return "passive" if abs(mean - 1) <= FILTER else "mixed"
+    return "passive" if abs(mean - 1) <= FILTER_MARGIN else "mixed"

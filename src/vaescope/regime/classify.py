@@ -1,32 +1,33 @@
-"""Active, passive or mixed: every latent judged against its own prior (Bonheme & Grzes 2023)."""
+"""Active, passive or mixed: each latent judged relative to its own prior (Bonheme & Grzes 2023)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
 
 import numpy as np
 
-from vaescope.regime.baseline_rules import Rivals
+from vaescope.regime.baseline_rules import BaselineRules
 from vaescope.regime.collapse import Collapse, judge_collapse
-from vaescope.regime.posteriors import Array, parts
-from vaescope.regime.statistics import LOOSER, Tally, Thresholds
+from vaescope.regime.posteriors import Array, read_chunks
+from vaescope.regime.statistics import THRESHOLD_FACTORS, PosteriorStatistics, Thresholds
 
 KINDS = ("active", "passive", "mixed")
+TableRow = dict[str, str | int | float]
 
 
 @dataclass(frozen=True, eq=False)
 class Regime:
-    """A verdict per latent, and the share of samples behind it."""
+    """A verdict per latent, and what it is based on."""
 
     kind: list[str]
+    """`active`, `passive` or `mixed`."""
     passive_fraction: Array
-    """(d,) the share of samples that say no more than their prior; for a mixed latent the c of Theorem 2."""
+    """(d,) share of samples whose posterior is at its prior; the c of Theorem 2 for a mixed latent."""
     active_fraction: Array
-    """(d,) the share of samples whose posterior is clearly narrower than its prior."""
+    """(d,) share of samples whose posterior is clearly narrower than its prior."""
     boundary: np.ndarray
-    """(d,) whether the verdict would be another with thresholds half or twice as large."""
+    """(d,) whether thresholds half or twice as large would change the verdict."""
     kl: Array
     """(d,) mean KL from the prior, in nats."""
     variance_ratio: Array
@@ -34,41 +35,41 @@ class Regime:
     signal: Array
     """(d,) mean (μ - μ†)²/σ†²."""
     wide_fraction: Array
-    """(d,) the share of samples whose posterior is wider than its prior: an encoder not trained to its optimum."""
-    rivals: Rivals
+    """(d,) share of samples whose posterior is wider than its prior: the encoder is not at its optimum."""
+    baseline_rules: BaselineRules
     collapse: Collapse
     samples: int
     thresholds: Thresholds = field(default_factory=Thresholds)
     column_norm: Array | None = None
-    """(d,) root mean square of ‖J_k‖, where there is a decoder."""
+    """(d,) root mean square of ‖J_k‖, if there is a decoder."""
     effect: Array | None = None
-    """(d,) the squared error that a latent drawn from its prior adds, as a share of the variance of x."""
+    """(d,) squared error added by drawing the latent from its prior, as a share of the variance of x."""
 
     @property
     def latent_dim(self) -> int:
         return len(self.kind)
 
-    def places(self, *kinds: str) -> list[int]:
-        """Latents of these kinds, those with the highest KL first."""
+    def latents_of_kind(self, *kinds: str) -> list[int]:
+        """Indices of the latents of these kinds, highest KL first."""
         found = [k for k, kind in enumerate(self.kind) if kind in kinds]
         return sorted(found, key=lambda k: -self.kl[k])
 
     @property
     def active(self) -> list[int]:
-        return self.places("active")
+        return self.latents_of_kind("active")
 
     @property
     def passive(self) -> list[int]:
-        return self.places("passive")
+        return self.latents_of_kind("passive")
 
     @property
     def mixed(self) -> list[int]:
-        return self.places("mixed")
+        return self.latents_of_kind("mixed")
 
     @property
     def used(self) -> list[int]:
-        """Latents that carry something for some samples: active and mixed."""
-        return self.places("active", "mixed")
+        """Latents that carry information about some samples: active and mixed."""
+        return self.latents_of_kind("active", "mixed")
 
     @property
     def warnings(self) -> list[str]:
@@ -76,22 +77,22 @@ class Regime:
         edge = [k for k in range(self.latent_dim) if self.boundary[k]]
         if edge:
             found.append(
-                f"latents {_listed(edge)} stand at a boundary: thresholds half or twice as large give another verdict; "
-                "train longer, or read passive_fraction and kl."
+                f"latents {_listed(edge)} are at a boundary: thresholds half or twice as large change the verdict; "
+                "train longer, or look at passive_fraction and kl."
             )
         wide = [k for k in range(self.latent_dim) if self.wide_fraction[k] > self.thresholds.mixed_share]
         if wide:
             found.append(
-                f"latents {_listed(wide)} have posteriors wider than their prior, which no trained encoder wants; "
-                "check that variances (not standard deviations or log-variances) were given, or train longer."
+                f"latents {_listed(wide)} have posteriors wider than their prior, which is never optimal; check that "
+                "variances (not standard deviations or log-variances) were given, or train longer."
             )
         return found
 
-    def table(self) -> list[dict[str, Any]]:
-        """A row per latent, used ones first, with the rivals' verdicts beside."""
+    def table(self) -> list[TableRow]:
+        """A row per latent, those in use first, with the verdicts of the baseline rules."""
         return [self._row(k) for k in (*self.used, *self.passive)]
 
-    def _row(self, k: int) -> dict[str, Any]:
+    def _row(self, k: int) -> TableRow:
         decoder = {
             name: float(values[k])
             for name, values in (("column norm", self.column_norm), ("effect", self.effect))
@@ -105,18 +106,18 @@ class Regime:
             "variance ratio": float(self.variance_ratio[k]),
             "signal": float(self.signal[k]),
             **decoder,
-            **self.rivals.row(k),
+            **self.baseline_rules.row(k),
         }
 
     def disagreements(self) -> list[str]:
-        """Where the usual rules say something else, in words."""
-        return self.rivals.disagreements(self.kind)
+        """Sentences about latents on which the baseline rules disagree."""
+        return self.baseline_rules.disagreements(self.kind)
 
     def __str__(self) -> str:
         lines = [
             f"{len(self.active)} active, {len(self.mixed)} mixed, {len(self.passive)} passive of {self.latent_dim}"
         ]
-        lines[0] += f" latents ({self.samples} samples). {self.collapse.words}"
+        lines[0] += f" latents ({self.samples} samples). {self.collapse.description}"
         for row in self.table():
             numbers = ", ".join(f"{n} {v:.3g}" for n, v in row.items() if isinstance(v, float))
             lines.append(f"  latent {row['latent']}: {row['kind']}; {numbers}")
@@ -134,17 +135,25 @@ def classify(
     active_ratio: float = 0.5,
     mixed_share: float = 0.05,
 ) -> Regime:
-    r"""Judge every latent by the posteriors of many samples, each relative to its prior.
+    r"""Judge each latent by the posteriors of many samples, relative to their priors.
 
     .. math:: \mathrm{KL}_j = \tfrac12\big(r - 1 - \log r + (\mu_j-\mu^\dagger_j)^2/\sigma^{\dagger2}_j\big),
               \quad r = \sigma^2_j/\sigma^{\dagger2}_j
 
-    `mean` and `variance` are (N, d): arrays, tensors, or paths of .npy files, which are read in one pass. The prior
-    is a number, (d,), or, for p(z|u), (N, d). A sample is passive when its KL is at most `passive_kl` (r above 1
-    counting as 1: being wider than the prior tells nothing) and clearly active when r is at most `active_ratio`.
-    A latent is passive or active when all but `mixed_share` of the samples are, mixed when it has more than that of
-    both, and active when it is used everywhere alike but weakly (half of `passive_kl` on average), as a principal
-    component just above the noise is. Bonheme & Grzes 2023, Props. 1 to 3.
+    A sample is passive if its KL is at most `passive_kl` (with r > 1 counted as 1, since a posterior wider than its
+    prior carries no information), and clearly active if r is at most `active_ratio`. A latent is passive or active if
+    all but `mixed_share` of the samples are, mixed if it has more than that of both, and active if all samples carry a
+    little information (half of `passive_kl` on average), like a principal component just above the noise.
+    Bonheme & Grzes 2023, Props. 1 to 3.
+
+    Args:
+        mean: (N, d) posterior means: an array, a tensor, or the path of an .npy file, which is read in one pass.
+        variance: (N, d) posterior variances.
+        prior_mean: a number, (d,), or (N, d) for a conditional prior p(z|u).
+        prior_variance: the same.
+        passive_kl: in nats.
+        active_ratio: largest r of a clearly active sample.
+        mixed_share: share of samples that may differ from the latent's verdict.
 
     >>> rng = np.random.default_rng(0)
     >>> mean = rng.normal(size=(500, 2)) * [1.0, 0.01]
@@ -152,50 +161,51 @@ def classify(
     ['active', 'passive']
     """
     thresholds = Thresholds(passive_kl, active_ratio, mixed_share)
-    return judge(Tally.of(parts(mean, variance, prior_mean, prior_variance), thresholds))
+    return judge(PosteriorStatistics.of(read_chunks(mean, variance, prior_mean, prior_variance), thresholds))
 
 
-def judge(tally: Tally) -> Regime:
-    """The verdicts that a tally gives."""
-    middle = LOOSER.index(1.0)
-    passive, active = tally.passive / tally.samples, tally.active / tally.samples
-    kind = _kinds(tally, middle, middle, 1.0)
-    levels = range(len(LOOSER))
-    moved = [_kinds(tally, p, a, factor) for p, a, factor in product(levels, levels, LOOSER)]
+def judge(statistics: PosteriorStatistics) -> Regime:
+    """The verdicts that follow from these statistics."""
+    unchanged = THRESHOLD_FACTORS.index(1.0)
+    passive, active = statistics.passive / statistics.samples, statistics.active / statistics.samples
+    kind = _kinds(statistics, unchanged, unchanged, 1.0)
+    levels = range(len(THRESHOLD_FACTORS))
+    variants = [_kinds(statistics, p, a, factor) for p, a, factor in product(levels, levels, THRESHOLD_FACTORS)]
     return Regime(
         kind=kind,
-        passive_fraction=passive[middle],
-        active_fraction=active[middle],
-        boundary=np.array([any(other[k] != kind[k] for other in moved) for k in range(len(kind))]),
-        kl=tally.kl.mean,
-        variance_ratio=np.exp(tally.log_ratio.mean),
-        signal=tally.signal,
-        wide_fraction=tally.wide / tally.samples,
-        rivals=Rivals.of(tally),
-        collapse=judge_collapse(kind, tally),
-        samples=tally.samples,
-        thresholds=tally.thresholds,
+        passive_fraction=passive[unchanged],
+        active_fraction=active[unchanged],
+        boundary=np.array([any(other[k] != kind[k] for other in variants) for k in range(len(kind))]),
+        kl=statistics.kl.mean,
+        variance_ratio=np.exp(statistics.log_ratio.mean),
+        signal=statistics.shift.second,
+        wide_fraction=statistics.wide / statistics.samples,
+        baseline_rules=BaselineRules.of(statistics),
+        collapse=judge_collapse(kind, statistics),
+        samples=statistics.samples,
+        thresholds=statistics.thresholds,
     )
 
 
-def _kinds(tally: Tally, passive_level: int, active_level: int, factor: float) -> list[str]:
-    """Verdicts with the thresholds at these levels of `LOOSER`, and the allowed share times `factor`."""
-    share = tally.thresholds.mixed_share * factor
-    least = tally.thresholds.passive_kl * LOOSER[passive_level] / 2
-    passive = tally.passive[passive_level] / tally.samples
-    active = tally.active[active_level] / tally.samples
-    return [_kind(p, a, bool(t > least), share) for p, a, t in zip(passive, active, tally.told.mean, strict=True)]
+def _kinds(statistics: PosteriorStatistics, passive_level: int, active_level: int, factor: float) -> list[str]:
+    """Verdicts with thresholds at these levels of `THRESHOLD_FACTORS`, and `mixed_share` times `factor`."""
+    share = statistics.thresholds.mixed_share * factor
+    weak = statistics.thresholds.passive_kl * THRESHOLD_FACTORS[passive_level] / 2
+    passive = statistics.passive[passive_level] / statistics.samples
+    active = statistics.active[active_level] / statistics.samples
+    information = statistics.information.mean
+    return [_kind(p, a, bool(i > weak), share) for p, a, i in zip(passive, active, information, strict=True)]
 
 
-def _kind(passive: float, active: float, tells: bool, share: float) -> str:
+def _kind(passive: float, active: float, informative: bool, share: float) -> str:
     if passive >= 1 - share:
         return "passive"
     if passive <= share:
         return "active"
     if active > share:
         return "mixed"
-    return "active" if tells else "passive"  # alike everywhere, and weak: judged by its mean
+    return "active" if informative else "passive"  # no clearly active samples: the mean decides
 
 
-def _listed(places: list[int]) -> str:
-    return ", ".join(str(k) for k in places)
+def _listed(latents: list[int]) -> str:
+    return ", ".join(str(k) for k in latents)

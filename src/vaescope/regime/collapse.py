@@ -1,69 +1,70 @@
-"""Collapse, in words."""
+"""Posterior collapse: which kind, and what it means."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vaescope.regime.statistics import LOOSER, Tally
+from vaescope.regime.statistics import THRESHOLD_FACTORS, PosteriorStatistics
 
-MOVED = 0.05  # of the variance of means, at most, where x only touches up what u says
-LITTLE = 5  # times passive_kl: what x may add to a latent then
-NOTABLE = 0.01  # relative variance over samples: what the usual rule takes for an active latent
+LARGEST_DIFFERENCE = 0.05  # mean square of μ - μ†, as a share of the variance of μ, if latents repeat the prior
+LITTLE_INFORMATION = 5  # times passive_kl: what x may add to such a latent
+VARYING_PRIOR = 0.01  # relative variance over samples; also the threshold of the active-units rule
 
 
 @dataclass(frozen=True)
 class Collapse:
-    """`none`, `partial`, `full`, or `repeats prior`: all latents follow u, and x adds nothing."""
+    """`none`, `partial`, `full`, or `repeats prior`: all latents follow p(z|u), and x adds almost nothing."""
 
     kind: str
-    words: str
+    description: str
 
 
-def judge_collapse(kinds: Sequence[str], tally: Tally) -> Collapse:
-    """What the verdicts mean for the model as a whole."""
+def judge_collapse(kinds: Sequence[str], statistics: PosteriorStatistics) -> Collapse:
+    """What the verdicts about latents mean for the model."""
     used = sum(kind != "passive" for kind in kinds)
-    if used and _only_touches_up(tally):
+    if used and _nearly_repeats_prior(statistics):
         return Collapse(
             "repeats prior",
-            "Nearly collapsed although it does not look so: of all that the latents vary over the data, p(z|u) "
-            f"varies more than {1 - MOVED:.0%} itself. They repeat what u says, and x adds little.",
+            f"Nearly collapsed, although latents vary: p(z|u) explains more than {1 - LARGEST_DIFFERENCE:.0%} of their "
+            "variance over the data. They repeat the auxiliary input, and x adds little.",
         )
     if used == len(kinds):
         return Collapse("none", "No latent is passive.")
     if used:
-        rest = len(kinds) - used
         return Collapse(
             "partial",
-            f"The model leaves {rest} of {len(kinds)} latents at their prior: superfluous if it reconstructs as well "
-            "as you need, a partial collapse if it does not (then lower β, raise the decoder's precision, or warm up).",
+            f"{len(kinds) - used} of {len(kinds)} latents stay at their prior: superfluous if reconstructions are good "
+            "enough, a partial collapse if not (then lower β, raise the decoder's precision, or use warm-up).",
         )
-    if _follows_u(tally):
+    if _prior_varies(statistics):
         return Collapse(
             "repeats prior",
-            "Collapsed although it need not look so: the latents vary over the data, but only as p(z|u) does. They "
-            "repeat what u says, and x adds nothing.",
+            "Collapsed, although latents vary: they vary only as p(z|u) does. They repeat the auxiliary input, and x "
+            "adds nothing.",
         )
     return Collapse(
         "full",
-        "Full collapse: no posterior says more than its prior, so the decoder can know nothing of x (lower β, raise "
-        "the decoder's precision, or warm up).",
+        "Full collapse: no posterior differs from its prior, so the decoder gets no information about x (lower β, "
+        "raise the decoder's precision, or use warm-up).",
     )
 
 
-def _only_touches_up(tally: Tally) -> bool:
-    """Whether every latent follows what its prior does with u, and x adds little to any."""
-    moved = tally.moved.variance + tally.moved.mean**2
-    follows = moved <= MOVED * tally.mean.variance
-    passive = tally.told.mean <= tally.thresholds.passive_kl
-    little = tally.told.mean <= LITTLE * tally.thresholds.passive_kl
-    nowhere_active = tally.active[LOOSER.index(1.0)] <= tally.thresholds.mixed_share * tally.samples
-    return _follows_u(tally) and bool(((follows & little & nowhere_active) | (passive & nowhere_active)).all())
+def _nearly_repeats_prior(statistics: PosteriorStatistics) -> bool:
+    """Whether each latent follows its varying prior, and x adds little to any of them."""
+    limits, information = statistics.thresholds, statistics.information.mean
+    follows = statistics.difference.second <= LARGEST_DIFFERENCE * statistics.mean.variance
+    passive = information <= limits.passive_kl
+    little = information <= LITTLE_INFORMATION * limits.passive_kl
+    active = statistics.active[THRESHOLD_FACTORS.index(1.0)]
+    never_active = active <= limits.mixed_share * statistics.samples
+    repeats = (follows & little & never_active) | (passive & never_active)
+    return _prior_varies(statistics) and bool(repeats.all())
 
 
-def _follows_u(tally: Tally) -> bool:
-    """Whether the prior itself differs between samples, in mean or in variance."""
-    scale = tally.prior_variance.mean
-    by_mean = tally.prior_mean.variance > NOTABLE * scale
-    by_variance = tally.prior_variance.variance > NOTABLE * scale**2
+def _prior_varies(statistics: PosteriorStatistics) -> bool:
+    """Whether the prior differs between samples, in mean or in variance."""
+    scale = statistics.prior_variance.mean
+    by_mean = statistics.prior_mean.variance > VARYING_PRIOR * scale
+    by_variance = statistics.prior_variance.variance > VARYING_PRIOR * scale**2
     return bool((by_mean | by_variance).any())

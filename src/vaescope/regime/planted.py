@@ -1,4 +1,4 @@
-"""Posteriors and a model whose regime is known, to try a rule on."""
+"""Posteriors and a model with a known regime, for tests of rules."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.distributions import Normal
 from vaescope.errors import InputError
+from vaescope.protocol import LatentModel
 from vaescope.regime.posteriors import Array, Posteriors
+from vaescope.validation import choice
 
 PRIORS = ("standard", "fixed", "conditional")
 
@@ -22,13 +23,20 @@ PRIORS = ("standard", "fixed", "conditional")
 def posteriors(
     kinds: Sequence[str], samples: int = 1000, *, prior: str = "standard", share: float = 0.5, seed: int = 0
 ) -> Posteriors:
-    """Latents of these kinds under N(0, 1), under one N(m, s²), or under a p(z|u) of its own for every sample.
+    """Posteriors of latents of these kinds.
 
-    Active posteriors are 20 to 200 times narrower than the prior, passive ones within a few per cent of it, and a
-    mixed latent is passive for a `share` of the samples. Conditional priors have variances of 0.01 to 0.2.
+    Active posteriors have variances 20 to 200 times smaller than the prior's, passive ones are within a few per cent of
+    it, and a mixed latent is passive for a `share` of the samples.
+
+    Args:
+        kinds: `active`, `passive` or `mixed`, one per latent.
+        samples: number of samples.
+        prior: `standard` is N(0, 1), `fixed` a N(m, s²) per latent, `conditional` a different prior for each sample,
+            with variances of 0.01 to 0.2.
+        share: share of samples for which mixed latents are passive.
+        seed: of all draws.
     """
-    if prior not in PRIORS:
-        raise InputError(f"prior must be one of {', '.join(PRIORS)}, got {prior!r}.")
+    choice("prior", prior, PRIORS)
     if not kinds or any(kind not in ("active", "passive", "mixed") for kind in kinds):
         raise InputError(f"kinds must be active, passive or mixed, got {list(kinds)}.")
     if samples < 1 or not 0 < share < 1:
@@ -59,12 +67,12 @@ def _passive(rng: np.random.Generator, kind: str, samples: int, share: float) ->
 
 
 @dataclass(frozen=True)
-class GatedModel:
-    """A `LatentModel` with an active, a mixed and a passive latent, and an encoder in closed form.
+class GatedModel(LatentModel):
+    """A model with an active, a mixed and a passive latent, and an encoder in closed form.
 
-    x = (5 z₁, 5 z₂ [z₁ > t]) + noise: where the gate is shut nothing of z₂ reaches x, so its posterior is its
-    prior, for a share c = Φ(t) of the samples; z₃ reaches nothing ever. The encoder takes the gate as it stands at
-    the mean of z₁: it is the posterior up to what noise says about the gate, so not within a posterior's width of t.
+    x = (5 z₁, 5 z₂ [z₁ > t]) + noise. For a share c = Φ(t) of the samples the gate is closed, x does not depend on z₂,
+    and its posterior is its prior. x never depends on z₃. The encoder evaluates the gate at the mean of z₁: this is the
+    exact posterior unless z₁ is within a posterior's width of t.
 
     >>> model = GatedModel(share=0.3)
     >>> model.encode(model.observe(4, seed=0))[0].shape
@@ -81,23 +89,21 @@ class GatedModel:
             raise InputError(f"share must be between 0 and 1, got {self.share}.")
 
     @property
-    def prior(self) -> Normal:
-        return Normal()
-
-    @property
     def gate(self) -> float:
         """t, with Φ(t) = c."""
         return NormalDist().inv_cdf(self.share)
 
     @property
     def narrow(self) -> float:
-        """Posterior variance of a latent that reaches x: 1/(1 + γ² slope²)."""
+        """Posterior variance of a latent that x depends on: 1/(1 + γ² slope²)."""
         return 1 / (1 + self.precision * self.slope**2)
 
     def decode(self, z: Float[Tensor, "N 3"]) -> Float[Tensor, "N 2"]:
         return self.slope * torch.stack([z[:, 0], z[:, 1] * (z[:, 0] > self.gate)], dim=1)
 
-    def encode(self, x: Float[Tensor, "N 2"]) -> tuple[Float[Tensor, "N 3"], Float[Tensor, "N 3"]]:
+    def encode(
+        self, x: Float[Tensor, "N 2"], auxiliary: object | None = None
+    ) -> tuple[Float[Tensor, "N 3"], Float[Tensor, "N 3"]]:
         mean = self.precision * self.slope * self.narrow * x
         open_ = mean[:, 0] > self.gate
         zero = torch.zeros_like(mean[:, 0])
@@ -107,6 +113,7 @@ class GatedModel:
         return means, variances
 
     def observe(self, samples: int, *, seed: int) -> Float[Tensor, "N 2"]:
+        """Observations drawn from the model."""
         generator = randomness.generator(seed, "gated")
         z = torch.randn(samples, 3, generator=generator, dtype=torch.float64)
         noise = torch.randn(samples, 2, generator=generator, dtype=torch.float64)

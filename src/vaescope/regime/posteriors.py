@@ -1,25 +1,28 @@
-"""Posteriors and priors as arrays, in memory or on disk, checked and handed over a part at a time."""
+"""Posteriors and priors as arrays, in memory or on disk, checked and read in chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from torch import Tensor, bfloat16
+from jaxtyping import Float
 
+from vaescope import validation
 from vaescope.data.files.numpy_files import open_memmap
+from vaescope.encoded import EncodedSample
+from vaescope.encoded.sample import spread_rows
 from vaescope.errors import InputError
 
-NUMBERS_AT_ONCE = 2**19  # of every array: 4 MB as float64
-Array = np.ndarray[Any, np.dtype[np.float64]]
+NUMBERS_AT_ONCE = 2**19  # of each array: 4 MB as float64
+Array = Float[np.ndarray, "..."]
+FIELDS = ("mean", "variance", "prior_mean", "prior_variance")
 
 
 @dataclass(frozen=True, eq=False)
 class Posteriors:
-    """Mean and variance of q(z_j|x_i) and of p(z_j|u_i), (N, d) each, for some of the samples."""
+    """Mean and variance of q(z_j|x_i) and of the prior p(z_j|u_i), (N, d) each, in float64."""
 
     mean: Array
     variance: Array
@@ -28,19 +31,23 @@ class Posteriors:
 
     @property
     def ratio(self) -> Array:
-        """σ²/σ†²: 1 where x told nothing, near 0 where it told all."""
+        """σ²/σ†²: 1 if x carries no information about the latent, near 0 if it determines it."""
         return self.variance / self.prior_variance
 
     @property
     def shift(self) -> Array:
-        """(μ - μ†)/σ†: how far x moved the mean, in the prior's standard deviations."""
+        """(μ - μ†)/σ†: the posterior mean in standard deviations of the prior."""
         return (self.mean - self.prior_mean) / np.sqrt(self.prior_variance)
 
     @property
     def kl(self) -> Array:
         """KL[q(z_j|x_i) || p(z_j|u_i)] in nats."""
-        ratio = self.ratio
-        return 0.5 * (ratio - 1 - np.log(ratio) + self.shift**2)
+        return normal_kl(self.ratio, self.shift)
+
+    @property
+    def information(self) -> Array:
+        """Information of x about each latent, in nats: the KL, with variances above the prior's counted as equal."""
+        return normal_kl(np.minimum(self.ratio, 1.0), self.shift)
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -50,58 +57,63 @@ class Posteriors:
         return int(self.mean.shape[1])
 
 
-def parts(
+def normal_kl(ratio: Array, shift: Array) -> Array:
+    """KL[N(μ, σ²) || N(μ†, σ†²)] from r = σ²/σ†² and (μ - μ†)/σ†, in nats.
+
+    >>> normal_kl(np.array([1.0]), np.array([2.0]))
+    array([2.])
+    """
+    return 0.5 * (ratio - 1 - np.log(ratio) + shift**2)
+
+
+def read_chunks(
     mean: object, variance: object, prior_mean: object = 0.0, prior_variance: object = 1.0
 ) -> Iterator[Posteriors]:
-    """Everything in order, a part at a time: arrays, tensors, or paths of .npy files that stay on disk.
+    """All posteriors in order, a chunk at a time.
 
-    The prior is a number, one per latent (d,), or one per sample and latent (N, d).
+    Args:
+        mean: (N, d) array, tensor, or path of an .npy file, which stays on disk.
+        variance: the same.
+        prior_mean: a number, one per latent (d,), or one per sample and latent (N, d).
+        prior_variance: the same.
     """
-    arrays = _arrays(mean, variance, prior_mean, prior_variance)
+    arrays = _open_arrays(mean, variance, prior_mean, prior_variance)
     samples, latents = arrays["mean"].shape
     step = max(1, NUMBERS_AT_ONCE // latents)
     for first in range(0, samples, step):
-        yield _part(arrays, first, min(step, samples - first), latents)
+        yield _read_rows(arrays, slice(first, first + step), np.arange(first, min(first + step, samples)))
 
 
-def some(mean: object, variance: object, prior_mean: object, prior_variance: object, *, most: int) -> Posteriors:
-    """All of it in memory, or, of more samples than `most`, that many at random; only they are read."""
-    arrays = _arrays(mean, variance, prior_mean, prior_variance)
-    samples, latents = arrays["mean"].shape
-    if samples > most:
-        places = spread_places(samples, most)
-        arrays = {name: a[places] if a.ndim == 2 and len(a) == samples else a for name, a in arrays.items()}
-    return _part(arrays, 0, len(arrays["mean"]), latents)
+def read_sample(
+    mean: object, variance: object, prior_mean: object, prior_variance: object, *, count: int
+) -> Posteriors:
+    """At most `count` posteriors from all over the arrays; only these are read."""
+    arrays = _open_arrays(mean, variance, prior_mean, prior_variance)
+    rows = spread_rows(len(arrays["mean"]), count)
+    return _read_rows(arrays, rows, rows)
 
 
-def spread_places(samples: int, most: int) -> np.ndarray:
-    """At most that many rows, drawn at random (always the same) and in order: data may have a period."""
-    if samples <= most:
-        return np.arange(samples)
-    return np.sort(np.random.default_rng(0).choice(samples, most, replace=False))
+def posteriors_of(sample: EncodedSample) -> Posteriors:
+    """The posteriors of encoded samples, checked."""
+    values = (sample.mean, sample.variance, sample.prior_mean, sample.prior_variance)
+    arrays = dict(zip(FIELDS, (value.double().cpu().numpy() for value in values), strict=True))
+    return _read_rows(arrays, slice(None), sample.rows)
 
 
-def _arrays(mean: object, variance: object, prior_mean: object, prior_variance: object) -> dict[str, np.ndarray]:
-    given = {"mean": mean, "variance": variance, "prior_mean": prior_mean, "prior_variance": prior_variance}
-    arrays = {name: _opened(value, name) for name, value in given.items()}
+def _open_arrays(mean: object, variance: object, prior_mean: object, prior_variance: object) -> dict[str, np.ndarray]:
+    given = dict(zip(FIELDS, (mean, variance, prior_mean, prior_variance), strict=True))
+    arrays = {name: _open(value, name) for name, value in given.items()}
     _check_shapes(arrays)
     return arrays
 
 
-def _opened(value: object, name: str) -> np.ndarray:
-    if isinstance(value, Tensor):
-        value = (value.detach().float() if value.dtype == bfloat16 else value.detach()).cpu().numpy()
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise InputError(f"{name} has masked values; drop those samples.")
+def _open(value: object, name: str) -> np.ndarray:
+    if not isinstance(value, str | Path):
+        return validation.array(value, name)
     try:
-        array = open_memmap(Path(value)) if isinstance(value, str | Path) else np.asanyarray(value)
+        return validation.array(open_memmap(Path(value)), name)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-    except (ValueError, RuntimeError):
-        raise InputError(f"{name} must be an array of numbers, got rows of different lengths.") from None
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must be an array of numbers, got {type(value).__name__}.")
-    return array
 
 
 def _check_shapes(arrays: dict[str, np.ndarray]) -> None:
@@ -116,43 +128,47 @@ def _check_shapes(arrays: dict[str, np.ndarray]) -> None:
         if arrays[name].shape not in ((), (shape[1],), (1, shape[1]), shape):
             raise InputError(
                 f"{name} must be a number, ({shape[1]},) or {shape}, got shape {arrays[name].shape}; "
-                "for an iVAE it is the prior at each sample's own u."
+                "for an iVAE pass the prior of each sample."
             )
 
 
-def _part(arrays: dict[str, np.ndarray], first: int, count: int, latents: int) -> Posteriors:
-    def rows(name: str) -> Array:
+def _read_rows(arrays: dict[str, np.ndarray], index: slice | np.ndarray, rows: np.ndarray) -> Posteriors:
+    """The posteriors at these rows; `rows` are their numbers for error messages."""
+    shape = (len(rows), arrays["mean"].shape[1])
+
+    def read(name: str) -> Array:
         array = arrays[name]
-        own = array[first : first + count] if array.ndim == 2 and len(array) == len(arrays["mean"]) else array
-        return np.broadcast_to(np.asarray(own, dtype=np.float64), (count, latents))
+        per_sample = array.ndim == 2 and len(array) == len(arrays["mean"])
+        values = np.asarray(array[index] if per_sample else array, dtype=np.float64)
+        return np.broadcast_to(values, shape)
 
-    part = Posteriors(rows("mean"), rows("variance"), rows("prior_mean"), rows("prior_variance"))
-    for name in ("mean", "variance", "prior_mean", "prior_variance"):
-        _check_finite(getattr(part, name), name, first)
-    _check_positive(part.variance, "variance", first)
-    _check_positive(part.prior_variance, "prior_variance", first)
-    return part
+    found = Posteriors(*(read(name) for name in FIELDS))
+    for name in FIELDS:
+        _check_finite(getattr(found, name), name, rows)
+    _check_positive(found.variance, "variance", rows)
+    _check_positive(found.prior_variance, "prior_variance", rows)
+    return found
 
 
-def _check_finite(values: Array, name: str, first: int) -> None:
+def _check_finite(values: Array, name: str, rows: np.ndarray) -> None:
     bad = ~np.isfinite(values)
     if bad.any():
         row, latent = np.argwhere(bad)[0]
         raise InputError(
-            f"{name} must be finite, got {values[row, latent]} at sample {first + row}, latent {latent} "
-            f"({int(bad.any(1).sum())} such samples in this part); drop them or look at the encoder."
+            f"{name} must be finite, got {values[row, latent]} at sample {rows[row]}, latent {latent} "
+            f"({int(bad.any(1).sum())} such samples in this chunk); drop them or check the encoder."
         )
 
 
-def _check_positive(values: Array, name: str, first: int) -> None:
+def _check_positive(values: Array, name: str, rows: np.ndarray) -> None:
     bad = values <= 0
     if not bad.any():
         return
     row, latent = np.argwhere(bad)[0]
-    found = f"{name} must be > 0, got {values[row, latent]:.4g} at sample {first + row}, latent {latent}"
+    found = f"{name} must be > 0, got {values[row, latent]:.4g} at sample {rows[row]}, latent {latent}"
     if (values < 0).any():
         share = (values < 0).mean()
         raise InputError(
-            f"{found}; {share:.0%} of the values are negative, so these look like log-variances: pass np.exp of them."
+            f"{found}; {share:.0%} of the values are negative, so they look like log-variances: pass np.exp of them."
         )
-    raise InputError(f"{found}; a variance that underflowed to zero has to be clamped in the encoder.")
+    raise InputError(f"{found}; clamp variances that underflow to zero in the encoder.")

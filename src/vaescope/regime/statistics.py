@@ -1,4 +1,4 @@
-"""One pass over posteriors of any number: sums and counts per latent, and nothing else in memory."""
+"""Statistics of posteriors, accumulated over chunks: sums and counts per latent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from vaescope.errors import InputError
 from vaescope.regime.posteriors import Array, Posteriors
+from vaescope.validation import number
 
-LOOSER = (0.5, 1.0, 2.0)  # by what factor thresholds are moved to see whether a verdict hangs on them
+THRESHOLD_FACTORS = (0.5, 1.0, 2.0)  # by which thresholds are multiplied to see whether a verdict depends on them
 WIDE = 1.5  # σ²/σ†² above which a posterior is wider than its prior by more than training noise
 
 
@@ -18,11 +19,11 @@ WIDE = 1.5  # σ²/σ†² above which a posterior is wider than its prior by mo
 class Thresholds:
     """What counts as passive and as active, for a sample and for a latent.
 
-    A sample's posterior is *passive* when it says at most `passive_kl` nats more than its prior (by a narrower width or
-    a moved mean; a posterior wider than its prior says nothing by that), *clearly active* when it is at most
-    `active_ratio` times as wide (in variance). A latent is passive or active when all samples but a share of
-    `mixed_share` are. A latent without clearly active samples is active too, but weak, when its
-    samples tell half of `passive_kl` on average: a few outliers do not make a use.
+    The posterior of a sample is *passive* if it carries at most `passive_kl` nats of information: by a smaller variance
+    than the prior's or by a different mean. It is *clearly active* if its variance is at most `active_ratio` times the
+    prior's. A latent is passive or active if all but a share of `mixed_share` of the samples are. A latent without
+    clearly active samples is also active, but weakly, if its samples carry half of `passive_kl` on average, so that a
+    few outliers are not enough.
     """
 
     passive_kl: float = 0.05
@@ -30,93 +31,101 @@ class Thresholds:
     mixed_share: float = 0.05
 
     def __post_init__(self) -> None:
-        if not self.passive_kl > 0:
-            raise InputError(f"passive_kl must be > 0 nats, got {self.passive_kl}.")
-        if not 0 < self.active_ratio < 1:
+        number("passive_kl", self.passive_kl, above=0.0, hint="it is in nats")
+        if not 0 < number("active_ratio", self.active_ratio) < 1:
             raise InputError(f"active_ratio must be between 0 and 1, got {self.active_ratio}.")
-        if not 0 < self.mixed_share < 0.5:
+        if not 0 < number("mixed_share", self.mixed_share) < 0.5:
             raise InputError(f"mixed_share must be between 0 and 0.5, got {self.mixed_share}.")
 
 
-def told(part: Posteriors) -> Array:
-    """What x told of every latent, in nats: the KL, except that being wider than the prior tells nothing."""
-    ratio = np.minimum(part.ratio, 1.0)
-    return 0.5 * (ratio - 1 - np.log(ratio) + part.shift**2)
+def _zeros() -> Array:
+    return np.zeros(())
 
 
 @dataclass
 class Moments:
-    """Mean and variance of columns, merged part by part (Chan et al. 1979), so that offsets cost no digits."""
+    """Mean and variance of columns, merged over chunks (Chan et al. 1979) without loss of precision for large means."""
 
     count: int = 0
-    mean: Array = field(default_factory=lambda: np.zeros(()))
-    square: Array = field(default_factory=lambda: np.zeros(()))
+    mean: Array = field(default_factory=_zeros)
+    squares: Array = field(default_factory=_zeros)
+    """Sum of squared deviations from the mean."""
 
     def add(self, values: Array) -> None:
         count, mean = len(values), values.mean(0)
-        square = ((values - mean) ** 2).sum(0)
+        squares = ((values - mean) ** 2).sum(0)
         if not self.count:
-            self.count, self.mean, self.square = count, mean, square
+            self.count, self.mean, self.squares = count, mean, squares
             return
-        total, apart = self.count + count, mean - self.mean
-        self.square = self.square + square + apart**2 * (self.count * count / total)
-        self.mean = self.mean + apart * (count / total)
+        total, difference = self.count + count, mean - self.mean
+        self.squares = self.squares + squares + difference**2 * (self.count * count / total)
+        self.mean = self.mean + difference * (count / total)
         self.count = total
 
     @property
     def variance(self) -> Array:
-        return self.square / self.count
+        return self.squares / self.count
+
+    @property
+    def second(self) -> Array:
+        """The mean square."""
+        return self.variance + self.mean**2
 
 
 @dataclass
-class Tally:
-    """What a verdict needs, summed over samples."""
+class PosteriorStatistics:
+    """Everything that verdicts are based on, accumulated over samples."""
 
     thresholds: Thresholds
     samples: int = 0
     kl: Moments = field(default_factory=Moments)
-    told: Moments = field(default_factory=Moments)
+    information: Moments = field(default_factory=Moments)
     log_ratio: Moments = field(default_factory=Moments)
     shift: Moments = field(default_factory=Moments)
-    moved: Moments = field(default_factory=Moments)
-    """Of μ - μ†, in the latents' own units."""
+    difference: Moments = field(default_factory=Moments)
+    """Of μ - μ†, in the units of the latents."""
     mean: Moments = field(default_factory=Moments)
     variance: Moments = field(default_factory=Moments)
     prior_mean: Moments = field(default_factory=Moments)
     prior_variance: Moments = field(default_factory=Moments)
-    passive: Array = field(default_factory=lambda: np.zeros(()))
-    """Passive samples, (level, latent), at every factor of `LOOSER`."""
-    active: Array = field(default_factory=lambda: np.zeros(()))
-    wide: Array = field(default_factory=lambda: np.zeros(()))
+    passive: Array = field(default_factory=_zeros)
+    """(level, latent) numbers of passive samples, at each factor of `THRESHOLD_FACTORS`."""
+    active: Array = field(default_factory=_zeros)
+    """The same for clearly active samples."""
+    wide: Array = field(default_factory=_zeros)
 
     @classmethod
-    def of(cls, given: Iterable[Posteriors], thresholds: Thresholds) -> Tally:
-        tally = cls(thresholds)
-        for part in given:
-            tally.add(part)
-        return tally
+    def of(cls, chunks: Iterable[Posteriors], thresholds: Thresholds | None = None) -> PosteriorStatistics:
+        statistics = cls(thresholds or Thresholds())
+        for chunk in chunks:
+            statistics.add(chunk)
+        return statistics
 
-    def add(self, part: Posteriors) -> None:
+    def add(self, chunk: Posteriors) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
-            ratio, information, limits, divergence = part.ratio, told(part), self.thresholds, part.kl
-        if not np.isfinite(divergence).all():
-            raise InputError("posterior and prior are too far apart to be compared in numbers: a KL is not finite.")
-        self.samples += len(part)
-        self.kl.add(divergence)
-        self.told.add(information)
-        self.log_ratio.add(np.log(ratio))
-        self.shift.add(part.shift)
-        self.moved.add(part.mean - part.prior_mean)
-        for name in ("mean", "variance", "prior_mean", "prior_variance"):
-            getattr(self, name).add(getattr(part, name))
-        levels = [limits.passive_kl * factor for factor in LOOSER]
-        self.passive = self.passive + np.stack([(information <= level).sum(0) for level in levels])
-        # the square root: a factor of two in variance either way would call everything or nothing active
-        cuts = [limits.active_ratio * factor**0.5 for factor in LOOSER]
-        self.active = self.active + np.stack([(ratio <= cut).sum(0) for cut in cuts])
-        self.wide = self.wide + (ratio > WIDE).sum(0)
+            ratio, information, kl = chunk.ratio, chunk.information, chunk.kl
+        if not np.isfinite(kl).all():
+            raise InputError("a KL is not finite: posterior and prior are too far apart for float64.")
+        self.samples += len(chunk)
+        for moments, values in (
+            (self.kl, kl),
+            (self.information, information),
+            (self.log_ratio, np.log(ratio)),
+            (self.shift, chunk.shift),
+            (self.difference, chunk.mean - chunk.prior_mean),
+            (self.mean, chunk.mean),
+            (self.variance, chunk.variance),
+            (self.prior_mean, chunk.prior_mean),
+            (self.prior_variance, chunk.prior_variance),
+        ):
+            moments.add(values)
+        self._count(ratio, information)
 
-    @property
-    def signal(self) -> Array:
-        """E[(μ - μ†)²/σ†²] per latent: the share of the prior's variance that the means carry."""
-        return self.shift.variance + self.shift.mean**2
+    def _count(self, ratio: Array, information: Array) -> None:
+        limits = self.thresholds
+        levels = [limits.passive_kl * factor for factor in THRESHOLD_FACTORS]
+        self.passive = self.passive + np.stack([(information <= level).sum(0) for level in levels])
+        # the square root, since twice or half the variance ratio would call everything or nothing active
+        levels = [limits.active_ratio * factor**0.5 for factor in THRESHOLD_FACTORS]
+        self.active = self.active + np.stack([(ratio <= level).sum(0) for level in levels])
+        self.wide = self.wide + (ratio > WIDE).sum(0)

@@ -1,49 +1,50 @@
-"""Theorems 1 and 2 and Propositions 1 to 3 of Bonheme & Grzes 2023, as numbers with intervals and verdicts.
+"""Theorems 1 and 2 and Propositions 1 to 3 of Bonheme & Grzes 2023, as distances with intervals and verdicts.
 
-Distances are relative to the prior: an iVAE's learned prior variances may be so small that everything is "≪ 1".
-A statement about the latents of one kind is judged by the worst of them. Distributions of z are not sampled:
-z_j is a mixture of N known Gaussians, whose distribution function is exact. How far two distributions are apart is the
-area between their functions (Wasserstein's first distance), which small noise on a discrete distribution keeps small.
+Distances are relative to the prior, since the learned prior variances of an iVAE may be so small that everything is
+"≪ 1". A statement about the latents of one kind is judged by the worst of them. Distributions of z are not sampled: z_j
+is a mixture of N known Gaussians with an exact distribution function. The distance between two distributions is the
+area between their functions (the first Wasserstein distance), which stays small when a little noise is added to a
+discrete distribution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
 from vaescope.errors import InputError
-from vaescope.regime.classify import KINDS, judge
-from vaescope.regime.posteriors import Array, Posteriors, some
-from vaescope.regime.statistics import Tally, Thresholds, told
+from vaescope.regime.classify import KINDS, TableRow, judge
+from vaescope.regime.posteriors import Array, Posteriors, read_sample
+from vaescope.regime.statistics import PosteriorStatistics, Thresholds
+from vaescope.validation import whole_number
 
-MOST_SAMPLES = 10_000  # as in the paper's histograms; of more, so many are drawn
-GRID = 256  # places at which distribution functions are compared: quantiles, and as many at equal steps
-NOBODY = "no such latent"
+MAX_SAMPLES = 10_000  # as in the paper's histograms; larger data sets are subsampled
+GRID = 256  # points at which distribution functions are compared: quantiles, and as many at equal steps
+NO_SUCH_LATENT = "no such latent"
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """How close is ≈, how small is ≪ 1."""
+    """Largest distances that count as ≈ and as ≪ 1."""
 
     pointwise: float = 0.25
     """Root mean square over samples of (μ - μ†)/σ† and of log σ²/σ†²."""
     moments: float = 0.1
     """Means and variances over the data, in units of the prior's."""
     small: float = 0.1
-    """The most that is ≪ 1."""
+    """Largest value that counts as ≪ 1."""
     distribution: float = 0.1
     """Wasserstein distance between two distributions, in standard deviations of the prior over the data."""
     between: float = 0.1
-    """The share of used latents' posteriors that may be neither passive nor clearly active."""
+    """Share of posteriors of latents in use that may be neither passive nor clearly active."""
 
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """One statement: how far the worst latent is from it, with a 95 % bootstrap interval over samples."""
+    """A statement: the distance of the worst latent from it, with a 95 % bootstrap interval over samples."""
 
     name: str
     sentence: str
@@ -56,9 +57,9 @@ class Statement:
 
     @property
     def verdict(self) -> str:
-        """`holds`, `fails`, `undecided` when the interval holds the tolerance, or `no such latent`."""
+        """`holds`, `fails`, `undecided` if the interval contains the tolerance, or `no such latent`."""
         if not self.latents:
-            return NOBODY
+            return NO_SUCH_LATENT
         if self.high <= self.tolerance:
             return "holds"
         return "fails" if self.low > self.tolerance else "undecided"
@@ -66,7 +67,7 @@ class Statement:
 
 @dataclass(frozen=True, eq=False)
 class Verification:
-    """All statements, by name, and the weight c of every mixed latent with its interval."""
+    """All statements by name, and the weight c of each mixed latent with its interval."""
 
     statements: dict[str, Statement]
     kind: list[str]
@@ -78,13 +79,14 @@ class Verification:
     @property
     def holds(self) -> bool:
         """Whether no statement fails or is undecided."""
-        return all(s.verdict in ("holds", NOBODY) for s in self.statements.values())
+        return all(s.verdict in ("holds", NO_SUCH_LATENT) for s in self.statements.values())
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[TableRow]:
+        """A row per statement."""
         return [
             {
                 "statement": s.name,
-                "says": s.sentence,
+                "sentence": s.sentence,
                 "latents": len(s.latents),
                 "distance": s.distance,
                 "95 % interval": f"{s.low:.3g} to {s.high:.3g}" if s.latents else "",
@@ -112,58 +114,69 @@ def verify(
     resamples: int = 200,
     seed: int = 0,
 ) -> Verification:
-    """Check every statement of the paper on these posteriors.
+    """Check the statements of the paper on these posteriors.
 
-    Kinds come from `classify`, which makes statements about passive latents easy to meet; give `kind` to judge
-    kinds found in another way, such as from the decoder.
+    Args:
+        mean: (N, d) posterior means: an array, a tensor, or the path of an .npy file.
+        variance: (N, d) posterior variances.
+        prior_mean: a number, (d,), or (N, d) for a conditional prior p(z|u).
+        prior_variance: the same.
+        kind: `active`, `passive` or `mixed` for each latent, found by other means, such as from the decoder. By default
+            that of `classify`, with which statements about passive latents are easily satisfied.
+        thresholds: what counts as passive and as active.
+        tolerances: largest distances that count as ≈ and as ≪ 1.
+        resamples: bootstrap samples.
+        seed: of the bootstrap.
 
     >>> from vaescope.regime import planted
     >>> q = planted.posteriors(["active", "passive", "mixed"])
     >>> verify(q.mean, q.variance).holds
     True
     """
-    if resamples < 20:
-        raise InputError(f"resamples must be at least 20, got {resamples}.")
-    given = some(mean, variance, prior_mean, prior_variance, most=MOST_SAMPLES)
-    if len(given) < 2:
-        raise InputError(f"statements about samples need at least 2, got {len(given)}.")
-    limits, near = thresholds or Thresholds(), tolerances or Tolerances()
-    kinds = list(kind) if kind is not None else judge(Tally.of([given], limits)).kind
-    if len(kinds) != given.latent_dim or any(k not in KINDS for k in kinds):
-        raise InputError(f"kind must say {', '.join(KINDS)} for each of the {given.latent_dim} latents, got {kinds}.")
-    return _Check(given, kinds, limits, near, _weights(len(given), resamples, seed)).all()
+    whole_number("resamples", resamples, minimum=20)
+    posteriors = read_sample(mean, variance, prior_mean, prior_variance, count=MAX_SAMPLES)
+    if len(posteriors) < 2:
+        raise InputError(f"statements about samples need at least 2 samples, got {len(posteriors)}.")
+    limits = thresholds or Thresholds()
+    kinds = list(kind) if kind is not None else judge(PosteriorStatistics.of([posteriors], limits)).kind
+    if len(kinds) != posteriors.latent_dim or any(k not in KINDS for k in kinds):
+        raise InputError(
+            f"kind must be one of {', '.join(KINDS)} for each of the {posteriors.latent_dim} latents, got {kinds}."
+        )
+    weights = _bootstrap_weights(len(posteriors), resamples, seed)
+    return _Check(posteriors, kinds, limits, tolerances or Tolerances(), weights).all()
 
 
-def _weights(samples: int, resamples: int, seed: int) -> Array:
-    """(1 + resamples, N): the sample itself, then bootstrap samples as weights, each summing to one."""
+def _bootstrap_weights(samples: int, resamples: int, seed: int) -> Array:
+    """(1 + resamples, N) weights, each row summing to one: those of the sample itself, then of bootstrap samples."""
     drawn = np.random.default_rng(seed).multinomial(samples, np.full(samples, 1 / samples), size=resamples)
     return np.concatenate([np.ones((1, samples)), drawn]) / samples
 
 
 @dataclass(frozen=True, eq=False)
 class _Check:
-    given: Posteriors
+    posteriors: Posteriors
     kinds: list[str]
     limits: Thresholds
-    near: Tolerances
+    tolerances: Tolerances
     weights: Array
 
     def all(self) -> Verification:
-        q, near = self.given, self.near
+        q, near = self.posteriors, self.tolerances
         scale = q.prior_variance.mean(0)
-        passive, active, mixed = (self._of(kind) for kind in ("passive", "active", "mixed"))
+        passive, active, mixed = (self._latents_of_kind(kind) for kind in ("passive", "active", "mixed"))
         found = [
             self._polarised(),
             self._moment(
                 "Proposition 1 (i)",
-                "sample by sample a passive posterior is its prior, μ ≈ μ† and σ² ≈ σ†², in the root mean square",
+                "for each sample a passive posterior is its prior, μ ≈ μ† and σ² ≈ σ†², in the root mean square",
                 passive,
                 near.pointwise,
                 [lambda: self._rms(q.shift), lambda: self._rms(np.log(q.ratio))],
             ),
             self._moment(
                 "Proposition 1 (ii)",
-                "sample by sample an active posterior is narrow, σ² ≪ σ†² on average, so that z ≈ μ",
+                "for each sample an active posterior is narrow, σ² ≪ σ†² on average, so that z ≈ μ",
                 active,
                 near.small,
                 [lambda: self._mean(q.ratio), self._noise_share],
@@ -180,7 +193,7 @@ class _Check:
             ),
             self._moment(
                 "Proposition 2 (ii)",
-                "with a fixed prior mean a passive μ hardly varies: Var(μ) ≪ σ†²",
+                "with a fixed prior mean a passive μ is nearly constant: Var(μ) ≪ σ†²",
                 passive if self._fixed_mean else [],
                 near.small,
                 [lambda: self._variance(q.mean) / scale],
@@ -197,28 +210,28 @@ class _Check:
             ),
             self._moment(
                 "Proposition 3 (ii)",
-                "over the data an active σ² is small and hardly varies: mean ≪ σ†², variance ≪ σ†⁴",
+                "over the data an active σ² is small and nearly constant: mean ≪ σ†², variance ≪ σ†⁴",
                 active,
                 near.small,
                 [lambda: self._mean(q.variance) / scale, lambda: self._variance(q.variance) / scale**2],
             ),
-            self._distribution("Theorem 2 (i)", "a passive z is distributed as z†", passive, self._as_prior),
-            self._distribution("Theorem 2 (ii)", "an active z is distributed as μ", active, self._as_mean),
+            self._distribution("Theorem 2 (i)", "a passive z is distributed as z†", passive, self._prior_cdf),
+            self._distribution("Theorem 2 (ii)", "an active z is distributed as μ", active, self._mean_cdf),
             self._distribution(
                 "Theorem 2 (iii)",
                 "a mixed z is distributed as c p(z† | passive) + (1 - c) p(μ | active)",
                 mixed,
-                self._as_mixture,
+                self._mixture_cdf,
             ),
         ]
-        return Verification({s.name: s for s in found}, self.kinds, {k: self._share(k) for k in mixed})
+        return Verification({s.name: s for s in found}, self.kinds, {k: self._passive_share(k) for k in mixed})
 
-    def _of(self, kind: str) -> list[int]:
+    def _latents_of_kind(self, kind: str) -> list[int]:
         return [k for k, other in enumerate(self.kinds) if other == kind]
 
     @property
     def _fixed_mean(self) -> bool:
-        return bool((np.ptp(self.given.prior_mean, axis=0) == 0).all())
+        return bool((np.ptp(self.posteriors.prior_mean, axis=0) == 0).all())
 
     # weighted moments over samples, (resample, latent) --------------------------------------------
 
@@ -233,9 +246,9 @@ class _Check:
         return np.maximum(self.weights @ centred**2 - (self.weights @ centred) ** 2, 0)
 
     def _noise_share(self) -> Array:
-        """The share of Var(z) that is not of μ: 0 where z is μ."""
-        noise = self._mean(self.given.variance)
-        return noise / (noise + self._variance(self.given.mean))
+        """The share of Var(z) that is not due to μ."""
+        noise = self._mean(self.posteriors.variance)
+        return noise / (noise + self._variance(self.posteriors.mean))
 
     # statements -------------------------------------------------------------------------------
 
@@ -243,61 +256,62 @@ class _Check:
         self, name: str, sentence: str, latents: list[int], tolerance: float, distances: Sequence[Callable[[], Array]]
     ) -> Statement:
         if not latents:
-            return _nobody(name, sentence, tolerance)
+            return _without_latents(name, sentence, tolerance)
         worst = np.maximum.reduce([distance()[:, latents] for distance in distances])
-        return _judged(name, sentence, latents, worst, tolerance)
+        return _statement(name, sentence, latents, worst, tolerance)
 
     def _polarised(self) -> Statement:
         name, sentence = "Theorem 1", "posteriors of used latents are passive or clearly active, with few in between"
         used = [k for k, kind in enumerate(self.kinds) if kind != "passive"]
         if not used:
-            return _nobody(name, sentence, self.near.between)
-        between = (told(self.given) > self.limits.passive_kl) & (self.given.ratio > self.limits.active_ratio)
+            return _without_latents(name, sentence, self.tolerances.between)
+        q, limits = self.posteriors, self.limits
+        between = (q.information > limits.passive_kl) & (q.ratio > limits.active_ratio)
         shares = self._mean(between.astype(float))[:, used]
-        statement = _judged(name, sentence, used, shares.mean(1, keepdims=True), self.near.between)
+        statement = _statement(name, sentence, used, shares.mean(1, keepdims=True), self.tolerances.between)
         return replace(statement, per_latent=shares[0])
 
     def _distribution(
         self, name: str, sentence: str, latents: list[int], other: Callable[[int, Array], Array]
     ) -> Statement:
-        tolerance = self.near.distribution
+        tolerance = self.tolerances.distribution
         if not latents:
-            return _nobody(name, sentence, tolerance)
-        worst = np.stack([self._apart(k, other) for k in latents], axis=1)
-        return _judged(name, sentence, latents, worst, tolerance)
+            return _without_latents(name, sentence, tolerance)
+        worst = np.stack([self._wasserstein(k, other) for k in latents], axis=1)
+        return _statement(name, sentence, latents, worst, tolerance)
 
-    def _apart(self, k: int, other: Callable[[int, Array], Array]) -> Array:
-        """How far z_k is from what it should be distributed as, for every resample, in the prior's deviations."""
-        q = self.given
-        at = _grid(q, k)
-        mine = _cdf(q.mean[:, k], q.variance[:, k], at)
-        area = np.trapezoid(np.abs(self.weights @ (mine - other(k, at))), at, axis=1)
+    def _wasserstein(self, k: int, other: Callable[[int, Array], Array]) -> Array:
+        """Distance of z_k from another distribution, for each resample, in standard deviations of the prior."""
+        q = self.posteriors
+        grid = _grid(q, k)
+        cdf = _cdf(q.mean[:, k], q.variance[:, k], grid)
+        area = np.trapezoid(np.abs(self.weights @ (cdf - other(k, grid))), grid, axis=1)
         return np.asarray(area / np.sqrt(q.prior_variance[:, k].mean() + q.prior_mean[:, k].var()))
 
-    def _as_prior(self, k: int, at: Array) -> Array:
-        return _cdf(self.given.prior_mean[:, k], self.given.prior_variance[:, k], at)
+    def _prior_cdf(self, k: int, grid: Array) -> Array:
+        return _cdf(self.posteriors.prior_mean[:, k], self.posteriors.prior_variance[:, k], grid)
 
-    def _as_mean(self, k: int, at: Array) -> Array:
-        return (self.given.mean[:, k, None] <= at).astype(float)
+    def _mean_cdf(self, k: int, grid: Array) -> Array:
+        return (self.posteriors.mean[:, k, None] <= grid).astype(float)
 
-    def _as_mixture(self, k: int, at: Array) -> Array:
-        return np.where(self._passive_samples(k)[:, None], self._as_prior(k, at), self._as_mean(k, at))
+    def _mixture_cdf(self, k: int, grid: Array) -> Array:
+        return np.where(self._passive_samples(k)[:, None], self._prior_cdf(k, grid), self._mean_cdf(k, grid))
 
     def _passive_samples(self, k: int) -> np.ndarray:
-        return told(self.given)[:, k] <= self.limits.passive_kl
+        return self.posteriors.information[:, k] <= self.limits.passive_kl
 
-    def _share(self, k: int) -> tuple[float, float, float]:
+    def _passive_share(self, k: int) -> tuple[float, float, float]:
         shares = self.weights @ self._passive_samples(k)
         low, high = np.quantile(shares[1:], (0.025, 0.975))
         return float(shares[0]), float(low), float(high)
 
 
-def _cdf(mean: Array, variance: Array, at: Array) -> Array:
-    return np.asarray(ndtr((at - mean[:, None]) / np.sqrt(variance)[:, None]))
+def _cdf(mean: Array, variance: Array, grid: Array) -> Array:
+    return np.asarray(ndtr((grid - mean[:, None]) / np.sqrt(variance)[:, None]))
 
 
 def _grid(q: Posteriors, k: int) -> Array:
-    """Places where z_k or its prior has mass: quantiles of both, pooled, and equal steps between."""
+    """Points where z_k or its prior has mass: pooled quantiles of both, and equal steps between them."""
     sd, prior_sd = np.sqrt(q.variance[:, k]), np.sqrt(q.prior_variance[:, k])
     steps = (-2.0, -0.7, 0.0, 0.7, 2.0)
     pool = [q.mean[:, k] + s * sd for s in steps] + [q.prior_mean[:, k] + s * prior_sd for s in steps]
@@ -305,15 +319,16 @@ def _grid(q: Posteriors, k: int) -> Array:
     return np.unique(np.concatenate([quantiles, np.linspace(quantiles[1], quantiles[-2], GRID)]))
 
 
-def _judged(name: str, sentence: str, latents: list[int], worst: Array, tolerance: float) -> Statement:
-    """`worst` is (resample, latent); the first row is the sample itself."""
-    over = worst.max(1)
-    # resampled distances lie above a small distance: the interval reaches down to what was measured
-    low, high = np.quantile(over, (0.025, 0.975))
+def _statement(name: str, sentence: str, latents: list[int], distances: Array, tolerance: float) -> Statement:
+    """A statement from (resample, latent) distances; the first row is the sample itself."""
+    worst = distances.max(1)
+    # resampling increases small distances, so the interval is extended to contain the measured one
+    low, high = (float(value) for value in np.quantile(worst, (0.025, 0.975)))
+    measured = float(worst[0])
     return Statement(
-        name, sentence, latents, float(over[0]), min(over[0], low), max(over[0], high), tolerance, worst[0]
+        name, sentence, latents, measured, min(measured, low), max(measured, high), tolerance, distances[0]
     )
 
 
-def _nobody(name: str, sentence: str, tolerance: float) -> Statement:
+def _without_latents(name: str, sentence: str, tolerance: float) -> Statement:
     return Statement(name, sentence, [], np.nan, np.nan, np.nan, tolerance, np.empty(0))

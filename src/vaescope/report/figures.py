@@ -1,4 +1,4 @@
-"""Drawing: one look for every figure, spreads over seeds always shown."""
+"""Figures in one style; plots of several seeds always show their range."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STYLE: Any = {
 
 
 def row_of_panels(count: int, *, width: float = 4.1, height: float = 3.7) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side, wide enough to be read at page width."""
+    """A figure with panels side by side, legible at page width."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width * count, height), layout="constrained")
         axes = figure.subplots(1, count, squeeze=False)[0]
@@ -42,30 +42,30 @@ def row_of_panels(count: int, *, width: float = 4.1, height: float = 3.7) -> tup
 
 
 def grid_of_panels(rows: int, columns: int, *, width: float = 3.0, height: float = 3.0) -> tuple[Figure, list[Axes]]:
-    """A figure with panels in rows."""
+    """A figure with panels in a grid, row by row."""
     with mpl.rc_context(_STYLE | {"axes.grid": False}):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
     return figure, list(axes.ravel())
 
 
-def score_map(
+def score_heatmap(
     rows: Sequence[str],
     columns: Sequence[str],
     values: Sequence[Sequence[float]],
     *,
-    worse_is_high: Sequence[str] = (),
+    lower_is_better: Sequence[str] = (),
 ) -> Figure:
-    """Scores as numbers on shades, dark where good; rows named in `worse_is_high` are shaded the other way."""
+    """A table of scores on coloured cells; dark is good, which is low in the rows of `lower_is_better`."""
     with mpl.rc_context(_STYLE | {"axes.grid": False}):
         figure = Figure(figsize=(1.15 * len(columns) + 2.4, 0.36 * len(rows) + 1.2), layout="constrained")
         axis = figure.subplots()
         shades = [
-            [1 - v if name in worse_is_high else v for v in line] for name, line in zip(rows, values, strict=True)
+            [1 - v if name in lower_is_better else v for v in row] for name, row in zip(rows, values, strict=True)
         ]
         axis.imshow(np.clip(shades, 0, 1), cmap="Blues", vmin=-0.1, vmax=1.9, aspect="auto")
-        for i, line in enumerate(values):
-            for j, value in enumerate(line):
+        for i, row in enumerate(values):
+            for j, value in enumerate(row):
                 axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=9.5, color="#10151a")
         axis.set_xticks(range(len(columns)), [name.replace(" and ", "\nand ") for name in columns], fontsize=9.5)
         axis.set_yticks(range(len(rows)), rows, fontsize=9.5)
@@ -76,7 +76,7 @@ def score_map(
     return figure
 
 
-def spread(
+def plot_median_and_range(
     axis: Axes,
     x: Sequence[float],
     values: Sequence[Sequence[float | int]],
@@ -85,7 +85,7 @@ def spread(
     dashed: bool = False,
     colour: str | None = None,
 ) -> None:
-    """The median over seeds as a line and the whole range as a band."""
+    """Plot the median over seeds as a line and the range as a band."""
     with mpl.rc_context(_STYLE):
         medians = [float(np.median(v)) if len(v) else np.nan for v in values]
         style: Any = {"linestyle": "--", "marker": "s"} if dashed else {"linestyle": "-", "marker": "o"}
@@ -96,29 +96,38 @@ def spread(
         axis.fill_between(x, low, high, color=line.get_color(), alpha=0.16, linewidth=0)
 
 
-def dots(axis: Axes, x: Sequence[float], y: Sequence[float], *, label: str) -> None:
-    """A dot per member."""
+def plot_points(axis: Axes, x: Sequence[float], y: Sequence[float], *, label: str) -> None:
+    """Plot a dot per member."""
     with mpl.rc_context(_STYLE):
         axis.plot(x, y, "o", markersize=4.5, alpha=0.65, label=label)
 
 
-def crosses(axis: Axes, x: Sequence[float], y: Sequence[float | None], *, label: str) -> None:
-    """Published values, where there are any."""
+def plot_published(axis: Axes, x: Sequence[float], y: Sequence[float | None], *, label: str) -> None:
+    """Plot published values as crosses; None is skipped."""
     known = [(a, b) for a, b in zip(x, y, strict=True) if b is not None]
     if known:
         axis.plot(*zip(*known, strict=True), "x", color="#222", markersize=7, markeredgewidth=1.6, label=label)
 
 
 def reference_slope(axis: Axes, x: Sequence[float], y: Sequence[float], *, power: float) -> None:
-    """A thin line of the theoretical slope through the last point."""
+    """Plot a thin line with the theoretical slope through the last point."""
     reference = [y[-1] * (value / x[-1]) ** power for value in x]
     exponent = f"{power:g}".replace("-", "⁻").replace("1", "¹").replace("2", "²")
-    label = "slope of (γ²)" + exponent
+    label = "slope (γ²)" + exponent
     axis.plot(x, reference, color="#6b7680", linewidth=1.2, linestyle=":", label=label)
 
 
-def finish(axis: Axes, *, title: str, x: str, y: str, log: str = "xy", legend: bool = True) -> None:
-    """Titles, units, scales and a legend."""
+def format_axis(axis: Axes, *, title: str, x: str, y: str, log: str = "xy", legend: bool = True) -> None:
+    """Set title, labels and scales, and add a legend.
+
+    Args:
+        axis: the axis.
+        title: title of the panel.
+        x: label of the x axis, with units.
+        y: label of the y axis, with units.
+        log: which axes are logarithmic, `x`, `y`, `xy` or empty.
+        legend: whether to add a legend.
+    """
     with mpl.rc_context(_STYLE):
         axis.set_title(title)
         axis.set_xlabel(x)
@@ -132,12 +141,12 @@ def finish(axis: Axes, *, title: str, x: str, y: str, log: str = "xy", legend: b
 
 
 def _has_positive(axis: Axes) -> bool:
-    """A logarithmic axis needs something to show."""
+    """Whether a logarithmic axis would show anything."""
     return any(bool(np.any(np.asarray(line.get_ydata(), dtype=float) > 0)) for line in axis.get_lines())
 
 
 def svg(figure: Figure) -> str:
-    """The figure as SVG text, the same every time, with nothing before the <svg> tag."""
+    """The figure as reproducible SVG, without an XML header."""
     buffer = io.StringIO()
     with mpl.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -145,7 +154,7 @@ def svg(figure: Figure) -> str:
     return re.sub(r"\s*<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
 
 
-def strips(
+def plot_strips(
     axis: Axes,
     names: Sequence[str],
     values: Sequence[Sequence[float]],
@@ -154,22 +163,21 @@ def strips(
     offset: float = 0.0,
     index: int = 0,
 ) -> None:
-    """A column of dots per name, every dot a seed, with a bar at the median."""
+    """Plot a column of dots per name, one dot per seed, with a bar at the median."""
     colour = COLOURS[index]
     with mpl.rc_context(_STYLE):
-        for place, column in enumerate(values):
-            axis.plot([place + offset] * len(column), column, "o", color=colour, markersize=4.5, alpha=0.55)
+        for position, column in enumerate(values):
+            axis.plot([position + offset] * len(column), column, "o", color=colour, markersize=4.5, alpha=0.55)
             if len(column):
-                axis.hlines(
-                    float(np.median(column)), place + offset - 0.12, place + offset + 0.12, color=colour, lw=2.4
-                )
+                left, right = position + offset - 0.12, position + offset + 0.12
+                axis.hlines(float(np.median(column)), left, right, color=colour, lw=2.4)
         axis.plot([], [], "o", color=colour, markersize=5, label=label)
         axis.set_xticks(range(len(names)), names)
         axis.set_xlim(-0.5, len(names) - 0.5)
 
 
 def shared_legend(figure: Figure, axis: Axes) -> None:
-    """One legend for all panels, below them, where it hides nothing."""
+    """Add one legend for all panels, below them."""
     with mpl.rc_context(_STYLE):
         handles, labels = axis.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))

@@ -1,5 +1,4 @@
 """Run folders: files are replaced atomically, and finished work is never repeated."""
 
-from vaescope.runs.store import Cell, RunFolder, cell_key
-
-__all__ = ["Cell", "RunFolder", "cell_key"]
+from vaescope.runs.store import Cell as Cell
+from vaescope.runs.store import RunFolder as RunFolder

@@ -2,6 +2,7 @@
 
 from vaescope.sweeps.run import SweepOptions, run_sweep
 from vaescope.sweeps.sweep import Sweep, read_sweep
-from vaescope.sweeps.table import sweep_results, sweep_status
+from vaescope.sweeps.table import sweep_results as sweep_results
+from vaescope.sweeps.table import sweep_status
 
-__all__ = ["Sweep", "SweepOptions", "read_sweep", "run_sweep", "sweep_results", "sweep_status"]
+__all__ = ["Sweep", "SweepOptions", "read_sweep", "run_sweep", "sweep_status"]

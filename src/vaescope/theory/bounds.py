@@ -1,4 +1,4 @@
-"""What the papers prove with inequalities: bounds on the KL to the true posterior, and on Σ*."""
+"""Bounds proved in the papers: on the KL to the true posterior, and on the eigenvalues of Σ*."""
 
 from __future__ import annotations
 
@@ -23,10 +23,18 @@ def kl_lower_bound(
     precision: float,
     prior: Prior | None = None,
 ) -> Float[Tensor, " N"]:
-    """A lower bound of KL[q(z|x) || p(z|x)] for any diagonal q and a log-concave prior.
+    """A lower bound on KL[q(z|x) || p(z|x)] for any diagonal q and a log-concave prior.
 
-    Reizinger et al. 2022, Prop. 6 (Eq. 42): `latent` is g(x), `lipschitz_inverse` a Lipschitz
-    constant of g. For as many observed dimensions as latents.
+    Reizinger et al. 2022, Prop. 6 (Eq. 42), for as many observed dimensions as latents.
+
+    Args:
+        mean: means of q.
+        variance: variances of q.
+        latent: g(x), the latents that decode to x.
+        log_marginal: log p(x).
+        lipschitz_inverse: a Lipschitz constant of g.
+        precision: γ² = 1 / decoder variance.
+        prior: N(0, I) by default.
     """
     prior = Normal() if prior is None else prior
     gamma2 = validation.precision(precision)
@@ -45,10 +53,14 @@ def kl_upper_bound(
     precision: float,
     domination: tuple[float, float] = (0.5, 0.5 * math.log(2 * math.pi)),
 ) -> Float[Tensor, " N"]:
-    """An upper bound of the KL of the *optimal* diagonal q.
+    """An upper bound on the KL of the *optimal* diagonal q. Reizinger et al. 2022, Prop. 7 (Eq. 43).
 
-    Reizinger et al. 2022, Prop. 7 (Eq. 43): `lipschitz` is a Lipschitz constant of f, and
-    `domination` = (D, E) with -log p₀(u) <= D u² + E for every latent (the default: N(0, 1)).
+    Args:
+        latent: g(x), the latents that decode to x.
+        log_marginal: log p(x).
+        lipschitz: a Lipschitz constant of the decoder f.
+        precision: γ² = 1 / decoder variance.
+        domination: (D, E) with -log p₀(u) <= D u² + E for every latent; the default is that of N(0, 1).
     """
     gamma2 = validation.precision(precision)
     d = latent.shape[1]
@@ -56,17 +68,36 @@ def kl_upper_bound(
     return d * (0.5 * lipschitz**2 + E - 0.5) + D * (latent.square().sum(1) + d / gamma2) + log_marginal
 
 
+def eigenvalue_bounds(
+    J: Float[Tensor, "N n d"], *, prior_variance: Float[Tensor, "N d"], precision: float
+) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
+    r"""Lower and upper bounds on the eigenvalues of Σ*, in ascending order.
+
+    .. math:: \Sigma^* = (\Sigma^{\dagger-1} + \gamma^2 J^\top J)^{-1}, \qquad
+        \frac{1}{1/\lambda^\dagger_{min} + \gamma^2 s_i} \le \lambda^*_i \le
+        \frac{1}{1/\lambda^\dagger_{max} + \gamma^2 s_i}
+
+    with s_i the eigenvalues of JᵀJ in descending order and λ† the prior's variances. Bonheme & Grzes 2023, Eq. 12.
+
+    >>> eigenvalue_bounds(torch.diag(torch.tensor([1.0, 3.0]))[None], prior_variance=torch.ones(1, 2), precision=1.0)[0]
+    tensor([[0.1000, 0.5000]])
+    """
+    gamma2 = validation.precision(precision)
+    squares = torch.linalg.svdvals(J) ** 2  # eigvalsh of JᵀJ would lose small values to rounding
+    squares = torch.nn.functional.pad(squares, (0, J.shape[-1] - squares.shape[-1]))
+    smallest, largest = prior_variance.amin(-1, keepdim=True), prior_variance.amax(-1, keepdim=True)
+    return 1 / (1 / smallest + gamma2 * squares), 1 / (1 / largest + gamma2 * squares)
+
+
 def covariance_bounds(
     decoder: Decoder, z: Float[Tensor, "N d"], *, precision: float, prior: Prior | None = None
 ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
-    """Bounds on the eigenvalues of Σ*, in ascending order (Bonheme & Grzes 2023, Eq. 12).
-
-    1 / (1/λ†_min + γ² s_i) <= λ_i <= 1 / (1/λ†_max + γ² s_i), with s_i the eigenvalues of JᵀJ in
-    descending order and λ† the prior's variances (the inverse of its curvature at z).
-    """
+    """`eigenvalue_bounds` of a decoder at each point; the prior's variance is the inverse of its curvature at z."""
     prior = Normal() if prior is None else prior
-    gamma2 = validation.precision(precision)
-    squares = torch.cat([torch.linalg.eigvalsh(J.mT @ J) for J in jacobians(decoder, z)]).flip(-1).clamp_min(0)
-    curvature = prior.curvature(z)
-    largest, smallest = curvature.amax(1, keepdim=True), curvature.amin(1, keepdim=True)
-    return 1 / (largest + gamma2 * squares), 1 / (smallest + gamma2 * squares)
+    variance, first, bounds = 1 / prior.curvature(z), 0, []
+    for J in jacobians(decoder, z):
+        own = variance[first : first + len(J)]
+        bounds.append(eigenvalue_bounds(J, prior_variance=own, precision=precision))
+        first += len(J)
+    lower, upper = zip(*bounds, strict=True)
+    return torch.cat(lower), torch.cat(upper)

@@ -1,9 +1,8 @@
-"""How a Gaussian may move: the parameters of each covariance family around a current Gaussian.
+"""Local parametrisations of the covariance families, relative to the current Gaussian.
 
-The current Gaussian has mean m and lower Cholesky factor L. A step p = (a, b) moves it to mean
-m + L a and factor L K(b), K the identity at b = 0. Scales enter as exp(b), so they stay positive,
-and everything is measured in units of the current posterior, so Newton's method is well scaled
-at every precision.
+The current Gaussian has mean m and lower Cholesky factor L. A step p = (a, b) moves it to mean m + L a and factor
+L K(b), with K(0) the identity. Scales enter as exp(b), so they stay positive. Steps are in units of the current
+posterior, so Newton's method is well scaled at every precision.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.errors import InputError
+from vaescope.validation import choice
 
 
 @dataclass(frozen=True)
 class Family:
-    """Which entries of K(b) a parameter feeds: entry `rows[i], columns[i]` belongs to b[owner[i]]."""
+    """Which parameter sets each entry of K(b): entry (rows[i], columns[i]) is set by b[owner[i]]."""
 
     dim: int
     rows: tuple[int, ...]
@@ -28,15 +27,16 @@ class Family:
 
     @property
     def scales(self) -> int:
-        """How many numbers b has."""
+        """The length of b."""
         return max(self.owner) + 1
 
     @property
     def size(self) -> int:
+        """The length of p = (a, b)."""
         return self.dim + self.scales
 
     def log_scales(self) -> list[int]:
-        """Positions in p of the parameters that enter as exp(b): those on the diagonal of K."""
+        """Indices in p of the parameters that enter as exp(b): those on the diagonal of K."""
         diagonal = [o for r, c, o in zip(self.rows, self.columns, self.owner, strict=True) if r == c]
         return [self.dim + o for o in sorted(set(diagonal))]
 
@@ -46,9 +46,9 @@ class Family:
         on_diagonal = torch.tensor([r == c for r, c in zip(self.rows, self.columns, strict=True)], device=b.device)
         values = b[..., list(self.owner)]
         entries = torch.where(on_diagonal, values.exp(), values)
-        places = torch.tensor([r * d + c for r, c in zip(self.rows, self.columns, strict=True)], device=b.device)
+        index = torch.tensor([r * d + c for r, c in zip(self.rows, self.columns, strict=True)], device=b.device)
         flat = torch.zeros(*b.shape[:-1], d * d, dtype=b.dtype, device=b.device)
-        return flat.index_add(-1, places, entries).unflatten(-1, (d, d))
+        return flat.index_add(-1, index, entries).unflatten(-1, (d, d))
 
     def log_det(self, b: Float[Tensor, "*N s"]) -> Float[Tensor, "*N"]:
         """log det K(b)."""
@@ -56,7 +56,7 @@ class Family:
         return b[..., diagonal].sum(-1)
 
     def features(self, nodes: Float[Tensor, "Q d"]) -> Float[Tensor, "Q d p"]:
-        """∂(a + K t)/∂p at p = 0, for every node t."""
+        """∂(a + K t)/∂p at p = 0, for each node t."""
         count, d = nodes.shape
         features = torch.zeros(count, d, self.size, dtype=nodes.dtype, device=nodes.device)
         features[:, range(d), range(d)] = 1
@@ -66,12 +66,11 @@ class Family:
 
 
 def make_family(name: str, dim: int) -> Family:
-    """The family of that name: diagonal, isotropic or full."""
+    """The family of this name: diagonal, isotropic or full."""
+    choice("family", name, ("diagonal", "isotropic", "full"))
     if name == "diagonal":
         return Family(dim, tuple(range(dim)), tuple(range(dim)), tuple(range(dim)))
     if name == "isotropic":
         return Family(dim, tuple(range(dim)), tuple(range(dim)), (0,) * dim)
-    if name == "full":
-        rows, columns = torch.tril_indices(dim, dim).tolist()
-        return Family(dim, tuple(rows), tuple(columns), tuple(range(len(rows))))
-    raise InputError(f"family must be diagonal, isotropic or full, got {name!r}.")
+    rows, columns = torch.tril_indices(dim, dim).tolist()
+    return Family(dim, tuple(rows), tuple(columns), tuple(range(len(rows))))

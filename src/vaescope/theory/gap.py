@@ -1,4 +1,4 @@
-"""The ELBO's gap and what it is made of."""
+"""The gap between log p(x) and the ELBO, split into its parts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vaescope.theory.projection import Projection, elbo, project
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """log p(x) - ELBO = family + amortisation, per point, in nats.
+    """log p(x) - ELBO = family + amortisation at each point, in nats.
 
-    `family` is what no Gaussian of the family can avoid, and tends to `contrast`, the IMA contrast
-    of the decoder at the projection's mean, as γ → ∞. `amortisation` is what this encoder loses
-    beyond it. Both are non-negative up to numerical error. `converged` is the projection's.
+    `family` is the gap of the best Gaussian of the family. As γ → ∞ it tends to `contrast`, the IMA contrast of the
+    decoder at the mean of that Gaussian. `amortisation` is what the encoder loses beyond it. Both are non-negative up
+    to numerical error.
     """
 
     log_marginal: Float[Tensor, " N"]
@@ -61,10 +61,16 @@ def gap(
     prior: Prior | None = None,
     method: str | None = None,
 ) -> Gap:
-    """Split the gap of an encoder whose posteriors for x are given (in u, the unbounded coordinate).
+    """Split the gap of an encoder.
 
-    The family that is projected on is that of `posterior`. `method` is how log p(x) is found:
-    by default quadrature up to four latents, importance sampling above.
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        x: observations.
+        posterior: the encoder's posteriors of x, in u, the unbounded coordinate. The best Gaussian is of its family.
+        precision: γ² = 1 / decoder variance.
+        prior: N(0, I) by default.
+        method: how log p(x) is computed, see `log_marginal`; by default quadrature up to four latents, importance
+            sampling above.
 
     >>> import torch
     >>> W = torch.tensor([[1.0, 0.5], [0.0, 1.0]], dtype=torch.float64)

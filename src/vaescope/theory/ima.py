@@ -1,4 +1,4 @@
-"""Independent mechanism analysis: how far a decoder's Jacobian columns are from orthogonal."""
+"""Independent mechanism analysis: how far the columns of a decoder's Jacobian are from orthogonal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vaescope.theory.derivatives import Decoder, jacobians
 
 
 def contrast_of_matrix(J: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    """Σ_k log ‖J_{:,k}‖ - ½ log det JᵀJ; +inf where J has not full column rank.
+    """Σ_k log ‖J_{:,k}‖ - ½ log det JᵀJ; +inf unless J has full column rank.
 
     >>> contrast_of_matrix(torch.tensor([[1.0, 1.0], [0.0, 1.0]]))  # ½ log 2
     tensor(0.3466)
@@ -21,21 +21,26 @@ def contrast_of_matrix(J: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"
     norms = J.norm(dim=-2, keepdim=True)
     if n < d:
         return torch.full_like(norms[..., 0, 0], torch.inf)
-    # QR of the normalised columns: no Gram matrix, so no squared condition number
+    # QR of the normalised columns: a Gram matrix would square the condition number, and singular values lose the
+    # determinant of matrices such as Kahan's, whose smallest singular value is far below their smallest R_kk
     R = torch.linalg.qr(J / norms.clamp_min(torch.finfo(J.dtype).tiny), mode="r").R
     diagonal = R.diagonal(dim1=-2, dim2=-1).abs()
     full_rank = (diagonal > 4 * n**0.5 * torch.finfo(J.dtype).eps).all(-1) & (norms > 0).all(-1).all(-1)
     contrast = -diagonal.log().sum(-1)
-    return torch.where(full_rank, contrast.clamp_min(0) + 0.0, torch.inf)  # below zero is rounding alone
+    return torch.where(full_rank, contrast.clamp_min(0) + 0.0, torch.inf)  # negative values are rounding errors
 
 
 def ima_contrast(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, " N"]:
-    r"""How far the decoder's Jacobian columns are from orthogonal, at each point, in nats.
+    r"""Distance of the decoder's Jacobian columns from orthogonality at each point, in nats.
 
     .. math:: c(z) = \sum_k \log \|J_{:,k}(z)\| - \tfrac12 \log\det J(z)^\top J(z)
 
-    Zero exactly for orthogonal columns, non-negative (Hadamard), +inf for a rank-deficient
-    Jacobian. Reizinger et al. 2022, Eq. 6; the determinant of the Gram matrix extends it to n > d.
+    Zero exactly for orthogonal columns, non-negative (Hadamard), +inf for a rank-deficient Jacobian.
+    Reizinger et al. 2022, Eq. 6; the Gram determinant extends it to n > d.
+
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...); outputs are flattened.
+        z: points at which to evaluate.
 
     >>> ima_contrast(lambda z: z @ torch.eye(2), torch.zeros(1, 2))
     tensor([0.])
@@ -51,13 +56,13 @@ class Mean(NamedTuple):
 
 
 def global_contrast(decoder: Decoder, z: Float[Tensor, "N d"]) -> Mean:
-    """C_IMA, the mean of the *local* contrasts over z (never the contrast of a mean Jacobian)."""
+    """C_IMA, the mean of the *local* contrasts over z (not the contrast of a mean Jacobian)."""
     local = ima_contrast(decoder, z)
     return Mean(float(local.mean()), float(local.std() / len(local) ** 0.5) if len(local) > 1 else torch.nan)
 
 
 def conformal_of_matrix(J: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    """d log of the root mean square of the column norms, less ½ log det JᵀJ; 0 exactly when JᵀJ ∝ I."""
+    """d log of the root mean square of the column norms, minus ½ log det JᵀJ; 0 exactly when JᵀJ ∝ I."""
     d = J.shape[-1]
     norms = J.norm(dim=-2)
     spread = 0.5 * d * norms.square().mean(-1).log() - norms.log().sum(-1)
@@ -65,11 +70,11 @@ def conformal_of_matrix(J: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch
 
 
 def conformal_contrast(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, " N"]:
-    r"""How far the decoder is from conformal (orthogonal columns of one length), at each point.
+    r"""Distance of the decoder from a conformal map (orthogonal columns of equal length) at each point, in nats.
 
     .. math:: \tfrac d2 \log \tfrac1d \sum_k \|J_{:,k}\|^2 - \tfrac12 \log\det J^\top J
 
-    It is c_IMA plus the spread of the column norms: the near-deterministic gap of an isotropic
-    posterior, as c_IMA is that of a diagonal one.
+    This is c_IMA plus the spread of the column norms: the near-deterministic gap of an isotropic posterior, as c_IMA is
+    the gap of a diagonal one.
     """
     return torch.cat([conformal_of_matrix(J) for J in jacobians(decoder, z)])

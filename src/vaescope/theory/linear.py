@@ -1,8 +1,8 @@
-"""The linear VAE: closed forms for everything, and so the ground truth for the rest of this room.
+"""The linear VAE in closed form: ground truth for the rest of this package.
 
-x = W z + noise of precision γ², z ~ N(0, I). Reizinger et al. 2022, appendix 10.1. The marginal is
-N(0, W Wᵀ + I/γ²); the posterior's precision is γ² M with M = WᵀW + I/γ², the Gram matrix of W with
-I/γ appended below it. That augmented matrix carries every formula without cancellation.
+x = W z + noise of precision γ², z ~ N(0, I). Reizinger et al. 2022, appendix 10.1. The marginal is N(0, W Wᵀ + I/γ²).
+The posterior's precision is γ² M with M = WᵀW + I/γ², the Gram matrix of W with I/γ appended below it. Formulas in
+terms of this augmented matrix avoid cancellation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _check_x(x: Float[Tensor, "N n"], W: Float[Tensor, "n d"]) -> None:
 def posterior(
     x: Float[Tensor, "N n"], W: Float[Tensor, "n d"], precision: float
 ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "d d"]]:
-    """Exact posterior mean of every x, and the covariance, which is the same for all."""
+    """Exact posterior mean of each x, and the covariance, which does not depend on x."""
     _check_x(x, W)
     A, gamma2 = _augmented(W, precision)
     Q, R = torch.linalg.qr(A)
@@ -44,7 +44,7 @@ def posterior(
 
 
 def optimal_variance(W: Float[Tensor, "n d"], precision: float) -> Float[Tensor, " d"]:
-    """D* = (1/γ²) (diag(WᵀW) + I/γ²)⁻¹, the best diagonal posterior's variances.
+    """D* = (1/γ²) (diag(WᵀW) + I/γ²)⁻¹, the variances of the best diagonal posterior.
 
     >>> optimal_variance(torch.eye(2), 3.0)
     tensor([0.2500, 0.2500])
@@ -54,9 +54,9 @@ def optimal_variance(W: Float[Tensor, "n d"], precision: float) -> Float[Tensor,
 
 
 def gap(W: Float[Tensor, "n d"], precision: float) -> Float[Tensor, ""]:
-    """log p(x) - ELBO*(x), the same for every x: ½ [log det diag M - log det M].
+    """log p(x) - ELBO*(x) = ½ [log det diag M - log det M], the same for every x.
 
-    The paper's Eq. 55 drops the ½. It is the IMA contrast of W with I/γ appended below it.
+    Equal to the IMA contrast of W with I/γ appended below it. Eq. 55 of the paper lacks the ½.
 
     >>> gap(torch.eye(3), 10.0)
     tensor(0.)
@@ -84,5 +84,5 @@ def log_likelihood(x: Float[Tensor, "N n"], W: Float[Tensor, "n d"], precision: 
 
 
 def elbo(x: Float[Tensor, "N n"], W: Float[Tensor, "n d"], precision: float) -> Float[Tensor, " N"]:
-    """ELBO*(x): the likelihood less the gap."""
+    """ELBO*(x): the log-likelihood minus the gap."""
     return log_likelihood(x, W, precision) - gap(W, precision)

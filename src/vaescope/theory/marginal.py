@@ -1,4 +1,4 @@
-"""log p(x), by whatever the decoder allows: quadrature, importance sampling, change of variables."""
+"""log p(x) by quadrature, importance sampling or change of variables."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from vaescope.theory.derivatives import Decoder, jacobians
 from vaescope.theory.modes import find_mode
 from vaescope.theory.optimal import check_support
 from vaescope.theory.pareto import smooth
-from vaescope.theory.problem import Problem, place
-from vaescope.theory.projection import latent_dimension, prepare
+from vaescope.theory.problem import InvertibleDecoder, Problem, latent_dimension, prepare, transform_nodes
+from vaescope.validation import choice, whole_number
 
 METHODS = ("quadrature", "importance", "flow")
-LARGEST_DIM = 8  # of quadrature
+LARGEST_DIM = 8  # latents that quadrature supports
 ORDERS = (5, 9, 15, 25, 41)
 LARGEST_GRID = 20_000
 SAMPLES = 4000
-FREEDOM = 5.0  # of the Student proposal: tails heavier than any posterior under a Gaussian prior
-RESOLVED = 1e-10
+FREEDOM = 5.0  # degrees of freedom of the Student proposal: heavier tails than any posterior with a Gaussian prior
+RESOLVED = 1e-10  # change from one quadrature order to the next
 
 
 @dataclass(frozen=True, eq=False)
 class LogMarginal:
-    """log p(x) of every point with its error.
+    """log p(x) of each point with its error.
 
-    `stderr` is the standard error (importance), the change from the last quadrature order to the
-    one before (quadrature), or zero (flow). `pareto_k` is k̂ of importance sampling: do not trust
-    points where it exceeds 0.7.
+    `stderr` is the standard error (importance), the change between the last two quadrature orders (quadrature), or
+    zero (flow). `pareto_k` is the k̂ of importance sampling; values above 0.7 mean that the estimate is unreliable.
     """
 
     value: Float[Tensor, " N"]
@@ -55,20 +54,29 @@ def log_marginal(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> LogMarginal:
-    """log p(x) = log ∫ p(x|z) p₀(z) dz of every point.
+    """log p(x) = log ∫ p(x|z) p₀(z) dz of each point.
 
-    `quadrature`: Gauss–Hermite nodes placed by the Laplace covariance at the mode; up to eight
-    latents; assumes one mode. `importance`: Pareto-smoothed, any number of latents, from a Student
-    distribution with the Laplace covariance, or from a given Gaussian `proposal` (in u). `flow`:
-    change of variables, the γ → ∞ value, for invertible decoders with as many outputs as latents
-    (`precision` plays no part).
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        x: observations.
+        precision: γ² = 1 / decoder variance.
+        prior: N(0, I) by default.
+        method: `quadrature` places Gauss–Hermite nodes by the Laplace covariance at the mode; up to eight latents and
+            one mode. `importance` is Pareto-smoothed importance sampling for any number of latents. `flow` is the
+            change of variables, the γ → ∞ value, for invertible decoders with as many outputs as latents; it ignores
+            the precision.
+        start: latents from which to search for the mode.
+        latent_dim: the number of latents, if neither `start` nor the decoder's `dim` gives it.
+        proposal: a Gaussian (in u) for importance sampling, instead of a Student distribution with the Laplace
+            covariance.
+        samples: draws per point of importance sampling.
+        seed: of importance sampling.
 
     >>> x = torch.zeros(1, 1, dtype=torch.float64)
     >>> log_marginal(lambda z: z, x, precision=1.0, latent_dim=1).value  # log N(0; 0, 2)
     tensor([-1.2655], dtype=torch.float64)
     """
-    if method not in METHODS:
-        raise InputError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    choice("method", method, METHODS)
     prior = Normal() if prior is None else prior
     dim = latent_dimension(decoder, start if proposal is None else proposal.mean, latent_dim)
     problem, guess = prepare(decoder, x, precision, prior, start, dim)
@@ -86,19 +94,19 @@ def log_marginal(
 def _quadrature(problem: Problem, mode: Tensor, factor: Tensor) -> LogMarginal:
     if problem.dim > LARGEST_DIM:
         raise InputError(
-            f"method 'quadrature' serves up to {LARGEST_DIM} latents, got {problem.dim}; use method='importance'."
+            f"method 'quadrature' supports up to {LARGEST_DIM} latents, got {problem.dim}; use method='importance'."
         )
     orders = [o for o in ORDERS if o**problem.dim <= LARGEST_GRID] or [3]
     orders = orders if len(orders) > 1 else [max(2, orders[0] - 1), orders[0]]
     value = _integrate(problem, mode, factor, orders[0])
     error = torch.full_like(value, math.inf)
-    todo = torch.arange(len(value), device=value.device)
+    unresolved = torch.arange(len(value), device=value.device)
     for order in orders[1:]:
-        finer = _integrate(problem.take(todo), mode[todo], factor[todo], order)
-        error[todo] = (finer - value[todo]).abs()
-        value[todo] = finer
-        todo = todo[error[todo] > RESOLVED]
-        if not len(todo):
+        finer = _integrate(problem.take(unresolved), mode[unresolved], factor[unresolved], order)
+        error[unresolved] = (finer - value[unresolved]).abs()
+        value[unresolved] = finer
+        unresolved = unresolved[error[unresolved] > RESOLVED]
+        if not len(unresolved):
             break
     return LogMarginal(value, error, None)
 
@@ -107,20 +115,19 @@ def _integrate(problem: Problem, mode: Tensor, factor: Tensor, order: int) -> Te
     """log |A| (2π)^{d/2} Σ_q w_q exp(log p(x, u_q) + ½ ‖t_q‖²), u_q = mode + A t_q."""
     nodes, weights = quadrature.hermite_grid(problem.dim, order, mode)
     correction = weights.log() + 0.5 * nodes.square().sum(-1)
-    parts = []
+    values = []
     for rows in problem.chunks(len(nodes)):
-        joint = problem.take(rows).log_joint(place(mode[rows], factor[rows], nodes))
-        parts.append(torch.logsumexp(joint + correction, dim=1))
+        joint = problem.take(rows).log_joint(transform_nodes(mode[rows], factor[rows], nodes))
+        values.append(torch.logsumexp(joint + correction, dim=1))
     log_volume = factor.diagonal(dim1=1, dim2=2).log().sum(-1) + 0.5 * problem.dim * math.log(2 * math.pi)
-    return torch.cat(parts) + log_volume
+    return torch.cat(values) + log_volume
 
 
 def _importance(
     problem: Problem, mean: Tensor, factor: Tensor, samples: int, seed: int, *, freedom: float
 ) -> LogMarginal:
-    """Weights p(x, u) / q(u), q a Student (or, with infinite freedom, Gaussian) distribution."""
-    if samples < 100:
-        raise InputError(f"samples must be at least 100, got {samples}.")
+    """Weights p(x, u) / q(u); q is a Student distribution, or a Gaussian if `freedom` is infinite."""
+    whole_number("samples", samples, minimum=100)
     generator = randomness.generator(seed, "importance")
     log_volume = factor.diagonal(dim1=1, dim2=2).log().sum(-1)
     values, errors, shapes = [], [], []
@@ -138,6 +145,7 @@ def _importance(
 
 
 def draw_student(points: int, samples: int, dim: int, freedom: float, generator: torch.Generator) -> Tensor:
+    """(points, samples, dim) draws of the standard Student distribution; normal if `freedom` is infinite."""
     noise = torch.randn(points, samples, dim, generator=generator, dtype=torch.float64)
     if math.isinf(freedom):
         return noise
@@ -146,7 +154,7 @@ def draw_student(points: int, samples: int, dim: int, freedom: float, generator:
 
 
 def log_student(t: Tensor, freedom: float) -> Tensor:
-    """log-density of the standard Student (or normal) distribution in as many dimensions as t has."""
+    """log-density of the standard multivariate Student distribution; normal if `freedom` is infinite."""
     d, squares = t.shape[-1], t.square().sum(-1)
     if math.isinf(freedom):
         return -0.5 * squares - 0.5 * d * math.log(2 * math.pi)
@@ -158,13 +166,14 @@ def _flow(problem: Problem, guess: Tensor | None) -> LogMarginal:
     """log p₀(g(x)) - log |det J(g(x))| (Reizinger et al. 2022, Eq. 4)."""
     if problem.x.shape[1] != problem.dim:
         raise InputError(f"method 'flow' needs as many outputs as latents, got {problem.x.shape[1]} and {problem.dim}.")
-    u = guess if guess is not None and hasattr(problem.decoder, "inverse") else find_mode(problem, guess)
+    known = guess is not None and isinstance(problem.decoder, InvertibleDecoder)
+    u = guess if guess is not None and known else find_mode(problem, guess)
     residual = (problem.output(u) - problem.x).norm(dim=1)
     outside = ~(residual <= 1e-6 * (1 + problem.x.norm(dim=1)))
     if bool(outside.any()):
         raise InputError(
-            f"x must lie in the decoder's image for method 'flow', but {int(outside.sum())} of {len(u)} points "
-            f"do not (the first is row {int(outside.nonzero()[0])})."
+            f"method 'flow' needs x in the decoder's image, but {int(outside.sum())} of {len(u)} points are not "
+            f"(the first is row {int(outside.nonzero()[0])})."
         )
     z = problem.prior.to_support(u)
     check_support(z, problem.prior, "g(x)")

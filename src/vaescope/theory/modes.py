@@ -1,4 +1,4 @@
-"""Finding latents: Levenberg–Marquardt for all points and several starts at once."""
+"""The mode of log p(x, u): batched Levenberg–Marquardt over points, from several starts."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ STEPS = 200
 def find_mode(problem: Problem, start: Float[Tensor, "N d"] | None = None) -> Float[Tensor, "N d"]:
     """The u that maximises log p(x, u), from the given start or the best of several."""
     if start is not None:
-        return _climb(problem, start)
-    best, height = None, None
+        return _levenberg_marquardt(problem, start)
+    best, best_value = None, None
     for candidate in _starts(problem):
-        u = _climb(problem, candidate)
+        u = _levenberg_marquardt(problem, candidate)
         value = problem.log_joint(u.unsqueeze(1)).squeeze(1)
-        if best is None or height is None:
-            best, height = u, value
-        better = value > height
-        best, height = torch.where(better[:, None], u, best), torch.where(better, value, height)
+        if best is None or best_value is None:
+            best, best_value = u, value
+        better = value > best_value
+        best, best_value = torch.where(better[:, None], u, best), torch.where(better, value, best_value)
     assert best is not None
     return best
 
 
 def _starts(problem: Problem) -> list[Tensor]:
-    """The prior's centre, and draws from the prior that are the same for every point."""
+    """The prior's centre and draws from the prior, shared by all points."""
     generator = randomness.generator(0, "starts")
     draws = problem.prior.sample(STARTS - 1, problem.dim, generator=generator, dtype=torch.float64)
     centre = torch.full((1, problem.dim), problem.prior.unbounded_centre(), dtype=torch.float64)
@@ -38,11 +38,11 @@ def _starts(problem: Problem) -> list[Tensor]:
     return [start.expand(len(problem.x), -1) for start in starts]
 
 
-def _climb(problem: Problem, start: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
-    """Levenberg–Marquardt on log p(x, u); points that have arrived are left alone."""
+def _levenberg_marquardt(problem: Problem, start: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
+    """Maximise log p(x, u); converged points drop out of the batch."""
     u = start.clone()
     damping = torch.full((len(u),), 1e-3, dtype=u.dtype, device=u.device)
-    height = problem.log_joint(u.unsqueeze(1)).squeeze(1)
+    value = problem.log_joint(u.unsqueeze(1)).squeeze(1)
     active = torch.arange(len(u), device=u.device)
     for _ in range(STEPS):
         if not len(active):
@@ -50,17 +50,17 @@ def _climb(problem: Problem, start: Float[Tensor, "N d"]) -> Float[Tensor, "N d"
         part = problem.take(active)
         step, decrement = _step(part, u[active], damping[active])
         trial = u[active] + step
-        value = part.log_joint(trial.unsqueeze(1)).squeeze(1)
-        better = value >= height[active]
+        trial_value = part.log_joint(trial.unsqueeze(1)).squeeze(1)
+        better = trial_value >= value[active]
         u[active] = torch.where(better[:, None], trial, u[active])
-        height[active] = torch.where(better, value, height[active])
+        value[active] = torch.where(better, trial_value, value[active])
         damping[active] = torch.where(better, damping[active] / 5, damping[active] * 4).clamp(1e-14, 1e12)
         active = active[(decrement > 1e-12) & (damping[active] < 1e10)]
     return u
 
 
 def _step(problem: Problem, u: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
-    """A damped Gauss–Newton step, and its predicted gain."""
+    """A damped Gauss–Newton step and its predicted gain."""
     steps, gains = [], []
     for part in problem.chunks(problem.dim):
         chunk = problem.take(part)

@@ -1,4 +1,4 @@
-"""The variances an optimal near-deterministic posterior has."""
+"""Variances and covariances of optimal near-deterministic posteriors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from vaescope.theory.derivatives import Decoder, column_norms, jacobians
 
 
 def check_support(z: Float[Tensor, "N d"], prior: Prior, name: str = "z") -> None:
-    """Points lie inside the support of a bounded prior."""
+    """Points must be inside the support of a bounded prior."""
     if prior.bounds is None:
         return
     low, high = prior.bounds
     outside = ((z <= low) | (z >= high)).any(1)
     if bool(outside.any()):
         raise InputError(
-            f"{name} must lie inside the prior's support ({low}, {high}), but {int(outside.sum())} of "
-            f"{len(z)} points do not (the first is row {int(outside.nonzero()[0])})."
+            f"{name} must be inside the prior's support ({low}, {high}), but {int(outside.sum())} of "
+            f"{len(z)} points are not (the first is row {int(outside.nonzero()[0])})."
         )
 
 
@@ -33,6 +33,12 @@ def optimal_variance(
     .. math:: \sigma_k^2 = \left( -(\log p_0)''(z_k) + \gamma^2 \|J_{:,k}(z)\|^2 \right)^{-1}
 
     Reizinger et al. 2022, Eq. 12.
+
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        z: points at which to evaluate.
+        precision: γ² = 1 / decoder variance.
+        prior: N(0, I) by default.
 
     >>> optimal_variance(lambda z: 3 * z, torch.zeros(1, 2), precision=1.0)
     tensor([[0.1000, 0.1000]])
@@ -47,9 +53,9 @@ def optimal_variance(
 def optimal_covariance(
     decoder: Decoder, z: Float[Tensor, "N d"], *, precision: float, prior: Prior | None = None
 ) -> Float[Tensor, "N d d"]:
-    """Σ* = (Σ†⁻¹ + γ² JᵀJ)⁻¹, the covariance of an optimal full-covariance posterior.
+    """Σ* = (Σ†⁻¹ + γ² JᵀJ)⁻¹, the covariance of the optimal full-covariance posterior.
 
-    Bonheme & Grzes 2023, Eq. 11, with γ² the precision (the paper writes γ for the variance).
+    Bonheme & Grzes 2023, Eq. 11; here γ² is the precision, in the paper γ is the variance.
     """
     prior = Normal() if prior is None else prior
     gamma2 = validation.precision(precision)

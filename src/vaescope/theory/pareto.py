@@ -10,9 +10,10 @@ from torch import Tensor
 
 
 def fit_generalised_pareto(excess: Float[Tensor, "N m"]) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Shape k and scale σ of the tail, by Zhang & Stephens (2009), with the weak prior on k of PSIS.
+    """Shape k and scale σ of the tail (Zhang & Stephens 2009), with the weak prior on k of PSIS.
 
-    `excess` is sorted in ascending order, above zero.
+    Args:
+        excess: positive values in ascending order.
     """
     count = excess.shape[1]
     grid = 30 + int(math.sqrt(count))
@@ -29,13 +30,13 @@ def fit_generalised_pareto(excess: Float[Tensor, "N m"]) -> tuple[Float[Tensor, 
 
 
 def smooth(log_weights: Float[Tensor, "N S"]) -> tuple[Float[Tensor, "N S"], Float[Tensor, " N"]]:
-    """Log-weights with their largest values smoothed, and k̂ of every row.
+    """Log-weights with their largest values smoothed, and the k̂ of each row.
 
-    k̂ below 0.7 means that the estimate can be trusted; a row with constant weights has k̂ = -inf.
+    Estimates with k̂ below 0.7 are reliable. A row with constant weights has k̂ = -inf.
     """
     samples = log_weights.shape[1]
     tail = min(samples // 5, math.ceil(3 * math.sqrt(samples)))
-    ordered, places = (log_weights - log_weights.amax(1, keepdim=True)).sort(dim=1)
+    ordered, index = (log_weights - log_weights.amax(1, keepdim=True)).sort(dim=1)
     cutoff = ordered[:, -tail - 1].exp()
     excess = (ordered[:, -tail:].exp() - cutoff[:, None]).clamp_min(0)
     flat = excess[:, -1] <= 1e-12 * (1 + cutoff)
@@ -45,5 +46,5 @@ def smooth(log_weights: Float[Tensor, "N S"]) -> tuple[Float[Tensor, "N S"], Flo
     quantiles = scale[:, None] * torch.expm1(-k[:, None] * torch.log1p(-probability)) / k[:, None]
     smoothed = (cutoff[:, None] + quantiles).clamp(max=1).log()
     ordered = torch.cat([ordered[:, :-tail], torch.where(flat[:, None], ordered[:, -tail:], smoothed)], dim=1)
-    result = torch.empty_like(ordered).scatter_(1, places, ordered)
+    result = torch.empty_like(ordered).scatter_(1, index, ordered)
     return result + log_weights.amax(1, keepdim=True), torch.where(flat, -math.inf, k)

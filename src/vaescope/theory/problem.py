@@ -1,10 +1,11 @@
-"""One inference problem: a decoder, observations, a precision and a prior, in the unbounded coordinate u."""
+"""An inference problem: a decoder, observations, a precision and a prior, in the unbounded coordinate u."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -13,15 +14,30 @@ from torch import Tensor
 from vaescope import validation
 from vaescope.distributions import Prior
 from vaescope.errors import InputError
-from vaescope.theory.derivatives import Decoder, check_decoder, decode_flat
+from vaescope.theory.derivatives import Decoder, check_decoder, check_latents, decode_flat
+from vaescope.theory.optimal import check_support
 from vaescope.theory.rules import Rule
 
-CHUNK_NUMBERS = 2**22  # numbers a chunk may decode at a time
+CHUNK_NUMBERS = 2**22  # decoded numbers in memory at a time
+
+
+@runtime_checkable
+class SizedDecoder(Protocol):
+    """A decoder that knows its number of latents."""
+
+    dim: int
+
+
+@runtime_checkable
+class InvertibleDecoder(SizedDecoder, Protocol):
+    """A decoder with its inverse, such as a mixing: good starting points need no search."""
+
+    def inverse(self, x: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Everything about p(x, z) that inference needs; all per point, batched over points."""
+    """p(x, z) of a batch of points."""
 
     decoder: Decoder
     x: Float[Tensor, "N n"]
@@ -35,15 +51,17 @@ class Problem:
         return 0.5 * self.x.shape[1] * (math.log(self.precision) - math.log(2 * math.pi))
 
     def take(self, rows: Tensor | slice) -> Problem:
+        """The same problem for some of the points."""
         return replace(self, x=self.x[rows])
 
     def chunks(self, nodes: int) -> Iterator[slice]:
-        """Slices of points that together decode a bounded amount."""
+        """Slices of points, small enough that decoding `nodes` codes per point fits in memory."""
         size = max(1, CHUNK_NUMBERS // (nodes * max(self.x.shape[1], 16 * self.dim)))
         for first in range(0, len(self.x), size):
             yield slice(first, min(first + size, len(self.x)))
 
     def output(self, u: Float[Tensor, "M d"]) -> Float[Tensor, "M n"]:
+        """f(z) at z(u), flattened."""
         return decode_flat(self.decoder, self.prior.to_support(u))
 
     def misfit(self, u: Float[Tensor, "N Q d"]) -> Float[Tensor, "N Q"]:
@@ -52,7 +70,7 @@ class Problem:
         return -0.5 * self.precision * (self.x.unsqueeze(1) - output).square().sum(-1)
 
     def log_prior(self, u: Float[Tensor, "*N d"]) -> Float[Tensor, "*N"]:
-        """log p(u), with the slope of the squashing."""
+        """log p(u): the prior's density in z times dz/du."""
         return (self.prior.log_density(self.prior.to_support(u)) + self.prior.log_derivative(u)).sum(-1)
 
     def log_joint(self, u: Float[Tensor, "N Q d"]) -> Float[Tensor, "N Q"]:
@@ -64,13 +82,14 @@ class Problem:
     ) -> Float[Tensor, " N"]:
         """E_q of the misfit, q = N(mean, factor factorᵀ)."""
         nodes, weights = rule
-        parts = [
-            self.take(part).misfit(place(mean[part], factor[part], nodes)) @ weights for part in self.chunks(len(nodes))
+        values = [
+            self.take(rows).misfit(transform_nodes(mean[rows], factor[rows], nodes)) @ weights
+            for rows in self.chunks(len(nodes))
         ]
-        return torch.cat(parts)
+        return torch.cat(values)
 
     def prior_curvature(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
-        """-∂² log p(u)/∂u_k², kept above zero so that it can serve as a precision."""
+        """-∂² log p(u)/∂u_k², clamped above zero so that it is a valid precision."""
 
         def one(value: Tensor) -> Tensor:
             return self.log_prior(value.unsqueeze(-1))
@@ -79,7 +98,7 @@ class Problem:
         return (-second).clamp_min(1e-6)
 
     def linearise(self, u: Float[Tensor, "N d"]) -> tuple[Float[Tensor, "N n"], Float[Tensor, "N n d"]]:
-        """f and its Jacobian in u."""
+        """f and its Jacobian with respect to u."""
         columns, output = [], self.output(u)
         for k in range(self.dim):
             direction = torch.zeros_like(u)
@@ -89,20 +108,20 @@ class Problem:
 
     def laplace_precision(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N d d"]:
         """Σ†⁻¹ + γ² JᵀJ in u: the Gauss–Newton precision of the posterior at u."""
-        parts = []
-        for part in self.chunks(self.dim):
-            _, J = self.take(part).linearise(u[part])
-            parts.append(torch.diag_embed(self.prior_curvature(u[part])) + self.precision * J.mT @ J)
-        return torch.cat(parts)
+        chunks = []
+        for rows in self.chunks(self.dim):
+            _, J = self.take(rows).linearise(u[rows])
+            chunks.append(torch.diag_embed(self.prior_curvature(u[rows])) + self.precision * J.mT @ J)
+        return torch.cat(chunks)
 
 
-def place(mean: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"], nodes: Float[Tensor, "Q d"]) -> Tensor:
-    """Where the nodes of a rule fall for every Gaussian: (N, Q, d)."""
+def transform_nodes(mean: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"], nodes: Float[Tensor, "Q d"]) -> Tensor:
+    """The nodes of a standard normal rule, moved to each Gaussian: (N, Q, d)."""
     return mean.unsqueeze(1) + torch.einsum("nij,qj->nqi", factor, nodes)
 
 
 def _elementwise_second_derivative(function: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
-    """f'' of a function of single numbers, at every entry of u."""
+    """f'' of a scalar function, at each entry of u."""
     slope = torch.func.grad(lambda v: function(v).sum())
     return torch.func.jvp(slope, (u,), (torch.ones_like(u),))[1]
 
@@ -110,7 +129,7 @@ def _elementwise_second_derivative(function: Callable[[Tensor], Tensor], u: Tens
 def make_problem(
     decoder: Decoder, x: Float[Tensor, "N ..."], *, precision: float, prior: Prior, dim: int, probe: Tensor
 ) -> Problem:
-    """Check the arguments once, naming whichever is wrong."""
+    """A problem with its arguments checked."""
     gamma2 = validation.precision(precision)
     if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
         raise InputError("x must be a floating-point tensor with a row per point.")
@@ -121,3 +140,31 @@ def make_problem(
     if outputs != flat.shape[1]:
         raise InputError(f"decoder gives {outputs} outputs per point, but x has {flat.shape[1]}.")
     return Problem(decoder, flat, gamma2, prior, dim)
+
+
+def latent_dimension(decoder: Decoder, start: Tensor | None, latent_dim: int | None) -> int:
+    """d, from the argument, the start, or the decoder itself."""
+    known = latent_dim or (start.shape[-1] if start is not None else None)
+    if known is None and isinstance(decoder, SizedDecoder):
+        known = decoder.dim
+    if known is None:
+        raise InputError("latent_dim is required: neither start nor the decoder gives the number of latents.")
+    return int(known)
+
+
+def prepare(
+    decoder: Decoder, x: Tensor, precision: float, prior: Prior, start: Tensor | None, dim: int
+) -> tuple[Problem, Tensor | None]:
+    """The problem, and the start in the coordinate u (from the decoder's inverse, if it has one)."""
+    if start is not None:
+        check_latents(start, "start")
+        check_support(start, prior, "start")
+    probe = torch.full((1, dim), prior.unbounded_centre(), dtype=x.dtype, device=x.device)
+    probe = prior.from_support(start[:1]) if start is not None else probe
+    problem = make_problem(decoder, x, precision=precision, prior=prior, dim=dim, probe=probe)
+    if start is None and isinstance(decoder, InvertibleDecoder) and problem.x.shape[1] == dim:
+        guess = prior.from_support(decoder.inverse(problem.x))
+        start_u = guess if bool(guess.isfinite().all()) else None
+    else:
+        start_u = None if start is None else prior.from_support(start.to(problem.x))
+    return problem, start_u

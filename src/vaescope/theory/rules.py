@@ -1,4 +1,4 @@
-"""Quadrature rules for expectations under a standard normal vector, in any number of dimensions."""
+"""Quadrature rules for expectations under a standard normal vector in any number of dimensions."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 from vaescope.distributions import quadrature
 
 ORDERS = (3, 7, 13, 21)
-LARGEST_GRID = 5000  # nodes of a tensor-product rule; above it, matched quasi-random nodes
+LARGEST_GRID = 5000  # nodes of a tensor-product rule; larger problems use quasi-random nodes
 QUASI_RANDOM_NODES = 4096
 
 Rule = tuple[Float[Tensor, "Q d"], Float[Tensor, " Q"]]
 
 
-def ladder(dim: int) -> list[int]:
-    """Orders to climb until the answer stops changing; 0 stands for the quasi-random rule."""
+def increasing_orders(dim: int) -> list[int]:
+    """Orders to try in turn until the result stops changing; 0 is the quasi-random rule."""
     orders = [order for order in ORDERS if order**dim <= LARGEST_GRID]
     return orders if len(orders) > 2 else [*orders, 0]
 
 
 def rule(dim: int, order: int, like: Tensor) -> Rule:
-    """Nodes and weights of that order (see `ladder`), with the dtype and device of `like`."""
+    """Nodes and weights of this order (see `increasing_orders`), with the dtype and device of `like`."""
     nodes, weights = quadrature.hermite_grid(dim, order, like) if order else _quasi_random(dim, like)
     return nodes, weights
 
@@ -36,7 +36,7 @@ def _quasi_random(dim: int, like: Tensor) -> Rule:
 
 @cache
 def matched_nodes(dim: int, count: int) -> Tensor:
-    """Sobol points made normal, mirrored and whitened: odd moments vanish, the second are exact."""
+    """Sobol points, transformed to normal, mirrored and whitened: odd moments vanish and second moments are exact."""
     uniform = torch.quasirandom.SobolEngine(dim, scramble=True, seed=0).draw(count // 2)
     half = torch.special.ndtri(uniform.double().clamp(1e-9, 1 - 1e-9))
     nodes = torch.cat([half, -half])

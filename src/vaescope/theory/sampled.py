@@ -1,8 +1,8 @@
-"""The ELBO's gap under any likelihood and with many latents, by sampling and gradients instead of quadrature.
+"""The gap for any likelihood and many latents, by sampling and gradient ascent instead of quadrature.
 
-`gap` solves for the best posterior exactly, and needs a Gaussian likelihood and a handful of latents. Here the best
-diagonal Gaussian is climbed to from the encoder's own (so that its ELBO is a lower bound of the optimum), and log p(x)
-is by importance sampling around it.
+`gap` computes the best posterior exactly, for a Gaussian likelihood and few latents. Here the best diagonal Gaussian is
+found by gradient ascent from the encoder's posterior, so its ELBO is a lower bound on the optimum, and log p(x) is
+estimated by importance sampling around it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ from vaescope.theory.pareto import smooth
 from vaescope.theory.rules import matched_nodes
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
-"""(rows, z) -> log p(x|z): z (N, d) belongs to the points whose places are `rows` (N,)."""
+"""(rows, z) -> log p(x|z): row i of z (N, d) is a code of point rows[i]."""
+Curvature = Callable[[Tensor], Tensor]
+"""(P, d) codes, one per point -> (P, d, d) curvatures of -log p(x|z)."""
 
-NEWTON_STEPS = 30  # to the mode, where the likelihood's curvature is known
+NEWTON_STEPS = 30  # towards the mode, if the curvature of the likelihood is known
 STEPS = 240
-CLIMB = 8  # draws per point and step, mirrored
-FIRST_STEP = 0.3  # in deviations of the posterior that it starts from
-SECOND_STEP = 0.05  # of a second, shorter climb, which should gain nothing
+ASCENT_DRAWS = 8  # per point and step, mirrored
+FIRST_STEP = 0.3  # initial step size, in standard deviations of the starting posterior
+SECOND_STEP = 0.05  # initial step size of a second, shorter ascent, which should gain nothing
 LAST_STEP = 0.005
-SETTLED = 0.1  # nats that it may gain
-FRESH = 256  # codes for the ELBOs that are told, the same for both posteriors
-PROPOSED = 1000  # draws per point of importance sampling
-DECODED = 512  # codes that are decoded at a time, at most
+CONVERGED = 0.1  # nats that the second ascent may gain
+ELBO_DRAWS = 256  # codes for the reported ELBOs, the same for both posteriors
+PROPOSALS = 1000  # draws per point of importance sampling
+CODES_AT_ONCE = 512  # decoded codes in memory at a time
 
 
 @dataclass(frozen=True, eq=False)
 class SampledGap:
-    """log p(x) - ELBO = family + amortisation of every point, in nats; `amortisation` is at least what is told."""
+    """log p(x) - ELBO = family + amortisation at each point, in nats; `amortisation` is a lower bound."""
 
     log_marginal: Float[Tensor, " N"]
     elbo: Float[Tensor, " N"]
@@ -46,7 +48,7 @@ class SampledGap:
     best: DiagonalGaussian
     pareto_k: Float[Tensor, " N"]
     converged: Bool[Tensor, " N"]
-    """Whether the best posterior was reached; elsewhere `family` is too large and `amortisation` too small."""
+    """Whether the best posterior was found; otherwise `family` is too large and `amortisation` too small."""
 
     @property
     def family(self) -> Float[Tensor, " N"]:
@@ -62,10 +64,17 @@ def sampled_gap(
     posterior: DiagonalGaussian,
     prior: Normal,
     *,
-    curvature: Callable[[Float[Tensor, "N d"]], Float[Tensor, "N d d"]] | None = None,
+    curvature: Curvature | None = None,
     seed: int = 0,
 ) -> SampledGap:
-    """Split the gap of these posteriors; `curvature` (of -log p(x|z), at a code per point) shapes the proposals.
+    """Split the gap of an encoder.
+
+    Args:
+        log_likelihood: (rows, z) -> log p(x|z), where z[i] is a code of point rows[i].
+        posterior: the encoder's posteriors, one per point.
+        prior: one for all points, or with a row per point.
+        curvature: of -log p(x|z), at one code per point; it shapes the proposals of importance sampling.
+        seed: of all draws.
 
     >>> x = torch.zeros(4, 1, dtype=torch.float64)
     >>> q = DiagonalGaussian(x + 0.3, 0 * x + 0.5)
@@ -74,47 +83,47 @@ def sampled_gap(
     (True, 0.09)
     """
     problem = _Problem(log_likelihood, prior, posterior.mean.shape[1], randomness.generator(seed, "sampled gap"))
-    noise = matched_nodes(problem.dim, max(FRESH, 8 * problem.dim))
-    own = problem.elbo(posterior, noise)
-    start, height = posterior, own
+    noise = matched_nodes(problem.dim, max(ELBO_DRAWS, 8 * problem.dim))
+    elbo = problem.elbo(posterior, noise)
+    start, start_elbo = posterior, elbo
     if curvature is not None:
-        start, height = _better(
-            start, height, near := _at_mode(problem, posterior, curvature), problem.elbo(near, noise)
-        )
-    almost = _climbed(problem, start, FIRST_STEP, STEPS)
-    best = _climbed(problem, almost, SECOND_STEP, STEPS // 3)
-    heights = problem.elbo(almost, noise), problem.elbo(best, noise)
-    converged = heights[1] - heights[0] < SETTLED
-    found, top = _better(*_better(start, height, almost, heights[0]), best, heights[1])
-    value, k = _importance(problem, found, curvature)
-    return SampledGap(value, own, top, found, k, converged)
+        at_mode = _at_mode(problem, posterior, curvature)
+        start, start_elbo = _better(start, start_elbo, at_mode, problem.elbo(at_mode, noise))
+    first = _ascend(problem, start, FIRST_STEP, STEPS)
+    second = _ascend(problem, first, SECOND_STEP, STEPS // 3)
+    elbos = problem.elbo(first, noise), problem.elbo(second, noise)
+    converged = elbos[1] - elbos[0] < CONVERGED
+    best, best_elbo = _better(*_better(start, start_elbo, first, elbos[0]), second, elbos[1])
+    value, k = _importance(problem, best, curvature)
+    return SampledGap(value, elbo, best_elbo, best, k, converged)
 
 
 def _better(
-    first: DiagonalGaussian, its: Tensor, second: DiagonalGaussian, other: Tensor
+    first: DiagonalGaussian, first_elbo: Tensor, second: DiagonalGaussian, second_elbo: Tensor
 ) -> tuple[DiagonalGaussian, Tensor]:
-    """Of two posteriors the one with the higher ELBO, at every point: a climb that led down is none."""
-    rise = (other > its)[:, None]
+    """The posterior with the higher ELBO at each point, and that ELBO."""
+    higher = second_elbo > first_elbo
     pairs = ((second.mean, first.mean), (second.variance, first.variance))
-    return DiagonalGaussian(*(torch.where(rise, *pair) for pair in pairs)), torch.where(other > its, other, its)
+    best = DiagonalGaussian(*(torch.where(higher[:, None], *pair) for pair in pairs))
+    return best, torch.where(higher, second_elbo, first_elbo)
 
 
-def _at_mode(problem: _Problem, start: DiagonalGaussian, curvature: Callable[[Tensor], Tensor]) -> DiagonalGaussian:
-    """Eq. 12 at the mode of log p(x, z): Gauss-Newton steps from the encoder's mean, halved where they lead down."""
+def _at_mode(problem: _Problem, start: DiagonalGaussian, curvature: Curvature) -> DiagonalGaussian:
+    """Eq. 12 at the mode of log p(x, z): Gauss-Newton steps from the encoder's mean, shortened if they fail."""
     rows = torch.arange(len(start.mean))
-    own = torch.diag_embed((1 / torch.as_tensor(problem.prior.variance).to(start.mean)).expand(start.mean.shape))
+    prior_precision = problem.prior_precision(start.mean)
     z, size = start.mean.clone(), torch.ones(len(start.mean), 1).to(start.mean)
     for _ in range(NEWTON_STEPS):
         with torch.enable_grad():
             here = z.clone().requires_grad_()
-            height = problem.log_joint(rows, here)
-            (slope,) = torch.autograd.grad(height.sum(), here)
-        step = torch.linalg.lstsq(curvature(z) + own, slope.unsqueeze(2)).solution.squeeze(2)
+            value = problem.log_joint(rows, here)
+            (slope,) = torch.autograd.grad(value.sum(), here)
+        step = torch.linalg.lstsq(curvature(z) + prior_precision, slope.unsqueeze(2)).solution.squeeze(2)
         with torch.no_grad():
-            there = z + size * step
-            up = (problem.log_joint(rows, there) >= height)[:, None]
-        z, size = torch.where(up, there, z), torch.where(up, (2 * size).clamp(max=1), size / 4)
-    return DiagonalGaussian(z, 1 / (curvature(z) + own).diagonal(dim1=1, dim2=2))
+            trial = z + size * step
+            better = (problem.log_joint(rows, trial) >= value)[:, None]
+        z, size = torch.where(better, trial, z), torch.where(better, (2 * size).clamp(max=1), size / 4)
+    return DiagonalGaussian(z, 1 / (curvature(z) + prior_precision).diagonal(dim1=1, dim2=2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,77 +134,76 @@ class _Problem:
     generator: torch.Generator
 
     def log_joint(self, rows: Tensor, z: Float[Tensor, "N d"]) -> Float[Tensor, " N"]:
-        prior = Normal(*(_of_rows(value, rows) for value in (self.prior.mean, self.prior.variance)))
+        prior = Normal(*(_select_rows(value, rows) for value in (self.prior.mean, self.prior.variance)))
         return self.log_likelihood(rows, z) + prior.log_density(z).sum(1)
 
-    def many(self, z: Float[Tensor, "P S d"]) -> Float[Tensor, "P S"]:
-        """log p(x, z) of S codes per point, a part at a time."""
+    def log_joints(self, z: Float[Tensor, "P S d"]) -> Float[Tensor, "P S"]:
+        """log p(x, z) of S codes per point, in chunks."""
         rows = torch.arange(len(z)).repeat_interleave(z.shape[1])
-        pairs = zip(rows.split(DECODED), z.flatten(0, 1).split(DECODED), strict=True)
+        pairs = zip(rows.split(CODES_AT_ONCE), z.flatten(0, 1).split(CODES_AT_ONCE), strict=True)
         return torch.cat([self.log_joint(r, part) for r, part in pairs]).reshape(z.shape[:2])
 
     def elbo(self, q: DiagonalGaussian, noise: Float[Tensor, "S d"]) -> Float[Tensor, " P"]:
         with torch.no_grad():
-            return self.many(_placed(q.mean, q.variance, noise)).mean(1) + _entropy(q.variance)
+            return self.log_joints(_reparametrise(q.mean, q.variance, noise)).mean(1) + q.entropy()
+
+    def prior_precision(self, like: Float[Tensor, "P d"]) -> Float[Tensor, "P d d"]:
+        """Σ†⁻¹ at each point."""
+        return torch.diag_embed((1 / torch.as_tensor(self.prior.variance).to(like)).expand(like.shape))
 
 
-def _climbed(problem: _Problem, start: DiagonalGaussian, first_step: float, steps: int) -> DiagonalGaussian:
-    """Adam on the reparametrised ELBO, in units of the posterior that it starts from, with steps that shrink."""
+def _ascend(problem: _Problem, start: DiagonalGaussian, first_step: float, steps: int) -> DiagonalGaussian:
+    """Adam on the reparametrised ELBO, in units of the starting posterior, with a decaying step size."""
     scale = start.variance.sqrt()
-    places = torch.zeros_like(start.mean).requires_grad_()
+    shifts = torch.zeros_like(start.mean).requires_grad_()
     logs = torch.zeros_like(start.mean).requires_grad_()
-    adam = torch.optim.Adam([places, logs], lr=first_step, betas=(0.9, 0.99))
+    adam = torch.optim.Adam([shifts, logs], lr=first_step, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.ExponentialLR(adam, (LAST_STEP / first_step) ** (1 / steps))
     with torch.enable_grad():
         for _ in range(steps):
-            mean, variance = start.mean + scale * places, start.variance * logs.exp()
-            codes = _placed(mean, variance, _mirrored(CLIMB, problem).to(mean))
+            mean, variance = start.mean + scale * shifts, start.variance * logs.exp()
+            codes = _reparametrise(mean, variance, _mirrored_noise(ASCENT_DRAWS, problem).to(mean))
             rows = torch.arange(len(codes)).repeat_interleave(codes.shape[1])
             joint = problem.log_joint(rows, codes.flatten(0, 1)).reshape(codes.shape[:2])
             adam.zero_grad()
-            (-(joint.mean(1) + _entropy(variance)).sum()).backward()
-            for value in (places, logs):
+            (-(joint.mean(1) + DiagonalGaussian(mean, variance).entropy()).sum()).backward()
+            for value in (shifts, logs):
                 assert value.grad is not None
                 value.grad.nan_to_num_(0.0, 0.0, 0.0)
             adam.step()
             schedule.step()
-    return DiagonalGaussian((start.mean + scale * places).detach(), (start.variance * logs.exp()).detach())
+    return DiagonalGaussian((start.mean + scale * shifts).detach(), (start.variance * logs.exp()).detach())
 
 
 @torch.no_grad()
 def _importance(
-    problem: _Problem, best: DiagonalGaussian, curvature: Callable[[Tensor], Tensor] | None
+    problem: _Problem, best: DiagonalGaussian, curvature: Curvature | None
 ) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
-    """log p(x) by Student draws around the best posterior, and k̂."""
+    """log p(x) by importance sampling from Student distributions around the best posteriors, and k̂."""
     factor = torch.diag_embed(best.variance.sqrt())
     if curvature is not None:
-        own = torch.diag_embed((1 / torch.as_tensor(problem.prior.variance).to(best.mean)).expand(best.mean.shape))
-        bent = curvature(best.mean) + own
-        lower, failed = torch.linalg.cholesky_ex(bent)
-        eye = torch.eye(problem.dim).to(best.mean).expand_as(bent)
+        precision = curvature(best.mean) + problem.prior_precision(best.mean)
+        lower, failed = torch.linalg.cholesky_ex(precision)
+        eye = torch.eye(problem.dim).to(best.mean).expand_as(precision)
         inverse = torch.linalg.solve_triangular(lower, eye, upper=False).mT
-        sound = (failed == 0) & inverse.isfinite().all(-1).all(-1)
-        factor = torch.where(sound[:, None, None], inverse, factor)
-    noise = draw_student(len(best.mean), PROPOSED, problem.dim, FREEDOM, problem.generator).to(best.mean)
+        valid = (failed == 0) & inverse.isfinite().all(-1).all(-1)
+        factor = torch.where(valid[:, None, None], inverse, factor)
+    noise = draw_student(len(best.mean), PROPOSALS, problem.dim, FREEDOM, problem.generator).to(best.mean)
     codes = best.mean.unsqueeze(1) + torch.einsum("pij,psj->psi", factor, noise)
     log_q = log_student(noise, FREEDOM) - torch.linalg.slogdet(factor).logabsdet[:, None]
-    weights, k = smooth((problem.many(codes) - log_q).double())
-    return (torch.logsumexp(weights, dim=1) - math.log(PROPOSED)).to(best.mean), k
+    weights, k = smooth((problem.log_joints(codes) - log_q).double())
+    return (torch.logsumexp(weights, dim=1) - math.log(PROPOSALS)).to(best.mean), k
 
 
-def _mirrored(count: int, problem: _Problem) -> Float[Tensor, "S d"]:
+def _mirrored_noise(count: int, problem: _Problem) -> Float[Tensor, "S d"]:
     half = torch.randn(count // 2, problem.dim, generator=problem.generator, dtype=torch.float64)
     return torch.cat([half, -half])
 
 
-def _placed(mean: Tensor, variance: Tensor, noise: Float[Tensor, "S d"]) -> Float[Tensor, "P S d"]:
+def _reparametrise(mean: Tensor, variance: Tensor, noise: Float[Tensor, "S d"]) -> Float[Tensor, "P S d"]:
     return mean.unsqueeze(1) + variance.sqrt().unsqueeze(1) * noise.to(mean)
 
 
-def _entropy(variance: Float[Tensor, "P d"]) -> Float[Tensor, " P"]:
-    return 0.5 * (math.log(2 * math.pi * math.e) + variance.log()).sum(1)
-
-
-def _of_rows(value: float | Tensor, rows: Tensor) -> float | Tensor:
-    """A prior's parameter at some points: a row per point, or the same for all."""
+def _select_rows(value: float | Tensor, rows: Tensor) -> float | Tensor:
+    """A parameter of the prior at some points: the same for all, or a row per point."""
     return value[rows] if isinstance(value, Tensor) and value.ndim == 2 and len(value) > 1 else value

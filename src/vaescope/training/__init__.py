@@ -2,7 +2,8 @@
 
 from vaescope.settings import TrainSettings
 from vaescope.training.loop import train
-from vaescope.training.progress import NoProgress, Progress, ProgressBar
+from vaescope.training.progress import NoProgress, Progress
+from vaescope.training.progress import ProgressBar as ProgressBar
 from vaescope.training.specs import MemberSpec
 
-__all__ = ["MemberSpec", "NoProgress", "Progress", "ProgressBar", "TrainSettings", "train"]
+__all__ = ["MemberSpec", "NoProgress", "Progress", "TrainSettings", "train"]

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from vaescope.models import VAE, FixedMaps
-from vaescope.objectives import describe
+from vaescope.objectives.elbo import describe
 from vaescope.plain import Plain, to_plain
 from vaescope.training.problem import Problem
 

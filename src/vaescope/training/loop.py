@@ -127,7 +127,7 @@ class _Run:
             self._run_epoch()
             if self.state.log.active and self.checkpoints.due():
                 self._save()
-        self._save()  # the members are not stored yet: without this a crash now would cost all of them
+        self._save()  # the caller has not stored the members yet
         return [self._trained(index) for index in range(len(self.problem.members))]
 
     def _run_epoch(self) -> None:
@@ -211,6 +211,8 @@ class _Run:
     # checkpoints ------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        if self.checkpoints.store is None:
+            return
         tensors, state = self.state.to_checkpoint()
         generators = flatten({"generators": self.batches.generator_states()})
         self.checkpoints.save(tensors | generators, state)

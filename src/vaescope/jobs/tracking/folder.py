@@ -9,8 +9,8 @@ from pathlib import Path
 
 from vaescope.errors import InputError, RunError
 from vaescope.plain import Plain
-from vaescope.runs import cell_key
 from vaescope.runs.files import Row, malformed_as_run_error, read_json, read_rows
+from vaescope.runs.store import cell_key
 
 
 @dataclass(frozen=True)

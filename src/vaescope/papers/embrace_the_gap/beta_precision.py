@@ -119,8 +119,8 @@ class BetaPrecision(TrainedExperiment[BetaPrecisionSettings, BetaCell, BetaPreci
             for role, label in ROLES.items():
                 own = [r for r in results if r.cell.role == role]
                 values = [[value(r.measured) for r in own if r.cell.beta == beta] for beta in settings.betas]
-                figures.spread(axis, settings.betas, values, label=label, dashed=role == "VAE")
-            figures.finish(axis, title=title, x=f"β (γ₀² = {settings.precision:g})", y=title)
+                figures.plot_median_and_range(axis, settings.betas, values, label=label, dashed=role == "VAE")
+            figures.format_axis(axis, title=title, x=f"β (γ₀² = {settings.precision:g})", y=title)
         return [ReportFigure("beta_precision", figure, CAPTION)]
 
 

@@ -134,8 +134,8 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
             for index, (mixing, label) in enumerate(MIXINGS.items()):
                 own = [r for r in results if r.cell.mixing == mixing]
                 values = [[value(r.measured) for r in own if r.cell.posterior == family] for family in FAMILIES]
-                figures.strips(axis, FAMILIES, values, label=label, offset=0.16 * (2 * index - 1), index=index)
-            figures.finish(axis, title=title, x="posterior family", y=unit, log=log, legend=False)
+                figures.plot_strips(axis, FAMILIES, values, label=label, offset=0.16 * (2 * index - 1), index=index)
+            figures.format_axis(axis, title=title, x="posterior family", y=unit, log=log, legend=False)
         figures.shared_legend(figure, axes[0])
         return [ReportFigure("covariance_structure", figure, CAPTION)]
 

@@ -24,10 +24,12 @@ from vaescope.papers.results import grouped
 from vaescope.papers.statistics import median
 from vaescope.report import figures
 
+ABOVE_BOUND = sum(elbo > ceiling(p) for p, elbo in zip(HALF_DECADES, PUBLISHED_ELBO, strict=True))
 CAPTION = (
     "Left: the triangular mixing. The exact ELBO* exceeds L_IMA, then converges to it; it stays far from log p. Black "
-    "crosses are the published values with their abscissa read as γ. Grey crosses show them read as γ²: they are above "
-    "the dotted line, the upper bound of every ELBO. Right: the orthogonal mixing, where C_IMA = 0 and all curves "
+    "crosses are the published values with their abscissa read as γ. Grey crosses show them read as γ²: "
+    f"{ABOVE_BOUND} of {len(PUBLISHED_ELBO)} are above the dotted line, the upper bound of every ELBO. "
+    "Right: the orthogonal mixing, where C_IMA = 0 and all curves "
     "meet. Lines are medians over seeds, bands the range over seeds."
 )
 RATES_CAPTION = (
@@ -46,7 +48,7 @@ def curves(results: Results) -> ReportFigure:
     _draw_panel(axes[1], results, ORTHOGONAL)
     axes[1].set_ylim(max(-6.0, axes[1].get_ylim()[0]), None)
     for axis, title in zip(axes, ("Outside the IMA class", "Inside the IMA class"), strict=True):
-        figures.finish(axis, title=title, x="decoder precision γ²", y="nats per observation", log="x")
+        figures.format_axis(axis, title=title, x="decoder precision γ²", y="nats per observation", log="x")
     return ReportFigure("elbo_gap", figure, CAPTION)
 
 
@@ -61,8 +63,8 @@ def rates(results: Results) -> ReportFigure:
     for mixing, label in labels.items():
         groups = _by_precision(results, mixing)
         distances = [[m.distance for m in group] for group in groups.values()]
-        figures.spread(axes[0], list(groups), distances, label=label)
-    figures.finish(axes[0], title="Rates", x="decoder precision γ²", y="mean distance from the limit, nats")
+        figures.plot_median_and_range(axes[0], list(groups), distances, label=label)
+    figures.format_axis(axes[0], title="Rates", x="decoder precision γ²", y="mean distance from the limit, nats")
     return ReportFigure("rates", figure, RATES_CAPTION)
 
 
@@ -76,10 +78,10 @@ def _draw_panel(axis: Axes, results: Results, mixing: str) -> None:
     """Exact and trained curves of one mixing, and its limits."""
     groups = _by_precision(results, mixing)
     exact = [[m.elbo_star for m in group] for group in groups.values()]
-    figures.spread(axis, list(groups), exact, label="ELBO*, exact")
+    figures.plot_median_and_range(axis, list(groups), exact, label="ELBO*, exact")
     trained = {p: [v for m in group if (v := trained_elbo(m)) is not None] for p, group in groups.items()}
     known = {p: values for p, values in trained.items() if values}
-    figures.spread(axis, list(known), list(known.values()), label="ELBO, trained encoder", dashed=True)
+    figures.plot_median_and_range(axis, list(known), list(known.values()), label="ELBO, trained encoder", dashed=True)
     if highest := at_highest(results, mixing):
         axis.axhline(median([m.log_p for m in highest]), color="#2c8a5b", linewidth=1.4, label="log p")
         axis.axhline(median([m.l_ima for m in highest]), color="#8150a8", linewidth=1.4, label="L_IMA")
@@ -87,7 +89,7 @@ def _draw_panel(axis: Axes, results: Results, mixing: str) -> None:
 
 def _draw_published(axis: Axes) -> None:
     """The published values in both readings, and the upper bound of every ELBO."""
-    figures.crosses(axis, [p**2 for p in HALF_DECADES], PUBLISHED_ELBO, label="published, read as γ")
+    figures.plot_published(axis, [p**2 for p in HALF_DECADES], PUBLISHED_ELBO, label="published, read as γ")
     axis.plot(HALF_DECADES, PUBLISHED_ELBO, "x", color="#aab3bb", markersize=6, label="published, read as γ²")
     bounded = [p for p in DECADES if ceiling(p) < 16]
     bounds = [ceiling(p) for p in bounded]

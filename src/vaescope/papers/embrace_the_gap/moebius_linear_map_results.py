@@ -135,16 +135,16 @@ def figure(results: Results) -> ReportFigure:
     drawn, axes = figures.row_of_panels(3)
     measured = [r.measured for r in results]
     contrasts = [m.map_contrast for m in measured]
-    figures.dots(axes[0], contrasts, [m.mcc_mean for m in measured], label="VAE, posterior means")
-    figures.dots(axes[0], contrasts, [m.mcc_linear_ica for m in measured], label="linear ICA")
-    figures.dots(axes[1], contrasts, [m.r2_mean for m in measured], label="VAE, posterior means")
+    figures.plot_points(axes[0], contrasts, [m.mcc_mean for m in measured], label="VAE, posterior means")
+    figures.plot_points(axes[0], contrasts, [m.mcc_linear_ica for m in measured], label="linear ICA")
+    figures.plot_points(axes[1], contrasts, [m.r2_mean for m in measured], label="VAE, posterior means")
     true, learned = [m.mixing_contrast for m in measured], [m.ima_contrast for m in measured]
-    figures.dots(axes[2], true, learned, label="trained decoder")
+    figures.plot_points(axes[2], true, learned, label="trained decoder")
     ends = [min([*true, LOWEST]), max([*true, HIGHEST])]
     axes[2].plot(ends, ends, ":", color="#6b7680", linewidth=1.2, label="equality")
-    figures.finish(axes[0], title="Recovery of the sources", x="c_IMA of the linear map", y="MCC", log="")
-    figures.finish(axes[1], title="Up to a linear map", x="c_IMA of the linear map", y="linear R²", log="")
-    figures.finish(axes[2], title="IMA contrast", x="c_IMA of the mixing", y="c_IMA of the decoder", log="y")
+    figures.format_axis(axes[0], title="Recovery of the sources", x="c_IMA of the linear map", y="MCC", log="")
+    figures.format_axis(axes[1], title="Up to a linear map", x="c_IMA of the linear map", y="linear R²", log="")
+    figures.format_axis(axes[2], title="IMA contrast", x="c_IMA of the mixing", y="c_IMA of the decoder", log="y")
     for axis in axes[:2]:
         axis.set_ylim(0, 1.02)
     return ReportFigure("moebius_linear_map", drawn, CAPTION)

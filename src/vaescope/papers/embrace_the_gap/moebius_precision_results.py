@@ -207,14 +207,14 @@ def figure(results: Results) -> ReportFigure:
     )
     for label, value, dashed in curves:
         groups = values_by_precision(results, value)
-        figures.spread(axes[0], list(groups), list(groups.values()), label=label, dashed=dashed)
+        figures.plot_median_and_range(axes[0], list(groups), list(groups.values()), label=label, dashed=dashed)
     contrasts = values_by_precision(results, lambda m: m.ima_contrast)
-    figures.spread(axes[1], list(contrasts), list(contrasts.values()), label="trained decoder")
+    figures.plot_median_and_range(axes[1], list(contrasts), list(contrasts.values()), label="trained decoder")
     authors = [(p, AUTHORS[p]) for p in contrasts if p in AUTHORS]
     known = [p for p, _ in authors]
-    figures.crosses(axes[0], known, [a.mcc_sampled for _, a in authors], label="authors' median")
-    figures.crosses(axes[1], known, [a.ima_contrast for _, a in authors], label="authors' median")
-    figures.finish(axes[0], title="Recovery of the sources", x="decoder precision γ²", y="MCC", log="x")
+    figures.plot_published(axes[0], known, [a.mcc_sampled for _, a in authors], label="authors' median")
+    figures.plot_published(axes[1], known, [a.ima_contrast for _, a in authors], label="authors' median")
+    figures.format_axis(axes[0], title="Recovery of the sources", x="decoder precision γ²", y="MCC", log="x")
     axes[0].set_ylim(0, 1.02)
-    figures.finish(axes[1], title="IMA contrast", x="decoder precision γ²", y="c_IMA in nats")
+    figures.format_axis(axes[1], title="IMA contrast", x="decoder precision γ²", y="c_IMA in nats")
     return ReportFigure("moebius_precision", drawn, CAPTION)

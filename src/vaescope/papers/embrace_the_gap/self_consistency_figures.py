@@ -57,10 +57,10 @@ def _self_consistency(results: Results) -> Figure:
     authors = {precision: AUTHORS[precision] for precision in trained if precision in AUTHORS}
     columns = zip(*((a.variance, a.predicted, a.mse) for a in authors.values()), strict=True)
     for axis, published in zip(axes, columns, strict=False):
-        figures.crosses(axis, list(authors), published, label="authors' median")
-    figures.finish(axes[0], title="Posterior variance", x=PRECISION_LABEL, y="σ² (geometric mean over latents)")
-    figures.finish(axes[1], title="Both sides of Eq. 12", x=PRECISION_LABEL, y="σ² (geometric mean over latents)")
-    figures.finish(axes[2], title="Self-consistency", x=PRECISION_LABEL, y="mean squared x − f(μ(x))")
+        figures.plot_published(axis, list(authors), published, label="authors' median")
+    figures.format_axis(axes[0], title="Posterior variance", x=PRECISION_LABEL, y="σ² (geometric mean over latents)")
+    figures.format_axis(axes[1], title="Both sides of Eq. 12", x=PRECISION_LABEL, y="σ² (geometric mean over latents)")
+    figures.format_axis(axes[2], title="Self-consistency", x=PRECISION_LABEL, y="mean squared x − f(μ(x))")
     return figure
 
 
@@ -76,11 +76,11 @@ def _gap(results: Results) -> Figure:
     _curve(axes[1], variance_errors, "|σ² / Eq. 12 − 1|")
     if limits:
         figures.reference_slope(axes[1], EXACT_PRECISIONS, [median(v) for v in gap_errors.values()], power=-1.0)
-    figures.finish(axes[0], title="Parts of the gap", x=PRECISION_LABEL, y="nats per observation")
-    figures.finish(axes[1], title="Rates, solved exactly", x=PRECISION_LABEL, y="distance from the limit")
+    figures.format_axis(axes[0], title="Parts of the gap", x=PRECISION_LABEL, y="nats per observation")
+    figures.format_axis(axes[1], title="Rates, solved exactly", x=PRECISION_LABEL, y="distance from the limit")
     return figure
 
 
 def _curve(axis: Axes, values: Mapping[float, Sequence[float]], label: str, *, dashed: bool = False) -> None:
     """Median and range over members at every γ²."""
-    figures.spread(axis, list(values), list(values.values()), label=label, dashed=dashed)
+    figures.plot_median_and_range(axis, list(values), list(values.values()), label=label, dashed=dashed)

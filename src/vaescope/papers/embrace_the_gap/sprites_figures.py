@@ -53,9 +53,9 @@ def _training_curves(results: Results, best: SpriteResult) -> Figure:
     axes[0].axhline(chosen.mcc_pca, color="#6b7680", linestyle="--", linewidth=1.2, label="PCA")
     axes[0].axhline(chosen.mcc_floor, color="#aab3bb", linestyle="--", linewidth=1.2, label="floor")
     axes[1].axhline(chosen.renderer_contrast, color="#6b7680", linestyle=":", linewidth=1.4, label="renderer")
-    figures.finish(axes[0], title="Recovery of the factors", x="epoch", y="MCC", log="")
+    figures.format_axis(axes[0], title="Recovery of the factors", x="epoch", y="MCC", log="")
     axes[0].set_ylim(0, 1.02)
-    figures.finish(axes[1], title="IMA contrast", x="epoch", y="c_IMA in nats", log="y")
+    figures.format_axis(axes[1], title="IMA contrast", x="epoch", y="c_IMA in nats", log="y")
     return figure
 
 
@@ -64,10 +64,10 @@ def _scatter(measured: SpriteMeasurement) -> Figure:
     for axis, name in zip(axes, FACTORS, strict=True):
         factor = measured.factors[name]
         ends = [min(factor.true), max(factor.true)]
-        figures.dots(axis, factor.true, factor.estimated, label=name)
+        figures.plot_points(axis, factor.true, factor.estimated, label=name)
         axis.plot(ends, ends, ":", color="#6b7680", linewidth=1.2)
         title = f"{name}: MCC {factor.mcc:.3f}"
-        figures.finish(axis, title=title, x="true", y="estimated", log="", legend=False)
+        figures.format_axis(axis, title=title, x="true", y="estimated", log="", legend=False)
     return figure
 
 

@@ -5,7 +5,8 @@
 | Figs. 1 to 4, Props. 1 to 3, Theorems 1 and 2; settings of Tabs. 1 and 2 | polarised-regime | polarised_regime.py |
 | the iVAE itself (Khemakhem et al. 2020, §5) | ivae-sources | ivae_sources.py |
 
-`polarised_regime_results.py` turns results into claims, tables and figures.
+Files that end in `_results.py` hold the typed rows and the tables, `_claims.py` the claims, `_figures.py` the figures;
+ivae-sources has all of them in `ivae_sources_results.py`.
 """
 
 from vaescope.papers.catalogue import ExperimentInfo

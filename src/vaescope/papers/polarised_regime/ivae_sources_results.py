@@ -159,7 +159,7 @@ def _panel(axis: Axes, results: Results, value: Callable[[SourcesMeasurement], f
     names = [auxiliary.words for auxiliary in AUXILIARIES.values()]
     for index, (model, label) in enumerate(MODELS.items()):
         values = [[value(r.measured) for r in select(results, data, model)] for data in AUXILIARIES]
-        figures.strips(axis, names, values, label=label, offset=0.2 * index - 0.1, index=index)
-    figures.finish(axis, title=title, x="auxiliary variable", y=y, log="")
+        figures.plot_strips(axis, names, values, label=label, offset=0.2 * index - 0.1, index=index)
+    figures.format_axis(axis, title=title, x="auxiliary variable", y=y, log="")
     axis.set_ylim(0, 1.02)
     axis.legend(loc="lower right")

@@ -15,6 +15,7 @@ from torch import Tensor
 from vaescope import randomness, regime
 from vaescope.data.arrays import split
 from vaescope.data.rendering import DSprites
+from vaescope.encoded import EncodedSample, encode
 from vaescope.models import VAE, AuxiliarySettings, Member
 from vaescope.papers.claims import ClaimSpec
 from vaescope.papers.experiment import ReportFigure, ReportTable
@@ -37,7 +38,7 @@ from vaescope.papers.polarised_regime.polarised_regime_results import (
     Truncation,
 )
 from vaescope.papers.trained import FactorData, TrainedExperiment
-from vaescope.regime.model import Encoded, encode
+from vaescope.regime.verify import Statement
 from vaescope.training import MemberSpec
 
 BINS = 60
@@ -124,7 +125,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
             collapse=judged.collapse.kind,
             truncation=Truncation(
                 used=advice.latents,
-                sufficient=advice.enough,
+                sufficient=advice.latents_by_elbo,
                 error=_floats(advice.error),
                 elbo=_floats(() if advice.elbo is None else advice.elbo),
             ),
@@ -149,7 +150,7 @@ def _floats(values: Any) -> tuple[float, ...]:
     return tuple(float(v) for v in values)
 
 
-def _per_latent(judged: regime.Regime, encoded: Encoded) -> PerLatent:
+def _per_latent(judged: regime.Regime, encoded: EncodedSample) -> PerLatent:
     assert judged.effect is not None  # members have a decoder
     return PerLatent(
         kind=tuple(judged.kind),
@@ -157,11 +158,11 @@ def _per_latent(judged: regime.Regime, encoded: Encoded) -> PerLatent:
         variance_ratio=_floats(judged.variance_ratio),
         effect=_floats(judged.effect),
         prior_variance=_floats(encoded.prior_variance.mean(0)),
-        baseline_rules={name: tuple(kinds) for name, kinds in judged.rivals.verdicts().items()},
+        baseline_rules={name: tuple(kinds) for name, kinds in judged.baseline_rules.verdicts().items()},
     )
 
 
-def _statements(encoded: Encoded) -> dict[str, StatementRow]:
+def _statements(encoded: EncodedSample) -> dict[str, StatementRow]:
     """Distance, interval and verdict of every statement, by name."""
     found = regime.verify(
         encoded.mean, encoded.variance, prior_mean=encoded.prior_mean, prior_variance=encoded.prior_variance
@@ -169,7 +170,7 @@ def _statements(encoded: Encoded) -> dict[str, StatementRow]:
     return {name: _statement_row(statement) for name, statement in found.statements.items()}
 
 
-def _statement_row(statement: regime.Statement) -> StatementRow:
+def _statement_row(statement: Statement) -> StatementRow:
     distance = Distance(float(statement.distance), float(statement.low), float(statement.high))
     return StatementRow(statement.verdict, statement.tolerance, distance if statement.latents else None)
 
@@ -178,7 +179,7 @@ def _statement_row(statement: regime.Statement) -> StatementRow:
 
 
 def _histograms(
-    judged: regime.Regime, encoded: Encoded, seed: int
+    judged: regime.Regime, encoded: EncodedSample, seed: int
 ) -> tuple[LatentHistograms | None, LatentHistograms | None]:
     """Figs. 1 to 4: of the most used active latent, and of the least used passive one."""
     noise = torch.randn((2, *encoded.mean.shape), generator=randomness.generator(seed, "histograms"))

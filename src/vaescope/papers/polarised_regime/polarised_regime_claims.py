@@ -69,7 +69,7 @@ def active_added(results: Results, few: tuple[int, float], many: tuple[int, floa
     """Active latents (median over seeds) with (latents, β) of `many`, less those with `few`, for VAE and iVAE."""
     found = []
     for model in COMPARED:
-        before, after = ([r.measured.count("active") for r in select(results, model, *at)] for at in (few, many))
+        before, after = ([float(r.measured.count("active")) for r in select(results, model, *at)] for at in (few, many))
         found += [median(after) - median(before)] if before and after else []
     return found
 
@@ -162,7 +162,7 @@ CLAIMS: tuple[ClaimSpec[RegimeResult, RegimeSettings, Any], ...] = (
         sentence="No latent is mixed on this data.",
         source=f"{PAPER}, appendix B",
         measure=mixed_latents,
-        criterion=Bound("number of mixed latents", at_most(0), statistic="largest"),
+        criterion=Bound("number of mixed latents", at_most(0.0), statistic="largest"),
         published="none observed",
         note=boundary_note,
         requires=(members_converged(),),
@@ -172,7 +172,7 @@ CLAIMS: tuple[ClaimSpec[RegimeResult, RegimeSettings, Any], ...] = (
         source=f"{PAPER}, Theorem 1",
         measure=active_added_by_latents,
         criterion=Bound(
-            "gain of active latents in a wider model", at_most(1), statistic="largest", over="pairs of models"
+            "gain of active latents in a wider model", at_most(1.0), statistic="largest", over="pairs of models"
         ),
         requires=(members_converged(),),
     ),
@@ -181,7 +181,7 @@ CLAIMS: tuple[ClaimSpec[RegimeResult, RegimeSettings, Any], ...] = (
         source="Beyond the paper",
         measure=active_added_by_beta,
         criterion=Bound(
-            "gain of active latents at a higher β", at_most(0), statistic="largest", over="pairs of models"
+            "gain of active latents at a higher β", at_most(0.0), statistic="largest", over="pairs of models"
         ),
         requires=(members_converged(),),
     ),

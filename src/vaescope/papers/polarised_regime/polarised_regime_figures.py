@@ -84,10 +84,12 @@ def _latent_map(results: Results) -> Figure:
     for axis, (model, name) in zip(axes, MODELS.items(), strict=False):
         own = [r.measured.per_latent for r in results if r.cell.model == model]
         _points(axis, own, lambda latents: latents.variance_ratio)
-        figures.finish(axis, title=name, x="σ²/σ†²", y="KL in nats", log="xy", legend=False)
+        figures.format_axis(axis, title=name, x="σ²/σ†²", y="KL in nats", log="xy", legend=False)
         axis.set_xlim(1e-3, 3)
     _points(axes[-1], [r.measured.per_latent for r in results if r.cell.model == "ivae"], _posterior_variance)
-    figures.finish(axes[-1], title="iVAE, not relative to its prior", x="σ²", y="KL in nats", log="xy", legend=False)
+    figures.format_axis(
+        axes[-1], title="iVAE, not relative to its prior", x="σ²", y="KL in nats", log="xy", legend=False
+    )
     for axis in axes:
         axis.set_ylim(MIN_KL / 2, 10)
     figures.shared_legend(figure, axes[0])
@@ -119,7 +121,7 @@ def _histograms(members: Results, kind: str, pick: Callable[[RegimeMeasurement],
             hidden = {"mean"} if (kind, panel) == ("passive", "samples") else set()
             _histogram(axis, histogram, hidden, empty=f"no {kind} latent")
             title = MODELS[result.cell.model] if panel == "means" else ""
-            figures.finish(axis, title=title, x="", y="", log="", legend=histogram is not None)
+            figures.format_axis(axis, title=title, x="", y="", log="", legend=histogram is not None)
     return figure
 
 
@@ -154,8 +156,8 @@ def _counts(results: Results, settings: RegimeSettings) -> Figure:
             groups = [select(results, model, *at) for at in settings_at.values()]
             values = [[r.measured.count("active") for r in group] for group in groups]
             shifted = [x * (1 + 0.01 * (2 * index - 1)) for x in settings_at]
-            figures.spread(axis, shifted, values, label=MODELS[model], dashed=bool(index))
-        figures.finish(axis, title="Active latents", x=label, y="active", log="")
+            figures.plot_median_and_range(axis, shifted, values, label=MODELS[model], dashed=bool(index))
+        figures.format_axis(axis, title="Active latents", x=label, y="active", log="")
         axis.set_ylim(0, highest + 1)
         axis.set_xticks(list(settings_at))
         axis.legend(loc="lower right")
@@ -169,6 +171,6 @@ def _truncation(members: Sequence[RegimeResult]) -> Figure:
         for axis, values in zip(axes, (found.error, found.elbo), strict=True):
             axis.plot(np.arange(len(values)), values, "-o", markersize=4, color=colour, label=label)
             axis.axvline(found.used + 0.06 * (index - 1), color=colour, linestyle=":", linewidth=1.2)
-    figures.finish(axes[0], title="Reconstruction", x="latents kept", y="squared error per image", log="")
-    figures.finish(axes[1], title="ELBO", x="latents kept", y="nats", log="")
+    figures.format_axis(axes[0], title="Reconstruction", x="latents kept", y="squared error per image", log="")
+    figures.format_axis(axes[1], title="ELBO", x="latents kept", y="nats", log="")
     return figure

@@ -255,7 +255,7 @@ def _statements_row(result: RegimeResult) -> TableRow:
     for name in (*STATEMENTS, MIXED_STATEMENT):
         found = result.measured.statements[name]
         short = name.replace("Proposition", "P").replace("Theorem", "T")
-        row[short] = "no such latent" if found.distance is None else f"{show(found.distance.value)} {found.verdict}"
+        row[short] = found.verdict if found.distance is None else f"{show(found.distance.value)} {found.verdict}"
     return row
 
 

@@ -7,8 +7,9 @@
 | Tab. 7, Fig. 5 (principal axes) | principal-axes | principal_axes.py |
 | §1 (the argument, in one picture) | rotation | rotation.py |
 
-`disentangling.py` trains the models that local-nonlinearity and orthogonality share; `orthogonality_results.py` turns
-results into claims, tables and figures.
+`disentangling.py` trains the members that local-nonlinearity and orthogonality share. Files that end in `_results.py`
+hold the typed rows, the published values and the tables, `_claims.py` the claims, `_figures.py` the figures; without
+such files, `_results.py` holds claims and figures too.
 """
 
 from vaescope.papers.catalogue import ExperimentInfo

@@ -322,8 +322,10 @@ def _errors(results: Results) -> Figure:
     for axis, (images, own) in zip(axes, groups.items(), strict=False):
         for index, (label, fit) in enumerate(FITS.items()):
             values = [error_shares(of_objective(own, objective), fit).tolist() for objective in OBJECTIVES]
-            figures.strips(axis, list(OBJECTIVES.values()), values, label=label, offset=0.26 * (index - 1), index=index)
-        figures.finish(axis, title=images.title, x="", y="error on new draws / E‖Δ‖²", log="", legend=False)
+            figures.plot_strips(
+                axis, list(OBJECTIVES.values()), values, label=label, offset=0.26 * (index - 1), index=index
+            )
+        figures.format_axis(axis, title=images.title, x="", y="error on new draws / E‖Δ‖²", log="", legend=False)
         axis.set_yscale("log")
     figures.shared_legend(figure, axes[0])
     return figure
@@ -335,8 +337,8 @@ def _pairs(results: Results) -> Figure:
     for axis, (images, own) in zip(axes, groups.items(), strict=False):
         for objective, label in OBJECTIVES.items():
             pair = error_pair(of_objective(own, objective))
-            figures.dots(axis, pair.theirs.tolist(), pair.ours.tolist(), label=label)
+            figures.plot_points(axis, pair.theirs.tolist(), pair.ours.tolist(), label=label)
         low, high = axis.get_xlim()
         axis.plot([max(low, 1e-6), high], [max(low, 1e-6), high], color="#6b7680", lw=1, ls=":", label="equal")
-        figures.finish(axis, title=images.title, x="error of the linear fit", y="error of the non-linear fit")
+        figures.format_axis(axis, title=images.title, x="error of the linear fit", y="error of the non-linear fit")
     return figure

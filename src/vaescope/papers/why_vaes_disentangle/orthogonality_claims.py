@@ -136,7 +136,7 @@ def _more_disentangled(
         source=f"{PAPER}, {table}",
         measure=on_images(images, gains_over_vae(gap)),
         criterion=Bound(
-            f"gain in median {name} relative to the VAE", above(0), statistic="smallest", over="β-VAE and β-TCVAE"
+            f"gain in median {name} relative to the VAE", above(0.0), statistic="smallest", over="β-VAE and β-TCVAE"
         ),
         published=" / ".join(f"{v:g}" for v in theirs) + f" ({', '.join(OBJECTIVES.values())})" if theirs else None,
         if_refuted=GAIN_REFUTED,
@@ -201,7 +201,7 @@ ORTHOGONAL: tuple[Spec, ...] = (
         sentence="Every trained decoder is closer to orthogonal than random directions of the same norms.",
         source=f"{PAPER}, Theorem 1, in numbers that the paper does not give",
         measure=score_ratios(lambda s: s.random),
-        criterion=Bound("OD-Score / OD-Score of random directions", below(1), statistic="largest"),
+        criterion=Bound("OD-Score / OD-Score of random directions", below(1.0), statistic="largest"),
         if_refuted=(
             "In the hundreds of dimensions of an image, random directions are nearly orthogonal (cosines of about "
             "1/√n). The same decoder with rotated latents is the fair comparison."
@@ -211,7 +211,7 @@ ORTHOGONAL: tuple[Spec, ...] = (
         sentence="Every trained decoder is closer to orthogonal than the same decoder with randomly rotated latents.",
         source="Beyond the paper: random directions are no fair comparison in high dimensions",
         measure=score_ratios(lambda s: s.rotated),
-        criterion=Bound("OD-Score / OD-Score with rotated latents", below(1), statistic="largest"),
+        criterion=Bound("OD-Score / OD-Score with rotated latents", below(1.0), statistic="largest"),
         note="This claim was added after the comparison with random directions had been refuted.",
         requires=(members_converged(),),
     ),
@@ -240,7 +240,7 @@ def _slope_claim(sentence: str, source: str, pick: PickSlope) -> Spec:
         sentence=sentence,
         source=source,
         measure=slopes(pick),
-        criterion=Bound("slope of logarithms, with a constant per image,", within(-1, SLOPE_TOLERANCE)),
+        criterion=Bound("slope of logarithms, with a constant per image,", within(-1.0, SLOPE_TOLERANCE)),
         note=r2_note(pick),
         if_refuted=SLOPE_REFUTED,
         requires=(members_converged(),),

@@ -55,7 +55,7 @@ def _figure_4(results: Results) -> Figure:
         for column, (label, gap) in enumerate(GAPS.items()):
             axis = axes[4 * row + column]
             _by_objective(axis, own, gap, label)
-            figures.finish(axis, title=f"{images.title}: {label}", x="", y=label, log="", legend=False)
+            figures.format_axis(axis, title=f"{images.title}: {label}", x="", y=label, log="", legend=False)
             _against_score(axes[4 * row + column + 2], own, gap, label)
     figures.shared_legend(figure, axes[2])
     return figure
@@ -63,7 +63,7 @@ def _figure_4(results: Results) -> Figure:
 
 def _by_objective(axis: Axes, results: Results, gap: Callable[[Disentanglement], float], label: str) -> None:
     values = [[gap(r.measured.disentanglement) for r in of_objective(results, o)] for o in OBJECTIVES]
-    figures.strips(axis, list(OBJECTIVES.values()), values, label=label)
+    figures.plot_strips(axis, list(OBJECTIVES.values()), values, label=label)
     axis.set_ylim(bottom=0)
 
 
@@ -71,9 +71,9 @@ def _against_score(axis: Axes, results: Results, gap: Callable[[Disentanglement]
     scored = list(zip(results, od_scores(results), strict=True))
     for objective, model in OBJECTIVES.items():
         known = [(s.trained, gap(r.measured.disentanglement)) for r, s in scored if s and r.cell.objective == objective]
-        figures.dots(axis, [x for x, _ in known], [y for _, y in known], label=model)
-    x = "OD-Score (lower: more orthogonal)"
-    figures.finish(axis, title=f"{label} and OD-Score", x=x, y=label, log="", legend=False)
+        figures.plot_points(axis, [x for x, _ in known], [y for _, y in known], label=model)
+    x = "OD-Score (0: orthogonal)"
+    figures.format_axis(axis, title=f"{label} and OD-Score", x=x, y=label, log="", legend=False)
     axis.grid(visible=True)
 
 
@@ -124,8 +124,8 @@ def _theorems(results: Results) -> Figure:
         norms = [v for m in shown for v in m.norms]
         variances = [v for m in shown for v in m.variances]
         axes[0].plot(norms, variances, ".", markersize=3, alpha=0.5, label=label)
-    figures.finish(axes[0], title="Theorem 1 (c)", x="‖c_j‖, column of the Jacobian", y="σ_j²")
-    _neighbours(axes[1], results, lambda n: n.sampled, "sampled codes, as printed")
+    figures.format_axis(axes[0], title="Theorem 1 (c)", x="‖c_j‖, column of the Jacobian", y="σ_j²")
+    _neighbours(axes[1], results, lambda n: n.sampled, "sampled codes")
     _neighbours(axes[2], results, lambda n: n.mean, "mean codes")
     return figure
 
@@ -139,6 +139,6 @@ def _models(results: Results) -> list[Results]:
 def _neighbours(axis: Axes, results: Results, pick: Callable[[NeighbourDistances], float], words: str) -> None:
     for objective, label in OBJECTIVES.items():
         own = [r.measured for r in of_objective(results, objective)]
-        figures.dots(axis, [m.kl for m in own], [pick(m.neighbours) for m in own], label=label)
+        figures.plot_points(axis, [m.kl for m in own], [pick(m.neighbours) for m in own], label=label)
     y = "mean squared distance of neighbours"
-    figures.finish(axis, title=f"Theorem 2 (b): {words}", x="KL (nats)", y=y, log="")
+    figures.format_axis(axis, title=f"Theorem 2 (b): {words}", x="KL (nats)", y=y, log="")

@@ -87,7 +87,7 @@ def _in_order(axes: PrincipalAxes, image: Tensor, order: str, settings: AxesSett
     sets = [settings.scaled(axis_set) for axis_set in AXIS_SETS]
     return InOrder(
         unexplained=tuple(axes.error(first, last, order) / total for first, last in sets),
-        images=tuple(_bytes(axes.rebuilt(image.unsqueeze(0), first, last, order)) for first, last in sets),
+        images=tuple(_bytes(axes.reconstruct(image.unsqueeze(0), first, last, order)) for first, last in sets),
     )
 
 

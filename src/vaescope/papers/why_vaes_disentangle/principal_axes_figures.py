@@ -64,8 +64,8 @@ def _errors(results: Results, settings: AxesSettings) -> Figure:
     middles = [(a + b) / 2 for a, b, _ in steps]
     for order, pick in ORDERS.items():
         axes[1].plot(middles, explained(results, pick), "o-", markersize=5, label=NAMES[order])
-    figures.crosses(axes[1], middles, [value / total for _, _, value in steps], label="published")
-    figures.finish(
+    figures.plot_published(axes[1], middles, [value / total for _, _, value in steps], label="published")
+    figures.format_axis(
         axes[1], title="What one axis explains", x="axis, of 4096", y="share of the variance", log="y", legend=False
     )
     figures.shared_legend(figure, axes[0])
@@ -81,6 +81,6 @@ def _unexplained(axis: Axes, results: Results, settings: AxesSettings) -> None:
     axis.plot(PUBLISHED_AXES * share, 1 - held, label=NAMES["descending"])
     axis.plot(PUBLISHED_AXES * (1 - share), held, label=NAMES["ascending"])
     published = [PUBLISHED[0, last] / published_total() for last in FIRST_AXES]
-    figures.crosses(axis, [float(last) for last in FIRST_AXES], published, label="published")
+    figures.plot_published(axis, [float(last) for last in FIRST_AXES], published, label="published")
     title = "Variance left by the first axes"
-    figures.finish(axis, title=title, x="axes used, of 4096", y="share left", log="", legend=False)
+    figures.format_axis(axis, title=title, x="axes used, of 4096", y="share left", log="", legend=False)

@@ -196,7 +196,7 @@ CLAIMS: tuple[ClaimSpec[AxesResult, AxesSettings, Sequence[float]], ...] = (
         measure=published_direction_changes,
         criterion=Bound(
             "number of changes between rising and falling explained variance per axis, over the published sets,",
-            at_most(0),
+            at_most(0.0),
             over="",
         ),
         note=PUBLISHED_NOTE,

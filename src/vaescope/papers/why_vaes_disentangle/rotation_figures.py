@@ -63,8 +63,10 @@ def _figure(results: Results) -> Figure:
     angles = results[0].measured.angles
     _likelihood_and_elbo(axes[0], results)
     for axis, (curve, title, label) in zip(axes[1:], PANELS, strict=True):
-        figures.spread(axis, angles, _by_angle([curve(r.measured.curves) for r in results]), label=LABELS[curve])
-        figures.finish(axis, title=title, x=ANGLE_LABEL, y=label, log="", legend=False)
+        figures.plot_median_and_range(
+            axis, angles, _by_angle([curve(r.measured.curves) for r in results]), label=LABELS[curve]
+        )
+        figures.format_axis(axis, title=title, x=ANGLE_LABEL, y=label, log="", legend=False)
         axis.set_xticks(TICKS)
         axis.set_ylim(bottom=0)
     figures.shared_legend(figure, axes[0])
@@ -85,10 +87,12 @@ def _relative(measured: RotationMeasurement, curve: PickCurve) -> list[float]:
 def _likelihood_and_elbo(axis: Axes, results: Results) -> None:
     angles = results[0].measured.angles
     for curve in (log_likelihood, elbo):
-        figures.spread(axis, angles, _by_angle([_relative(r.measured, curve) for r in results]), label=LABELS[curve])
+        figures.plot_median_and_range(
+            axis, angles, _by_angle([_relative(r.measured, curve) for r in results]), label=LABELS[curve]
+        )
     minus_contrast = -np.median([r.measured.curves.contrast for r in results], axis=0)
     axis.plot(angles, minus_contrast, color=GREY, lw=1.4, ls=":", label="log p(x) - c_IMA")
-    figures.finish(axis, title="Likelihood and ELBO", x=ANGLE_LABEL, y=RELATIVE_LABEL, log="", legend=False)
+    figures.format_axis(axis, title="Likelihood and ELBO", x=ANGLE_LABEL, y=RELATIVE_LABEL, log="", legend=False)
     axis.set_xticks(TICKS)
 
 

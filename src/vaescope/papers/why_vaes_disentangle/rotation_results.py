@@ -188,10 +188,10 @@ CLAIMS: tuple[ClaimSpec[RotationResult, object, Sequence[float]], ...] = (
 
 def medians_table(results: Results) -> ReportTable:
     measured = [r.measured for r in results]
-    angles = [a for a in TABLE_ANGLES if all(np.isclose(m.angles, a).any() for m in measured)]
     rows = [
         {"θ": f"{angle:g}°"}
         | {label: median([m.at(curve, angle) for m in measured]) for curve, label in LABELS.items()}
-        for angle in angles
+        for angle in TABLE_ANGLES
+        if any(np.isclose(m.angles, angle).any() for m in measured)
     ]
-    return ReportTable("Medians over members", rows if measured else [])
+    return ReportTable("Medians over members", rows)

@@ -1,8 +1,8 @@
-"""Guided by coverage: texts that a sweep's file and a run's settings may be. Needs atheris (pip install atheris).
+"""Coverage-guided fuzzing of sweep files, run settings and priors. Needs atheris (pip install atheris).
 
-    python guided.py -runs=30000 -seed=1
+    python guided_texts.py -runs=30000 -seed=1
 
-Stops at the first input that is neither read nor refused with one of vaescope's own errors.
+Stops at the first input that is neither read nor rejected with an error of vaescope.
 """
 
 import contextlib
@@ -14,7 +14,9 @@ from pathlib import Path
 def main() -> None:
     import atheris
 
-    with atheris.instrument_imports(include=["yaml", "vaescope.sweeps.sweep", "vaescope.runs"]):
+    modules = ["yaml", "vaescope.sweeps.sweep", "vaescope.runs", "vaescope.distributions.priors"]
+    with atheris.instrument_imports(include=modules):
+        from vaescope.distributions.priors import prior_from_text
         from vaescope.errors import InputError, RunError
         from vaescope.runs import RunFolder
         from vaescope.sweeps.sweep import read_sweep
@@ -29,6 +31,8 @@ def main() -> None:
             read_sweep(folder / "s.yaml")
         with contextlib.suppress(InputError, RunError):
             RunFolder(folder / "run", {"experiment": "fit", "settings": {"epochs": 1}})
+        with contextlib.suppress(InputError):
+            prior_from_text(data.decode(errors="replace"))
 
     atheris.Setup([sys.argv[0], "-max_len=400", *sys.argv[1:]], one_input)
     atheris.Fuzz()

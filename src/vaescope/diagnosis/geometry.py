@@ -1,0 +1,123 @@
+"""The geometry of the decoder: how orthogonal its Jacobian columns are, and whether other axes are better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
+from vaescope.encoded import DecoderDerivatives, EncodedSample, differentiate
+from vaescope.errors import InputError
+from vaescope.protocol import LatentModel
+from vaescope.theory.angles import column_angles
+from vaescope.theory.ima import contrast_of_matrix
+from vaescope.theory.rank import numerical_rank
+from vaescope.theory.rotation import Rotation, best_rotation
+
+ROTATED_LATENTS = 32  # latents for which better axes are searched, at most
+SMALLEST_VARIANCE = 1e-4  # of a Bernoulli output
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """The decoder's Jacobian at random codes, columns of latents in use."""
+
+    contrast: float
+    """Mean c_IMA over codes with independent columns, in nats."""
+    stderr: float
+    angles: np.ndarray
+    """(u, u) mean angles between columns, in degrees."""
+    rank: int
+    """Directions of data space that latents in use move, at a typical code."""
+    rotation: Rotation | None
+    """Of the latents in use with the highest KL; None if columns are dependent at all codes."""
+    singular: float = 0.0
+    """Share of codes with dependent columns, where the contrast is infinite."""
+    rotated: tuple[int, ...] = ()
+    """Latents that the rotation is about, in the order of its rows."""
+
+    def to_data(self) -> dict[str, object]:
+        rotation = self.rotation
+        return {
+            "contrast": self.contrast,
+            "stderr": self.stderr,
+            "rank": self.rank,
+            "infinite": self.singular,
+            "latents": list(self.rotated),
+        } | ({} if rotation is None else {"contrast_of_best_axes": rotation.after, "axes": rotation.matrix.tolist()})
+
+
+def differentiate_decoder(sample: EncodedSample, used: list[int]) -> DecoderDerivatives:
+    """Derivatives at random codes of the sample, with the columns of latents in use."""
+    try:
+        found = differentiate(sample, used)
+    except (RuntimeError, NotImplementedError, InputError) as error:
+        raise could_not_differentiate(error) from None
+    if not bool(found.columns.isfinite().all()):
+        raise Skipped("the decoder's derivatives are not finite")
+    return found
+
+
+def output_weights(likelihood: str | None, output: Float[Tensor, "P n"]) -> Float[Tensor, "P n 1"] | float:
+    """Inverse standard deviations of the outputs under the likelihood, up to a common factor."""
+    if likelihood != "bernoulli":
+        return 1.0
+    return (output * (1 - output)).clamp(min=SMALLEST_VARIANCE).rsqrt().unsqueeze(2)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedJacobian:
+    """Jacobian columns of latents in use, in units of the noise of each output."""
+
+    codes: EncodedSample
+    """Samples at whose codes the columns are; there may be more of them."""
+    latents: list[int]
+    columns: Float[Tensor, "Q n u"]
+
+    @classmethod
+    def of(cls, derivatives: DecoderDerivatives) -> WeightedJacobian:
+        columns, sample = derivatives.columns, derivatives.sample
+        weights = output_weights(sample.model.likelihood, sample.decoded[: len(columns)].double())
+        return cls(sample, derivatives.latents, columns * weights)
+
+
+def measure_geometry(jacobian: WeightedJacobian) -> Geometry:
+    """Contrast, angles, rank and best rotation."""
+    used, J = jacobian.latents, jacobian.columns
+    if not used:
+        raise Skipped("no latent is in use")
+    if J.shape[1] < J.shape[2]:
+        raise Skipped("the decoder has fewer outputs than latents in use")
+    contrasts = contrast_of_matrix(J)
+    regular = contrasts.isfinite()
+    finite = contrasts[regular]
+    return Geometry(
+        contrast=float(finite.mean()) if len(finite) else math.inf,
+        stderr=float(finite.std() / len(finite) ** 0.5) if len(finite) > 1 else math.nan,
+        angles=column_angles(J).nanmean(0).numpy(),
+        rank=int(numerical_rank(J).float().median()),
+        rotation=best_rotation(J[regular][:, :, :ROTATED_LATENTS]) if len(finite) else None,
+        singular=1 - float(regular.double().mean()),
+        rotated=tuple(used[:ROTATED_LATENTS]),
+    )
+
+
+def near_deterministic_ratio(derivatives: DecoderDerivatives) -> np.ndarray | None:
+    """(d,) σ² divided by its value in Eq. 12, the median over codes; None if precision or norms are unknown."""
+    sample, norms = derivatives.sample, derivatives.norms
+    precision = sample.model.precision
+    if norms is None or precision is None:
+        return None
+    weight = precision / declared_beta(sample.model)
+    predicted = 1 / (1 / sample.prior_variance.double() + weight * norms.double().square())
+    ratio: Tensor = sample.variance.double() / predicted
+    return ratio.median(0).values.cpu().numpy()
+
+
+def declared_beta(model: LatentModel) -> float:
+    """The weight of the KL in training; 1 for a model that declares 0."""
+    return model.beta or 1.0

@@ -1,0 +1,179 @@
+"""Encode samples: all of them in chunks, or a random sample from all over x. No row needs to be encoded twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vaescope import validation
+from vaescope.data.dataset import flatten_samples
+from vaescope.distributions import Normal
+from vaescope.errors import InputError
+from vaescope.protocol import LatentModel, WrappedModel, check_model
+
+Samples = np.ndarray | Tensor
+"""Rows or images, a sample along the first axis; an array may be memory-mapped."""
+
+NUMBERS_AT_ONCE = 2**19  # numbers of x in a chunk
+ROWS_AT_ONCE = 4096  # rows of x in a chunk: a network's activations are wider than its inputs
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedSample:
+    """Some rows of x with their posteriors and priors, (N, d) each."""
+
+    model: LatentModel
+    rows: np.ndarray
+    """Indices in x."""
+    x: Tensor
+    mean: Float[Tensor, "N d"]
+    variance: Float[Tensor, "N d"]
+    prior_mean: Float[Tensor, "N d"]
+    prior_variance: Float[Tensor, "N d"]
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    @property
+    def prior(self) -> Normal:
+        return Normal(self.prior_mean, self.prior_variance)
+
+    @cached_property
+    def observations(self) -> Float[Tensor, "N n"]:
+        """x as rows of float64."""
+        return self.x.flatten(1).double()
+
+    @cached_property
+    def decoded(self) -> Float[Tensor, "N n"]:
+        """Decoder outputs at the posterior means."""
+        with torch.no_grad():
+            return self.decode(self.mean)
+
+    def decode(self, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n"]:
+        """Flattened outputs in the dtype of z, also from decoders that compute in the dtype of the means only."""
+        native = z.dtype == self.mean.dtype or self._decodes_float64
+        return self.model.decode(z if native else z.to(self.mean.dtype)).flatten(1).to(z.dtype)
+
+    @cached_property
+    def _decodes_float64(self) -> bool:
+        try:
+            with torch.no_grad():
+                return self.model.decode(self.mean[:1].double()).dtype == torch.float64
+        except (RuntimeError, TypeError, InputError):
+            return False
+
+    def random_subset(self, count: int) -> EncodedSample:
+        """At most `count` samples in a fixed random order, so that a prefix of them is a random subset too."""
+        index = np.random.default_rng(0).permutation(len(self))[:count]
+        values = (self.x, self.mean, self.variance, self.prior_mean, self.prior_variance)
+        return EncodedSample(self.model, self.rows[index], *(value[torch.from_numpy(index)] for value in values))
+
+
+def encode(
+    model: LatentModel, x: object, auxiliary: object | None = None, *, rows: np.ndarray | None = None
+) -> EncodedSample:
+    """Encode all of x at once.
+
+    Args:
+        model: a `LatentModel`.
+        x: samples, a row or an image each.
+        auxiliary: labels or rows of numbers, one per sample; only for models with an auxiliary input.
+        rows: indices of these samples in a larger data set, for error messages.
+    """
+    check_model(model)
+    samples, labels = check_samples(x, auxiliary)
+    rows = np.arange(len(samples)) if rows is None else rows
+    inputs = _model_input(samples, model)
+    _check_finite(inputs.flatten(1).isfinite().all(1), rows, "x must be finite, got NaN or infinity at sample {}.")
+    if labels is not None and not model.auxiliary_dim:
+        raise InputError("this model takes no auxiliary input; omit auxiliary.")
+    with torch.no_grad():
+        mean, variance = model.encode(inputs) if labels is None else model.encode(inputs, labels)
+        prior = model.prior_at(labels, like=mean)
+    message = "the encoder returned NaN or infinity at sample {}; check the scale of x and the weights."
+    _check_finite((mean.isfinite() & variance.isfinite()).all(1), rows, message)
+    if not isinstance(prior, Normal):
+        raise InputError(f"this analysis needs a Gaussian prior, got {type(prior).__name__}.")
+    return EncodedSample(model, rows, inputs, mean, variance, *_prior_rows(prior, mean))
+
+
+def encode_sample(model: LatentModel, x: object, auxiliary: object | None, count: int) -> EncodedSample:
+    """Encode at most `count` rows from all over x."""
+    samples, labels = check_samples(x, auxiliary)
+    rows = spread_rows(len(samples), count)
+    return encode(model, samples[rows], None if labels is None else labels[rows], rows=rows)
+
+
+def encode_chunks(
+    model: LatentModel, x: object, auxiliary: object | None = None, *, first: EncodedSample | None = None
+) -> Iterator[EncodedSample]:
+    """All rows of x, a chunk at a time: `first`, if given, then every other row in order."""
+    width = check_model(model).latent_dim
+    samples, labels = check_samples(x, auxiliary)
+    if first is not None:
+        yield first
+    step = min(ROWS_AT_ONCE, max(1, NUMBERS_AT_ONCE // max(int(np.prod(samples.shape[1:])), width)))
+    for start in range(0, len(samples), step):
+        rows = np.arange(start, min(start + step, len(samples)))
+        rows = rows if first is None else np.setdiff1d(rows, first.rows, assume_unique=True)
+        if len(rows):
+            contiguous = len(rows) == min(step, len(samples) - start)
+            index = slice(start, start + step) if contiguous else rows
+            yield encode(model, samples[index], None if labels is None else labels[index], rows=rows)
+
+
+def spread_rows(samples: int, count: int) -> np.ndarray:
+    """At most `count` row numbers in ascending order, drawn at random with a fixed seed: data may be periodic.
+
+    >>> spread_rows(4, 10)
+    array([0, 1, 2, 3])
+    """
+    if samples <= count:
+        return np.arange(samples)
+    return np.sort(np.random.default_rng(0).choice(samples, count, replace=False))
+
+
+def check_samples(x: object, auxiliary: object | None = None) -> tuple[Samples, Samples | None]:
+    """x and the auxiliary input as arrays or tensors with one row per sample; values are checked when they are read."""
+    checked = validation.rows(x, "x", finite=False)
+    samples = x.detach() if isinstance(x, Tensor) else checked
+    if auxiliary is None:
+        return samples, None
+    array = validation.array(auxiliary, "auxiliary")
+    if array.ndim == 0:
+        raise InputError("auxiliary must have a label or a row of numbers per sample, got a single number.")
+    validation.same_rows({"x": len(samples), "auxiliary": len(array)})
+    return samples, auxiliary.detach() if isinstance(auxiliary, Tensor) else array
+
+
+def _model_input(x: Samples, model: LatentModel) -> Float[Tensor, "N ..."]:
+    """Samples as the model takes them: images as rows if it flattens images, in the dtype of a module's weights."""
+    if model.flattens_images and x.ndim > 2:
+        x = flatten_samples(x, "x")[1]
+    inputs = validation.tensor(x, "x", finite=False)
+    while isinstance(model, WrappedModel):
+        model = model.model
+    if isinstance(model, torch.nn.Module):
+        weights = next((p for p in model.parameters() if p.is_floating_point()), inputs)
+        inputs = inputs.to(weights)
+    return inputs
+
+
+def _check_finite(finite: Bool[Tensor, " N"], rows: np.ndarray, message: str) -> None:
+    if not bool(finite.all()):
+        raise InputError(message.format(int(rows[int((~finite).int().argmax())])))
+
+
+def _prior_rows(prior: Normal, mean: Float[Tensor, "N d"]) -> list[Float[Tensor, "N d"]]:
+    """Mean and variance of the prior, a row per sample."""
+    try:
+        return [torch.as_tensor(value).to(mean).expand(mean.shape) for value in (prior.mean, prior.variance)]
+    except RuntimeError:
+        shape = tuple(torch.as_tensor(prior.variance).shape)
+        raise InputError(f"the prior is for latents of shape {shape}, but the model has {mean.shape[1]}.") from None

@@ -1,0 +1,302 @@
+"""What can be diagnosed: kinds of models and samples, mistakes, the page, and the command line."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import vaescope as vs
+from tests.diagnosis.models import G, W, X, linear
+from vaescope import cli
+from vaescope.errors import InputError, RunError
+from vaescope.models.summary import TrainingSummary
+from vaescope.training import NoProgress, TrainSettings
+
+
+def test_analyses_that_do_not_apply_are_skipped_with_a_reason():
+    arrays = vs.diagnose(vs.adapters.from_arrays(*(t.numpy() for t in linear().encode(X))))
+    assert "decoder" in arrays.skipped
+    assert set(arrays.summary()[0]) == {"latent", "kind", "KL", "variance ratio"}
+    without = vs.diagnose(linear(decode=None), X)
+    assert without.skipped["decoder"] == "the model has no decoder"
+    unknown = vs.diagnose(linear(precision=None), X)
+    assert "gap" in unknown.skipped
+    assert unknown.evidence.noise.beta is None
+    numpy = linear(decode=lambda z: torch.from_numpy(z.detach().numpy() @ W.numpy().T.astype(z.detach().numpy().dtype)))
+    by_differences = vs.diagnose(numpy, X)
+    assert by_differences.evidence.geometry.rank == 2
+    assert "decode failed" in by_differences.skipped["gap"]
+
+
+@pytest.mark.parametrize("prior", [vs.Uniform(-2.0, 2.0), vs.Laplace(0.0, 0.7), vs.Beta(2.0, 3.0, low=-2.0, high=2.0)])
+def test_analyses_that_need_a_normal_prior_are_skipped(prior):
+    found = vs.diagnose(linear(prior=prior), X)
+    assert type(prior).__name__ in found.skipped["exact KL"]
+    assert "gap" in found.skipped
+    assert found.evidence.regime.used == [0, 1]
+    assert found.evidence.geometry is not None
+
+
+def test_factors_are_scored():
+    found = vs.diagnose(linear(), X, factors=X @ W)
+    assert {row["metric"] for row in found.to_data()["metrics"]} >= {"MCC", "MIG"}
+
+
+def test_the_page_and_the_json_file(tmp_path):
+    found = vs.diagnose(linear(), X, factors=X @ W, name="<script>alert(1)</script>")
+    page = found.to_html(tmp_path / "page.html").read_text()
+    assert "<script>alert(1)" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert page.count("<svg") >= 4
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    data = json.loads(found.to_json(tmp_path / "page.json").read_text())
+    assert data["latents"][0]["kind"] == "active"
+    assert data["gap"]["family"]["mean"] == pytest.approx(0, abs=1e-3)
+
+
+def test_images_are_shown_as_images(tmp_path):
+    W8 = torch.linalg.qr(torch.randn(64, 2, generator=G))[0]
+    model = vs.adapters.from_callables(
+        encode=lambda x: (x.flatten(1) @ W8, torch.full((len(x), 2), 0.1)),
+        decode=lambda z: (z @ W8.T.to(z)).reshape(-1, 1, 8, 8),
+        latent_dim=2,
+        image_shape=(1, 8, 8),
+    )
+    x = (torch.randn(100, 2, generator=G) @ W8.T).reshape(-1, 1, 8, 8)
+    assert vs.diagnose(model, x).to_html(tmp_path / "page.html").read_text().count("<image") >= 14
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: vs.diagnose(linear()), "diagnose needs samples x"),
+        (lambda: vs.diagnose(torch.nn.Linear(2, 2), X), "inherit from vs.LatentModel"),
+        (lambda: vs.diagnose([], X), "got an empty list"),
+        (lambda: vs.diagnose(linear(encode=lambda x: (x[:, :2] * torch.nan, x[:, :2])), X), "NaN or infinity"),
+        (lambda: vs.diagnose(linear(), X[0]), r"x must have a row per sample, shape \(N, n\), got shape \(5,\)"),
+    ],
+)
+def test_bad_arguments_are_explained(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_posteriors_without_a_model():
+    generator = torch.Generator().manual_seed(0)
+    arrays = [torch.rand(9000, 3, generator=generator, dtype=torch.float64) for _ in range(2)]
+    posteriors = vs.adapters.from_arrays(*arrays)
+    assert vs.diagnose(posteriors).samples == 9000
+    two = vs.diagnose([posteriors, vs.adapters.from_arrays(*arrays)])
+    assert two.evidence.stability.score == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float16", "list", "uint8"])
+def test_samples_of_any_numeric_type(kind):
+    network = torch.nn.Linear(5, 4)
+    model = vs.adapters.from_modules(network, torch.nn.Linear(2, 5), latent_dim=2, precision=1.0)
+    x = X[:40].tolist() if kind == "list" else X[:40].abs().numpy().astype(kind)
+    assert len(vs.diagnose(model, x).summary()) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "x", "message"),
+    [
+        ({}, X[:, :3], r"encode failed on \(400, 3\)"),
+        ({"encode": lambda x: {}["w"]}, X, "encode failed"),
+        ({}, [["a", "b"]], "x must be an array of numbers, got text"),
+        ({}, [[1.0], [1.0, 2.0]], "x must be an array of numbers, got rows of different lengths"),
+        ({}, iter([X]), "collect its batches into one array first"),
+        ({}, X[:, :0], "x must have at least one row and one column"),
+        ({}, torch.where(torch.arange(400)[:, None] == 399, torch.inf, X), "NaN or infinity at sample 399"),
+        (
+            {"prior": vs.Normal(torch.zeros(3), torch.ones(3))},
+            X,
+            r"prior is for latents of shape \(3,\), but the model has 2",
+        ),
+    ],
+)
+def test_bad_models_and_samples_are_explained(change, x, message):
+    with pytest.raises(InputError, match=message):
+        vs.diagnose(linear(**change), x)
+
+
+def test_an_auxiliary_input_of_a_plain_model_is_refused():
+    with pytest.raises(InputError, match="takes no auxiliary input"):
+        vs.diagnose(linear(), X, auxiliary=np.zeros(400, dtype=int))
+
+
+@pytest.mark.parametrize("decode", [lambda z: {}["w"], lambda z: z @ W, lambda z: torch.nan * (z @ W.T.to(z))])
+def test_a_decoder_that_fails_is_skipped(decode):
+    found = vs.diagnose(linear(decode=decode), X)
+    assert set(found.skipped) >= {"geometry", "noise", "gap"}
+    assert found.findings == []
+
+
+def test_another_model_that_fails_only_skips_the_comparison():
+    found = vs.diagnose([linear(), linear(encode=lambda x: {}["w"])], X)
+    assert "encode failed" in found.skipped["stability"]
+    assert found.findings == []
+
+
+def test_the_best_finished_member_of_a_fit_is_diagnosed():
+    settings = TrainSettings(epochs=4, compile="never")
+    fitted = vs.fit(X, latent_dim=2, precision=100.0, seeds=range(4), settings=settings, progress=NoProgress())
+    found = vs.diagnose(fitted, X)
+    best = vs.diagnose(fitted.best, X)
+    assert found.summary() == best.summary()
+    diverged = TrainingSummary("diverged", epochs=2, best_epoch=0)
+    fit = vs.fitting.Fit([replace(member, training=diverged) for member in fitted.members])
+    with pytest.raises(RunError, match="no member of this fit has finished"):
+        vs.diagnose(fit, X)
+
+
+def test_images_as_in_training():
+    x = torch.rand(60, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    settings = TrainSettings(epochs=2, compile="never")
+    fitted = vs.fit(x, latent_dim=2, settings=settings, progress=NoProgress())
+    assert len(vs.diagnose(fitted, x).summary()) == 2
+    assert len(vs.diagnose(fitted, (255 * x).byte().numpy()).summary()) == 2
+
+
+def test_a_single_sample_gives_a_page(tmp_path):
+    found = vs.diagnose(linear(), X[:1])
+    text = found.to_html(tmp_path / "page.html").read_text()
+    assert ">nan" not in text
+    assert "NaN" not in found.to_json(tmp_path / "page.json").read_text()
+    assert found.to_data()["near_deterministic"] is None
+
+
+def test_the_best_axes_are_in_the_json_file():
+    turn = torch.tensor([[1.0, -1.0], [1.0, 1.0]]) / 2**0.5
+    variance = 1 / (1 + 100 * W.square().sum(0) @ turn.T**2)
+    rotated = linear(
+        encode=lambda x: (100 * (x @ W) @ turn.T * variance, variance.expand(len(x), 2)),
+        decode=lambda z: z @ turn.to(z) @ W.T.to(z),
+    )
+    found = vs.diagnose(rotated, X).to_data()["geometry"]
+    axes = torch.tensor(found["axes"], dtype=torch.float64)
+    assert sorted(found["latents"]) == [0, 1]
+    gram = axes.T @ (W @ turn.T)[:, found["latents"]].T.double() @ (W @ turn.T)[:, found["latents"]].double() @ axes
+    assert float(gram[0, 1].abs()) < 1e-3
+
+
+# the command line -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("diagnosis")
+    np.save(folder / "x.npy", X.numpy())
+    settings = TrainSettings(epochs=30, learning_rate=5e-3, compile="never")
+    vs.fit(
+        X, latent_dim=5, precision=100.0, seeds=range(2), settings=settings, progress=NoProgress(), out=folder / "run"
+    )
+    return folder
+
+
+def test_a_run_is_diagnosed(run, capsys):
+    page = run / "page.html"
+    arguments = ["diagnose", str(run / "run"), "--data", str(run / "x.npy")]
+    assert cli.dispatch([*arguments, "--html", str(page), "--fail-on", "error"]) == 0
+    printed = capsys.readouterr().out
+    assert "What to do" in printed
+    assert "passive" in printed
+    assert "skipped: metrics" in printed
+    assert page.exists()
+    assert json.loads(page.with_suffix(".json").read_text())["worst"] == "warning"
+    assert cli.dispatch([*arguments, "--fail-on", "warning"]) == 1
+
+
+def test_posteriors_on_disk_are_diagnosed(run, capsys):
+    np.savez(run / "posteriors.npz", mean=np.zeros((50, 3)), variance=np.ones((50, 3)))
+    assert cli.dispatch(["diagnose", str(run / "posteriors.npz"), "--fail-on", "error"]) == 1
+    assert "collapsed" in capsys.readouterr().out
+
+
+MODEL = """
+import torch, vaescope as vs
+W = torch.linalg.qr(torch.randn(5, 2, generator=torch.Generator().manual_seed(0)))[0] * torch.tensor([2.0, 1.0])
+v = 1 / (1 + 100 * W.square().sum(0))
+def vae():
+    return vs.adapters.from_callables(encode=lambda x: (100 * (x @ W) * v, v.expand(len(x), 2)),
+                                      decode=lambda z: z @ W.T.to(z), latent_dim=2, precision=100.0)
+several = [vae(), vae()]
+def broken():
+    raise KeyError("weights")
+number = 3
+"""
+
+
+def test_a_model_from_a_users_python_file(run, capsys, monkeypatch):
+    (run / "own_model.py").write_text(MODEL)
+    data = ["--data", str(run / "x.npy")]
+    assert cli.dispatch(["diagnose", f"{run}/own_model.py:vae", *data, "--fail-on", "note"]) == 0
+    assert "No issues found" in capsys.readouterr().out
+    monkeypatch.syspath_prepend(str(run))
+    assert cli.dispatch(["diagnose", "own_model:several", *data]) == 0
+    assert "skipped: stability" not in capsys.readouterr().out
+    for name, message in (
+        ("nothing", "own_model does not define nothing"),
+        ("broken", "failed: KeyError: 'weights'"),
+        ("number", "must be a model from vs.adapters"),
+    ):
+        with pytest.raises(InputError, match=message):
+            cli.dispatch(["diagnose", f"{run}/own_model.py:{name}", *data])
+    (run / "bad.py").write_text("import nonsense_that_is_not_there")
+    with pytest.raises(InputError, match="cannot be imported: ModuleNotFoundError"):
+        cli.dispatch(["diagnose", f"{run}/bad.py:vae", *data])
+
+
+def test_an_ivae_is_diagnosed_with_its_auxiliary_input(tmp_path, capsys):
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.randint(0, 4, (300,), generator=generator)
+    z = torch.randn(300, 2, generator=generator) * (0.3 + 0.6 * torch.rand(4, 2, generator=generator))[labels]
+    np.save(tmp_path / "x.npy", (z @ W.T + 0.1 * torch.randn(300, 5, generator=generator)).numpy())
+    np.save(tmp_path / "u.npy", labels.numpy())
+    data = ["--data", str(tmp_path / "x.npy")]
+    settings = TrainSettings(epochs=10, learning_rate=5e-3, compile="never")
+    vs.fit(
+        np.load(tmp_path / "x.npy"),
+        model="ivae",
+        auxiliary=labels,
+        latent_dim=2,
+        precision=100.0,
+        settings=settings,
+        progress=NoProgress(),
+        out=tmp_path / "run",
+    )
+    with pytest.raises(InputError, match="this is an iVAE: give --auxiliary"):
+        cli.dispatch(["diagnose", str(tmp_path / "run"), *data])
+    html = tmp_path / "page.html"
+    u = ["--auxiliary", str(tmp_path / "u.npy")]
+    assert cli.dispatch(["diagnose", str(tmp_path / "run"), *data, *u, "--html", str(html)]) == 0
+    found = json.loads(html.with_suffix(".json").read_text())
+    assert found["gap"]["family"]["mean"] > -0.5
+    assert "KL" in capsys.readouterr().out
+    members = vs.adapters.run.members_of(tmp_path / "run")
+    session = vs.explorer.Session.of(members, np.load(tmp_path / "x.npy"), auxiliary=labels)
+    assert len(session.decode(0, [0.0, 0.0])["values"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere does not exist"),
+        (
+            ["{run}/run", "--data", "{run}/x.npy", "--auxiliary", "{run}/x.npy"],
+            "takes no auxiliary input; remove --auxiliary",
+        ),
+        (["{run}/run"], "--data is required"),
+        (["{run}"], "is not a run folder"),
+        (
+            ["{run}/run", "--data", "{run}/x.npy", "--html", "{run}/out.json"],
+            "is the file for the numbers; use another suffix",
+        ),
+        (["{run}/run", "--fail-on", "all"], "--fail-on must be one of note, warning, error"),
+    ],
+)
+def test_mistakes_on_the_command_line(run, arguments, message):
+    with pytest.raises(InputError, match=message):
+        cli.dispatch(["diagnose", *(a.format(run=run) for a in arguments)])

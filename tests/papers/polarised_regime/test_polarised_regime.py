@@ -1,0 +1,214 @@
+"""Claims and report of polarised-regime on planted results."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged
+from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
+from vaescope import regime
+from vaescope.papers.polarised_regime.polarised_regime import EXPERIMENT
+from vaescope.papers.polarised_regime.polarised_regime_claims import VARIANCE_RULE
+from vaescope.papers.polarised_regime.polarised_regime_results import (
+    MIXED_STATEMENT,
+    PANELS,
+    STATEMENTS,
+    Accuracy,
+    Distance,
+    Histogram,
+    LatentHistograms,
+    PerLatent,
+    RegimeMeasurement,
+    StatementRow,
+    Truncation,
+)
+
+NO_LATENT = StatementRow("no such latent", 0.1, None)
+
+
+def histograms():
+    panels = {name: Histogram((0.0, 1.0, 2.0), {quantity: (3.0, 1.0) for quantity in PANELS[name]}) for name in PANELS}
+    return LatentHistograms(**panels)
+
+
+def per_latent(latents, **change):
+    """Two active latents, the others passive."""
+    passive = latents - 2
+    good = {
+        "kind": ("active",) * 2 + ("passive",) * passive,
+        "kl": (2.0, 1.5) + (0.01,) * passive,
+        "variance_ratio": (0.01, 0.02) + (0.99,) * passive,
+        "effect": (0.5,) * 2 + (1e-4,) * passive,
+        "prior_variance": (0.05,) * latents,
+        "baseline_rules": {VARIANCE_RULE: ("active",) * latents},
+    }
+    return PerLatent(**good | change)
+
+
+def measurement(latents, **change):
+    rows = {name: StatementRow("holds", s.tolerance, Distance(0.01, 0.0, 0.02)) for name, s in STATEMENTS.items()}
+    good = {
+        "per_latent": per_latent(latents),
+        "boundary": 0,
+        "collapse": "none",
+        "truncation": Truncation(2, 2, (3.0, 2.0, 1.0), (-3.0, -2.0, -1.0)),
+        "statements": rows | {MIXED_STATEMENT: NO_LATENT},
+        "active_histograms": histograms(),
+        "passive_histograms": histograms(),
+        "mean_accuracy": Accuracy(0.6, 0.6, 0.3),
+        "sampled_accuracy": Accuracy(0.6, 0.6, 0.3),
+    }
+    return RegimeMeasurement(**good | change)
+
+
+def planted():
+    """Members that obey every statement."""
+    return [finished(cell, measurement(cell.latents)) for cell in EXPERIMENT.cells(EXPERIMENT.quick)]
+
+
+def changed(results, change, **where):
+    """Results with other measurements in the cells that match; `change` is a function of the number of latents."""
+    matching = [all(getattr(r.cell, name) == value for name, value in where.items()) for r in results]
+    assert any(matching)
+    return [
+        replace(r, measured=replace(r.measured, **change(r.cell.latents))) if match else r
+        for r, match in zip(results, matching, strict=True)
+    ]
+
+
+def with_statement(results, index, name, low, high):
+    own = results[index]
+    row = replace(own.measured.statements[name], distance=Distance(0.5, low, high))
+    measured = replace(own.measured, statements=own.measured.statements | {name: row})
+    return [*results[:index], replace(own, measured=measured), *results[index + 1 :]]
+
+
+# statements -----------------------------------------------------------------------------------
+
+
+def test_claims_hold():
+    assert failing(EXPERIMENT, planted()) == set()
+    assert failing(EXPERIMENT, unconverged(planted())) == set()
+
+
+@pytest.mark.parametrize("index", range(len(STATEMENTS)))
+@pytest.mark.parametrize(("low", "verdict"), [(0.4, REFUTED), (0.0, UNDECIDED)])
+def test_one_member_decides_a_statement(index, low, verdict):
+    results = with_statement(planted(), 3, list(STATEMENTS)[index], low, 0.6)
+    assert failing(EXPERIMENT, results, verdict) == {index}
+    claim = judge(EXPERIMENT, results)[index]
+    assert claim.value == 0.5
+    assert f"{results[3].cell.title}, seed 0: 0.5 ({low:g} to 0.6)" in claim.reason
+
+
+def test_a_statement_is_not_refuted_by_members_that_were_still_improving():
+    results = unconverged(with_statement(planted(), 3, "Theorem 1", 0.4, 0.6))
+    claim = judge(EXPERIMENT, results)[0]
+    assert str(claim.verdict) == UNDECIDED
+    assert "7 of 7 members were still improving" in claim.reason
+
+
+def test_a_statement_about_latents_that_no_member_has_is_undecided():
+    name = "Proposition 1 (ii)"
+    results = [
+        replace(r, measured=replace(r.measured, statements=r.measured.statements | {name: NO_LATENT}))
+        for r in planted()
+    ]
+    claim = judge(EXPERIMENT, results)[list(STATEMENTS).index(name)]
+    assert str(claim.verdict) == UNDECIDED
+    assert claim.reason == "No member has latents of this kind."
+
+
+def test_statements_and_tolerances_are_those_of_verify():
+    q = regime.planted.posteriors(["active", "passive", "mixed"])
+    found = regime.verify(q.mean, q.variance).statements
+    assert set(found) == {*STATEMENTS, MIXED_STATEMENT}
+    assert all(found[name].tolerance == statement.tolerance for name, statement in STATEMENTS.items())
+
+
+# other claims ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("broken", "change", "where", "if_unconverged"),
+    [
+        (0, lambda n: {"per_latent": per_latent(n, kind=("mixed",) * n)}, {"model": "ivae-mean"}, UNDECIDED),
+        (
+            1,
+            lambda n: {"per_latent": per_latent(n, kind=("active",) * 4 + ("passive",) * (n - 4))},
+            {"model": "vae", "latents": 20},
+            UNDECIDED,
+        ),
+        (
+            2,
+            lambda n: {"per_latent": per_latent(n, kind=("active",) * 3 + ("passive",) * (n - 3))},
+            {"model": "ivae", "beta": 4.0},
+            UNDECIDED,
+        ),
+        (3, lambda n: {"mean_accuracy": Accuracy(0.6, 0.5, 0.3)}, {"model": "vae", "latents": 20}, REFUTED),
+        (4, lambda n: {"mean_accuracy": Accuracy(0.6, 0.5, 0.3)}, {"model": "ivae", "latents": 20}, REFUTED),
+        (5, lambda n: {"sampled_accuracy": Accuracy(0.6, 0.5, 0.3)}, {"model": "vae", "latents": 20}, REFUTED),
+        (
+            6,
+            lambda n: {"per_latent": per_latent(n, effect=(0.5, 0.5, -0.05) + (0.0,) * (n - 3))},
+            {"model": "vae", "beta": 4.0},
+            UNDECIDED,
+        ),
+        (
+            7,
+            lambda n: {"per_latent": per_latent(n, baseline_rules={VARIANCE_RULE: ("passive",) * n})},
+            {"model": "ivae"},
+            UNDECIDED,
+        ),
+        (8, lambda n: {"per_latent": per_latent(n, prior_variance=(0.9,) * n)}, {"model": "ivae"}, UNDECIDED),
+    ],
+)
+def test_claims_are_refuted(broken, change, where, if_unconverged):
+    results = changed(planted(), change, **where)
+    assert failing(EXPERIMENT, results) == {len(STATEMENTS) + broken}
+    assert failing(EXPERIMENT, unconverged(results), if_unconverged) == {len(STATEMENTS) + broken}
+
+
+def test_the_rule_on_variances_is_one_of_the_baselines():
+    q = regime.planted.posteriors(["active", "passive"])
+    assert VARIANCE_RULE in regime.classify(q.mean, q.variance).baseline_rules.verdicts()
+
+
+def test_notes_count_boundaries_and_name_leaks():
+    claims = judge(EXPERIMENT, changed(planted(), lambda n: {"boundary": 2}, latents=20))
+    notes = [claim.note for claim in claims]
+    assert any(note.startswith("4 of 90 latents are close to a boundary") for note in notes)
+    assert any("On passive latents alone the accuracy is 0.3 on means of VAEs" in note for note in notes)
+
+
+# report ---------------------------------------------------------------------------------------
+
+
+def test_tables_and_figures():
+    _, _, tables, figures, _ = report_parts(EXPERIMENT, planted())
+    members, accuracies, statements, latents = (table.rows for table in tables)
+    assert [row["active"] for row in members] == [2] * 7
+    assert members[-1]["model"] == "iVAE, prior mean 0, 10 latents, β = 4"
+    assert accuracies[0]["sampled codes: passive"] == 0.3
+    assert statements[0]["T 1"] == "0.01 holds"
+    assert statements[0]["T 2 (iii)"] == "no such latent"
+    assert len(latents) == 30
+    assert latents[0]["KL"] == 2.0
+    assert len(figures) == 5
+
+
+def test_reports_of_incomplete_results():
+    results = planted()
+    check_incomplete_results(EXPERIMENT, results)
+    narrow = changed(results, lambda n: {"active_histograms": None, "passive_histograms": None}, model="vae")
+    report_parts(EXPERIMENT, narrow)
+
+
+def test_the_figures_show_the_first_seed_that_finished():
+    results = [replace(r, cell=replace(r.cell, seed=3)) for r in planted()]
+    assert len(report_parts(EXPERIMENT, results)[3]) == 5
+
+
+def test_results_survive_a_file(tmp_path):
+    results = changed(planted(), lambda n: {"active_histograms": None}, model="ivae")
+    assert stored_and_read(EXPERIMENT, results, tmp_path) == results

@@ -1,0 +1,32 @@
+"""Our values next to the published ones: medians, ratios, and a page that escapes its text."""
+
+from vaescope.papers.published import Comparison, compare, compare_precisions
+from vaescope.report.page import IndexEntry, comparison_page
+
+
+def test_a_row_has_the_median_its_range_and_a_ratio():
+    row = compare("γ² = 10", [1.0, 2.0, 6.0], 4.0)
+    assert (row.ours, row.lowest, row.highest, row.ratio) == (2.0, 1.0, 6.0, 0.5)
+    assert row.to_data()["ours / published"] == 0.5
+    assert compare("s", [], 4.0).ours is None
+    assert compare("s", [], 4.0).ratio is None
+    assert compare("s", [1.0], None).ratio is None
+    assert compare("s", [1.0], "falls").published == "falls"
+    assert compare("s", [1.0], "falls").ratio is None
+    assert compare("s", [1.0], -2.0).ratio is None
+
+
+def test_only_published_precisions_are_compared():
+    rows = compare_precisions({1.0: [0.01], 10.0: [0.1, 0.1], 1000.0: [10.0]}, {100.0: 0.3, 10.0: 0.2})
+    assert [row.setting for row in rows] == ["γ² = 10", "γ² = 100"]
+    assert rows[0].ratio == 0.5
+    assert rows[1].ours is None
+
+
+def test_the_page_shows_every_panel_and_escapes_text():
+    panel = Comparison("Fig. <1>", "MCC", [compare("γ² = 10", [0.5], 0.25)], "Because <script>alert(1)</script>.")
+    index = IndexEntry("name", "A title", "a source", claims=[{"verdict": "holds"}], figure=None)
+    page = comparison_page([(index, [panel.to_data()])], "paper")
+    assert "Fig. &lt;1&gt;: MCC" in page
+    assert "<script>" not in page
+    assert "0.25" in page

@@ -1,0 +1,58 @@
+"""The members that local-nonlinearity and orthogonality share."""
+
+from dataclasses import replace
+
+import pytest
+
+from vaescope.data.catalogue import official_file
+from vaescope.errors import RunError
+from vaescope.models import ConvNetworks
+from vaescope.papers.experiment import RunOptions
+from vaescope.papers.run import reproduce
+from vaescope.papers.why_vaes_disentangle import local_nonlinearity, orthogonality
+from vaescope.papers.why_vaes_disentangle.disentangling import FULL, QUICK, DisentanglingCell, ImageSet
+from vaescope.training import NoProgress
+
+TINY = {"samples": 200, "epochs": 1, "size": 16, "colour_size": 16, "hidden": (20,), "points": 2, "draws": 60}
+RENDERED = [ImageSet("dsprites", False), ImageSet("3dshapes", False)]
+
+
+class Counting(NoProgress):
+    def __init__(self):
+        self.members = 0
+
+    def begin(self, members, epochs):
+        self.members += members
+
+
+def test_the_published_networks_run_and_members_are_trained_once(tmp_path):
+    """At toy size, with convolutions for images in colour; the second experiment imports the members of the first."""
+    progress = Counting()
+    options = RunOptions("paper", seeds=1, changes=TINY | {"official_files": False})
+    for experiment in (local_nonlinearity.EXPERIMENT, orthogonality.EXPERIMENT):
+        cell = DisentanglingCell("3dshapes", False, "vae", 0)
+        assert isinstance(experiment.model(cell, experiment.settings(options)).networks, ConvNetworks)
+        assert len(reproduce(experiment, options, out=tmp_path, progress=progress)) >= 4
+    assert progress.members == 6  # three objectives on two image sets, once
+    folders = [tmp_path / name / "weights" for name in ("local-nonlinearity", "orthogonality")]
+    first, second = (sorted(file.name for file in folder.iterdir()) for folder in folders)
+    assert first == second
+
+
+def test_official_files_are_used_if_the_settings_ask_for_them(tmp_path, monkeypatch):
+    experiment = orthogonality.EXPERIMENT
+    monkeypatch.delenv("VAESCOPE_DATA", raising=False)
+    assert experiment.image_sets(FULL) == RENDERED
+    (tmp_path / "3dshapes.h5").touch()
+    monkeypatch.setenv("VAESCOPE_DATA", str(tmp_path))
+    assert experiment.image_sets(FULL) == [*RENDERED, ImageSet("3dshapes", True)]
+    assert {cell.images for cell in experiment.cells(FULL)} == set(experiment.image_sets(FULL))
+    assert experiment.image_sets(QUICK) == RENDERED
+    assert official_file("mpi3d") is None
+    assert [images.title for images in experiment.image_sets(FULL)][1:] == ["rendered 3DShapes", "official 3DShapes"]
+
+
+def test_a_missing_official_file_is_named(monkeypatch):
+    monkeypatch.delenv("VAESCOPE_DATA", raising=False)
+    with pytest.raises(RunError, match=r"the official file of MPI3D is missing; set VAESCOPE_DATA"):
+        orthogonality.EXPERIMENT.data(DisentanglingCell("mpi3d", True, "vae", 0), replace(FULL, samples=10))

@@ -1,0 +1,120 @@
+"""Claims and report of local-nonlinearity on planted results."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge
+from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
+from vaescope.papers.why_vaes_disentangle.disentangling import OBJECTIVES, DisentanglingCell
+from vaescope.papers.why_vaes_disentangle.local_nonlinearity import EXPERIMENT
+from vaescope.papers.why_vaes_disentangle.local_nonlinearity_results import Fit, Fits, LocalMeasurement, LossParts
+
+ERRORS = {"jacobian": 0.5, "linear": 0.2, "nonlinear": 0.1}  # as shares of E‖Δ‖²
+MISSES = {"jacobian": 0.3, "linear": 0.2, "nonlinear": 0.05}  # of the estimates of L^stoch
+ON_DSPRITES, ON_3DSHAPES, CROSS_TERM = (0, 1, 2), (3, 4, 5), 6
+
+
+def measurement(rng, errors, misses, cross_share, images=12):
+    energy = 1 + rng.random(images)
+
+    def fit(name):
+        error = errors[name] * energy * (1 + 0.1 * rng.random(images))
+        estimate = (1 + misses[name] * (1 + 0.1 * rng.random(images))) * energy
+        return Fit(tuple(error.tolist()), tuple(estimate.tolist()))
+
+    fits = Fits(fit("jacobian"), fit("linear"), fit("nonlinear"))
+    return LocalMeasurement(tuple(energy.tolist()), fits, LossParts(3.0, 2.0, 1.1, 0.1), cross_share)
+
+
+def planted(*, errors=None, misses=None, cross_share=0.01, seeds=3, data=("dsprites", "3dshapes"), official=False):
+    """The non-linear fit is better in every way."""
+    rng = np.random.default_rng(0)
+    return [
+        finished(
+            DisentanglingCell(name, official, objective, seed),
+            measurement(rng, ERRORS | (errors or {}), MISSES | (misses or {}), cross_share),
+        )
+        for name in data
+        for objective in OBJECTIVES
+        for seed in range(seeds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({}, set()),
+        ({"errors": {"nonlinear": 0.3}}, {0, 3}),
+        ({"misses": {"jacobian": 0.01}}, {1, 4}),
+        ({"misses": {"linear": 0.01}}, {2, 5}),
+        ({"cross_share": -0.2}, {CROSS_TERM}),
+    ],
+)
+def test_claims(change, broken):
+    assert failing(EXPERIMENT, planted(**change)) == broken
+
+
+def test_an_advantage_in_too_few_images_is_undecided():
+    few = [
+        replace(
+            r,
+            measured=LocalMeasurement(
+                r.measured.energy[:1],
+                Fits(
+                    *(
+                        Fit(fit.error[:1], fit.energy[:1])
+                        for fit in (r.measured.fits.jacobian, r.measured.fits.linear, r.measured.fits.nonlinear)
+                    )
+                ),
+                r.measured.loss,
+                r.measured.cross_share,
+            ),
+        )
+        for r in planted(seeds=2)
+    ]
+    assert failing(EXPERIMENT, few, UNDECIDED) == {*ON_DSPRITES, *ON_3DSHAPES}
+
+
+def test_one_objective_without_an_advantage_refutes_the_claim():
+    results = [
+        replace(r, measured=replace(r.measured, fits=replace(r.measured.fits, nonlinear=r.measured.fits.linear)))
+        if r.cell.objective == "beta-vae" and r.cell.data == "dsprites"
+        else r
+        for r in planted()
+    ]
+    claim = judge(EXPERIMENT, results)[0]
+    assert str(claim.verdict) == REFUTED
+    assert "β-VAE: ratio 1, p = 1" in claim.reason
+    assert "gradient descent" in claim.reason  # what in the paper's protocol could have made it hold
+
+
+def test_claims_on_images_without_members_are_undecided():
+    assert failing(EXPERIMENT, planted(data=("dsprites",)), UNDECIDED) == set(ON_3DSHAPES)
+
+
+def test_the_note_of_the_cross_term_lists_every_model():
+    note = judge(EXPERIMENT, planted())[CROSS_TERM].note
+    assert "rendered dSprites, VAE +1.0%" in note
+    assert "rendered 3DShapes, β-TCVAE +1.0%" in note
+
+
+@pytest.mark.parametrize("official", [False, True])
+def test_rendered_and_official_images_are_compared_with_the_published_values(official):
+    _, (tab1, tab2), tables, figures, _ = report_parts(EXPERIMENT, planted(official=official))
+    label = "official dSprites, VAE" if official else "rendered dSprites, VAE"
+    row = next(row for row in tab1.rows if row.setting == label)
+    assert row.published == pytest.approx(0.4166 / 0.4693)
+    assert row.ours == pytest.approx(0.5, rel=0.1)
+    assert next(row for row in tab2.rows if row.setting == label).published == pytest.approx(0.6643 / 0.6680)
+    assert [len(table.rows) for table in tables] == [6, 6, 6]
+    assert [figure.name for figure in figures] == ["errors", "pairs"]
+
+
+def test_reports_of_incomplete_results():
+    check_incomplete_results(EXPERIMENT, planted(seeds=1))
+
+
+def test_results_survive_a_file(tmp_path):
+    assert stored_and_read(EXPERIMENT, planted(), tmp_path) == planted()

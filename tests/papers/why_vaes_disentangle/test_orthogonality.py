@@ -1,0 +1,207 @@
+"""Claims and report of orthogonality on planted results."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged
+from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
+from vaescope.papers.why_vaes_disentangle.disentangling import OBJECTIVES, DisentanglingCell
+from vaescope.papers.why_vaes_disentangle.orthogonality import EXPERIMENT
+from vaescope.papers.why_vaes_disentangle.orthogonality_results import (
+    ColumnStatistics,
+    Disentanglement,
+    Distances,
+    InverseSquares,
+    NeighbourDistances,
+    ODDistances,
+    OrthogonalityMeasurement,
+    SlopeFit,
+    od_scores,
+)
+
+SEEDS = 8  # per objective: enough members for a claim about a correlation to be refuted
+STEPS = SEEDS * len(OBJECTIVES)
+
+
+def distances(order, **change):
+    """The more disentangled, the closer to orthogonal."""
+    good = {"trained": 2.0 - 1.8 * order / STEPS, "random": 3.0, "rotated": 2.5} | change
+    return Distances(**{name: (value,) * 6 for name, value in good.items()})
+
+
+def measurement(order, **change):
+    share = order / STEPS
+    mig, mig_sup = 0.1 + 0.4 * share, 0.1 + 0.5 * share
+    fit = SlopeFit(-1.0, 0.9)
+    good = {
+        "disentanglement": Disentanglement(mig, 0.01, mig_sup, mig, mig_sup),
+        "kl": 20.0 - 10 * share,
+        "latents_in_use": (0, 1),
+        "od_distances": ODDistances(distances(order), distances(order), distances(order)),
+        "columns": ColumnStatistics(2.0 - share, 0.1, 1.0, (0.0, 80.0, 80.0, 0.0)),
+        "inverse_squares": InverseSquares(fit, fit, fit),
+        "norms": (1.0, 2.0),
+        "variances": (0.5, 0.2),
+        "neighbours": NeighbourDistances(5.0 - share, 4.0 - share, 3.0 - share),
+    }
+    return OrthogonalityMeasurement(**good | change)
+
+
+def planted(change=lambda order: {}, *, data=("dsprites",), seeds=SEEDS, official=False):
+    """The more disentangled, the more orthogonal, from the worst member to the best: all that the paper claims."""
+    return [
+        finished(
+            DisentanglingCell(name, official, objective, seed),
+            measurement(order, **change(order)),
+        )
+        for name in data
+        for order, (objective, seed) in enumerate((o, s) for o in OBJECTIVES for s in range(seeds))
+    ]
+
+
+def dsprites_only(claims):
+    """Indices of the claims that planted results on dSprites decide: those on 3DShapes come after six of them."""
+    return {index if index < 6 else index + 6 for index in claims}
+
+
+def gaps(mig, mig_sup):
+    return {"disentanglement": Disentanglement(mig, 0.01, mig_sup, mig, mig_sup)}
+
+
+def od(order, **change):
+    variants = {"in_use": {}, "all_latents": {}, "published": {}} | change
+    return {"od_distances": ODDistances(**{name: distances(order, **own) for name, own in variants.items()})}
+
+
+def slopes(**change):
+    good = {"jacobian": -1.0, "local": -1.0, "weighted": -1.0} | change
+    return {"inverse_squares": InverseSquares(**{name: SlopeFit(value, 0.9) for name, value in good.items()})}
+
+
+def neighbours(order, **change):
+    share = order / STEPS
+    return {"neighbours": NeighbourDistances(**{"sampled": -share, "mean": -share, "relative": -share} | change)}
+
+
+UP = [0.1 + 0.4 * order / STEPS for order in range(STEPS)]
+CHANGES = [
+    (lambda o: gaps(UP[-1 - o], UP[o]), {0, 2, 4, 5}, {0, 2, 4, 5}),
+    (lambda o: gaps(UP[o], UP[-1 - o]), {1, 3}, {1, 3}),
+    (lambda o: od(o, in_use={"trained": 1.0 + UP[o]}), {2, 3}, {2, 3}),
+    (lambda o: od(o, published={"trained": 1.0 + UP[o]}), {4}, {4}),
+    (lambda o: {"columns": ColumnStatistics(UP[o], 0.1, 1.0, (0.0, 80.0, 80.0, 0.0))}, {5}, {5}),
+    (lambda o: od(o, in_use={"random": 0.01}), {6}, set()),
+    (lambda o: od(o, in_use={"rotated": 0.01}), {7}, {7}),
+    (lambda o: slopes(jacobian=-0.5), {8}, {8}),
+    (lambda o: slopes(local=-0.5), {9}, {9}),
+    (lambda o: slopes(weighted=-0.5), {10}, {10}),
+    (lambda o: neighbours(o, sampled=UP[o]), {11}, set()),
+    (lambda o: neighbours(o, mean=UP[o]), {12}, set()),
+    (lambda o: neighbours(o, relative=UP[o]), {13}, set()),
+]
+ON_3DSHAPES = set(range(6, 12))
+
+
+def by_verdict(results):
+    """The indices of the refuted claims, and those of the undecided ones."""
+    found = [claim.verdict for claim in judge(EXPERIMENT, results)]
+    return tuple({i for i, verdict in enumerate(found) if verdict == wanted} for wanted in (REFUTED, UNDECIDED))
+
+
+def test_claims_hold():
+    assert failing(EXPERIMENT, planted(data=("dsprites", "3dshapes"))) == set()
+    assert failing(EXPERIMENT, planted(), UNDECIDED) == ON_3DSHAPES
+
+
+@pytest.mark.parametrize(("change", "broken", "about_optima"), CHANGES)
+def test_claims_are_refuted(change, broken, about_optima):
+    results, optima = planted(change), dsprites_only(about_optima)
+    assert by_verdict(results) == (dsprites_only(broken), ON_3DSHAPES)
+    assert by_verdict(unconverged(results)) == (dsprites_only(broken - about_optima), ON_3DSHAPES | optima)
+
+
+def test_correlations_with_disentanglement_need_disentangled_models():
+    """With a MIG below 0.3 everywhere, no correlation with it is refuted."""
+    low = [0.1 + 0.1 * order / STEPS for order in range(STEPS)]
+    results = planted(lambda o: gaps(low[-1 - o], low[-1 - o]))
+    assert by_verdict(results) == ({0, 1}, ON_3DSHAPES | {2, 3, 4, 5})
+    assert "All models have a MIG below 0.3: the range is too small to decide." in judge(EXPERIMENT, results)[2].reason
+
+
+def test_few_members_leave_correlations_undecided():
+    shuffled = [0.4, 0.1, 0.3]
+    results = planted(lambda o: gaps(shuffled[o], shuffled[o]), seeds=1)
+    assert {2, 3, 4, 5} <= by_verdict(results)[1]
+
+
+def test_every_refuted_claim_of_the_paper_says_what_could_have_made_it_hold():
+    results = planted(
+        lambda o: gaps(UP[-1 - o], UP[-1 - o]) | slopes(jacobian=-0.1, local=-0.1) | neighbours(o, sampled=UP[o])
+    )
+    claims = [c for c in judge(EXPERIMENT, results) if c.verdict == REFUTED and "Bhowal" in c.source]
+    assert len(claims) == 8
+    assert all(len(claim.reason) > 100 for claim in claims)
+
+
+# scores ---------------------------------------------------------------------------------------
+
+
+def test_scores_are_relative_to_the_largest_of_the_compared_models():
+    scores = od_scores(planted())
+    assert scores[0].trained == pytest.approx(1)
+    assert scores[-1].trained == pytest.approx((2 - 1.8 * (STEPS - 1) / STEPS) / 2)
+    assert scores[0].random == pytest.approx(1.5)
+    assert scores[0].rotated == pytest.approx(1.25)
+
+
+def test_scores_are_computed_per_image_set():
+    large = lambda order: od(order, in_use={"trained": 20.0 - order / STEPS})  # noqa: E731
+    mixed = [*planted(), *planted(large, data=("3dshapes",))]
+    assert od_scores(mixed)[:STEPS] == od_scores(planted())
+
+
+def test_members_without_latents_in_use_have_no_score():
+    empty = Distances((), (), ())
+    results = planted()
+    measured = replace(
+        results[0].measured,
+        od_distances=replace(results[0].measured.od_distances, in_use=empty),
+        columns=None,
+        inverse_squares=InverseSquares(None, None, None),
+        latents_in_use=(),
+        norms=(),
+        variances=(),
+    )
+    results[0] = replace(results[0], measured=measured)
+    assert od_scores(results)[0] is None
+    assert None not in od_scores(results)[1:]
+    assert failing(EXPERIMENT, results, UNDECIDED) == ON_3DSHAPES
+    report_parts(EXPERIMENT, results)
+
+
+# report ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("official", [False, True])
+def test_rendered_and_official_images_are_compared_with_the_published_values(official):
+    results = planted(official=official, data=("dsprites", "mpi3d") if official else ("dsprites",))
+    _, (mig, mig_sup, score), (table,), figures, _ = report_parts(EXPERIMENT, results)
+    label = "official dSprites, β-TCVAE" if official else "rendered dSprites, β-TCVAE"
+    published = [next(row for row in panel.rows if row.setting == label).published for panel in (mig, mig_sup, score)]
+    assert published == [0.52, 0.52, 0.9093]
+    assert len(table.rows) == (6 if official else 3)
+    assert [figure.name for figure in figures] == ["a_figure_4", "b_angles", "c_theorems"]
+
+
+def test_reports_of_incomplete_results():
+    check_incomplete_results(EXPERIMENT, planted(seeds=1, data=("dsprites", "3dshapes")))
+
+
+def test_results_survive_a_file(tmp_path):
+    results = planted()
+    results[1] = replace(
+        results[1],
+        measured=replace(results[1].measured, columns=None, inverse_squares=InverseSquares(None, None, None)),
+    )
+    assert stored_and_read(EXPERIMENT, results, tmp_path) == results
