@@ -22,6 +22,7 @@ LIKELIHOODS = ("gaussian", "bernoulli")
 PRIOR_MEANS = ("fixed", "learned")
 PRECISION_SOURCES = ("optimal", "learned")
 COMPILE = ("auto", "always", "never")
+MIXED_PRECISION = ("auto", "always", "never")
 MAX_SEEDS = 100_000
 
 
@@ -121,8 +122,8 @@ class TrainSettings:
     """Steps over which the precision rises to its value, from a hundredth of it."""
     accumulate: int = 1
     """Parts in which a batch is computed, to save memory."""
-    mixed_precision: bool = False
-    """Compute in bfloat16 where the device supports it (CUDA)."""
+    mixed_precision: str = "auto"
+    """Compute convolutions in bfloat16: auto (if the device has instructions for it), always or never."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience", "accumulate"):
@@ -130,6 +131,7 @@ class TrainSettings:
         number("learning_rate", self.learning_rate, above=0.0)
         whole_number("precision_warmup", self.precision_warmup, minimum=0)
         choice("compile", self.compile, COMPILE)
+        choice("mixed_precision", self.mixed_precision, MIXED_PRECISION)
         if self.batch_size % self.accumulate:
             raise InputError(
                 f"accumulate must divide batch_size, got {self.accumulate} parts of a batch of {self.batch_size}."

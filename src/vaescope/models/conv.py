@@ -103,7 +103,8 @@ class ConvNet:
 
     def __call__(self, params: Params, h: Float[Tensor, "E B i"]) -> Float[Tensor, "E B o"]:
         """Apply each member's weights to its own batch, one member after another."""
-        return torch.stack([self.one({name: p[e] for name, p in params.items()}, h[e]) for e in range(len(h))])
+        outputs = [self.one({name: p[e] for name, p in params.items()}, h[e]) for e in range(len(h))]
+        return torch.stack(outputs).to(h.dtype)  # float32 also where layers compute in bfloat16
 
     def one(self, params: Params, rows: Float[Tensor, "B i"]) -> Float[Tensor, "B o"]:
         """The network of one member, with weights without a member axis."""

@@ -9,8 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
+from vaescope.models.mlp import batch_innermost
 
 MAX_GATHERED = 2**24  # numbers gathered at once: images are gathered a few batches at a time
+MAX_TRANSPOSED = 64  # columns up to which the batch is made the innermost axis: more cost more than they save
 STEPS_PER_DRAW = 64  # steps for which noise is drawn in one call; part of a member's random stream
 
 
@@ -61,6 +63,10 @@ class Batches:
             noise = torch.stack([torch.randn(shape, generator=g) for g in self._generators], dim=1).to(device)
             parts = zip(rows.split(self._steps_per_gather), noise.split(self._steps_per_gather), strict=True)
             for part, part_noise in parts:
-                # contiguous: one memory layout, so the step is compiled once
-                x = self.data[self._data_of[None, :, None], part].contiguous()
-                yield from zip(x, part_noise, strict=True)
+                x = self.data[self._data_of[None, :, None], part]
+                yield from zip(step_layout(x), step_layout(part_noise), strict=True)
+
+
+def step_layout(rows: Float[Tensor, "*S B n"]) -> Float[Tensor, "*S B n"]:
+    """The memory layout in which a training step takes its data; one layout, so that the step is compiled once."""
+    return batch_innermost(rows) if rows.shape[-1] <= MAX_TRANSPOSED else rows.contiguous()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from vaescope.training.batches import Batches
+from vaescope.training.batches import Batches, step_layout
 from vaescope.training.problem import Problem
 from vaescope.training.progress import Progress
 from vaescope.training.state import StackState, Weights
@@ -40,7 +40,7 @@ class Functions:
 def build_functions(problem: Problem, batches: Batches, state: StackState, progress: Progress) -> Functions:
     """Step and validation, compiled if it saves time and a compiler is available."""
     settings = problem.settings
-    autocast = problem.device.type if settings.mixed_precision and problem.device.type == "cuda" else None
+    autocast = problem.device.type if _use_bfloat16(problem) else None
     step = make_step(problem.model, problem.objective, accumulate=settings.accumulate, autocast=autocast)
     validation = make_validation(problem.model, problem.objective)
     eager = Functions(step, validation, validation)
@@ -53,6 +53,23 @@ def build_functions(problem: Problem, batches: Batches, state: StackState, progr
     if len(state.log.active) < len(problem.members):
         _compile_for_all_members(functions, problem, batches, state.tensors.params)
     return functions
+
+
+def _use_bfloat16(problem: Problem) -> bool:
+    """Whether the networks compute in bfloat16. Weights, moments, KL and losses are always float32.
+
+    Stacks of small matrices gain nothing from it: only convolutional networks use it.
+    """
+    if problem.model.networks.stackable or problem.settings.mixed_precision == "never":
+        return False
+    return problem.settings.mixed_precision == "always" or has_bfloat16(problem.device)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether a device has instructions for bfloat16; without them it is emulated and slow."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def _should_compile(problem: Problem, steps_per_epoch: int) -> bool:
@@ -104,7 +121,8 @@ def _compile_for_all_members(functions: Functions, problem: Problem, batches: Ba
         return {name: torch.zeros(members, *p.shape[1:], device=device) for name, p in params.items()}
 
     def batch(rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        x, noise = (torch.zeros(members, rows, columns, device=device) for columns in (row_dim, latent_dim))
+        zeros = (torch.zeros(members, rows, columns, device=device) for columns in (row_dim, latent_dim))
+        x, noise = (step_layout(value) for value in zeros)
         return x, noise, torch.ones(members, device=device), torch.ones(members, device=device)
 
     scales = adam_scales(1, problem.settings.learning_rate, device)

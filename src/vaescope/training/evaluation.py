@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
+from vaescope.training.batches import step_layout
 from vaescope.training.compilation import VALIDATION_ROWS, Functions
 from vaescope.training.problem import Problem
 from vaescope.training.state import StackState
@@ -32,8 +33,8 @@ class ValidationSet:
         total = torch.zeros(2, len(state.log.active), device=self.data.device)
         data_of = torch.tensor([record.spec.data for record in state.active_records])
         for first in range(0, samples, VALIDATION_ROWS):
-            x = self.data[:, first : first + VALIDATION_ROWS][data_of]
-            noise = self.noise[:, first : first + VALIDATION_ROWS].contiguous()
+            x = step_layout(self.data[:, first : first + VALIDATION_ROWS][data_of])
+            noise = step_layout(self.noise[:, first : first + VALIDATION_ROWS])
             # the last part may be smaller; it is not worth compiling for
             evaluate = functions.validation if x.shape[1] == VALIDATION_ROWS else functions.eager_validation
             total += x.shape[1] * evaluate(tensors.params, x, noise, tensors.precision, tensors.beta)
