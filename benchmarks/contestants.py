@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.timing import timed
+from vaescope.data.rows import ArrayRows
 from vaescope.models.mlp import smooth_leaky_relu
 from vaescope.training.batches import Batches
 from vaescope.training.compilation import compile_stacked
@@ -134,7 +135,9 @@ class _Stacked:
         self.params = params
         self.moments = tuple({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(2))
         data = torch.randn(1, SAMPLES, DIM)
-        self.batches = Batches(data, members=[(s, 0) for s in range(MEMBERS)], batch_size=BATCH, latent_dim=DIM)
+        self.batches = Batches(
+            ArrayRows(data), members=[(s, 0) for s in range(MEMBERS)], batch_size=BATCH, latent_dim=DIM
+        )
         self.count = 0
 
         def step(params: Any, moments: Any, scales: Tensor, x: Tensor, noise: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import contestants
 from benchmarks.contestants import BATCH, DIM, HIDDEN, MEMBERS, SAMPLES
 from benchmarks.timing import ROUNDS, best_rate, timed
+from vaescope.data.rows import ArrayRows
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
 from vaescope.training.batches import Batches
@@ -36,7 +37,7 @@ class StackEpoch:
         self.moments = tuple({name: torch.zeros_like(p) for name, p in self.params.items()} for _ in range(2))
         self.count = 0
         self.ones = torch.ones(MEMBERS)
-        self.batches = Batches(data, members=[(s, 0) for s in seeds], batch_size=BATCH, latent_dim=DIM)
+        self.batches = Batches(ArrayRows(data), members=[(s, 0) for s in seeds], batch_size=BATCH, latent_dim=DIM)
         self.step = compile_stacked(make_step(model, beta_elbo))
         self()
 

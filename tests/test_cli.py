@@ -71,7 +71,7 @@ def test_an_unwritable_folder_is_one_line(capsys, tmp_path):
 def test_a_folder_of_other_settings_is_one_line_and_untouched(capsys, tmp_path):
     run_folder = tmp_path / "self-consistency"
     run_folder.mkdir()
-    config = '{"version": 2, "experiment": "self-consistency", "profile": "quick", "settings": {"epochs": 1}}'
+    config = '{"version": 3, "experiment": "self-consistency", "profile": "quick", "settings": {"epochs": 1}}'
     (run_folder / "config.json").write_text(config)
     error = refuse(capsys, "reproduce", "self-consistency", "--out", str(tmp_path))
     assert "made with other settings" in error

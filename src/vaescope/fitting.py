@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,9 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vaescope import randomness
-from vaescope.data import Dataset, dataset_from
-from vaescope.data.arrays import split
+from vaescope.data import Dataset
+from vaescope.data.catalogue import training_data_from
+from vaescope.data.files.streaming import StoredDataset
+from vaescope.data.rows import ArrayRows, TrainingRows
 from vaescope.distributions import Prior
 from vaescope.distributions.priors import prior_from, prior_to_text
 from vaescope.errors import InputError
@@ -65,7 +65,8 @@ def fit(
     they finish, and the same call again trains only the missing ones, from the last checkpoint.
 
     Args:
-        x: rows (N, n), images (N, H, W[, C]) or (N, C, H, W), a path, or a loaded data set.
+        x: rows (N, n), images (N, H, W[, C]) or (N, C, H, W), a path, or a loaded data set. A file of more than 1 GB
+            stays on disk and is read while training.
         auxiliary: for model="ivae": labels 0, 1, …, or columns of numbers (scale them to about one), one per sample.
         objective: beta, beta-tc, factor, dip-1, dip-2 or capacity, or one of `vs.objectives` with its own settings.
             Each weights its penalty by `beta`; with beta=1 the β-TCVAE and the FactorVAE have none.
@@ -127,7 +128,7 @@ class FitJob:
 
     settings: FitSettings
     model: VAE
-    data: Dataset
+    data: Dataset | StoredDataset
     """Rows are observations, followed by the auxiliary input of an iVAE."""
     members: Sequence[MemberSpec]
     objective: Objective
@@ -140,7 +141,7 @@ class FitJob:
             max_members: members of a stack, at most.
             load: whether the members of a run folder are loaded at the end.
         """
-        stack = self._split()
+        stack = self.data.split_rows(VALIDATION_SHARE)
         if self.settings.storage.out is None:
             return Fit(self._train(stack, self.members, progress, None))
         storage = self.settings.storage
@@ -159,14 +160,12 @@ class FitJob:
             kept = [_cell(member) for member in self.members]
             return Fit(load_members(run, self.model, kept, self.members) if load else [], run.path)
 
-    def _split(self) -> tuple[Tensor, Tensor]:
-        """Training and validation rows, shuffled, as one data set of a stack."""
-        order = torch.randperm(len(self.data), generator=randomness.generator(0, "split"))
-        parts = split(self.data.x[order], fractions=(TRAINING_SHARE, VALIDATION_SHARE))
-        return parts.train.unsqueeze(0), parts.validation.unsqueeze(0)
-
     def _train(
-        self, stack: tuple[Tensor, Tensor], members: Sequence[MemberSpec], progress: Progress, run: RunFolder | None
+        self,
+        stack: tuple[TrainingRows, ArrayRows],
+        members: Sequence[MemberSpec],
+        progress: Progress,
+        run: RunFolder | None,
     ) -> list[Member]:
         return train(
             self.model,
@@ -180,8 +179,7 @@ class FitJob:
 
     def _config(self) -> dict[str, Plain]:
         """What a run folder belongs to: the model, how it is trained, and the data."""
-        digest = hashlib.sha256(self.data.x.contiguous().numpy().tobytes()).hexdigest()[:16]
-        data = {"data": self.data.name, "samples": len(self.data), "digest": digest}
+        data = {"data": self.data.name, "samples": len(self.data), "digest": self.data.digest()}
         shape = DataShape(self.model.observed_dim, self.data.image_shape, self.model.auxiliary.dim)
         objective = {"objective": describe_objective(self.objective)}
         settings = data | {"shape": plain_fields(shape)} | trained_settings(self.settings) | objective
@@ -201,17 +199,25 @@ def prepare_fit(
     """
     if settings.model.model == "vae" and settings.model.prior_mean != "fixed":
         raise InputError("prior_mean='learned' needs model='ivae' and an auxiliary input; a VAE has a fixed prior.")
-    data = dataset_from(x)
+    data = training_data_from(x)
     columns = _encoded_auxiliary(settings.model.model, auxiliary, len(data))
-    shape = DataShape(data.x.shape[1], data.image_shape, columns.shape[1])
+    shape = DataShape(data.columns, data.image_shape, columns.shape[1])
     model = build_model(settings.model, shape, noise=settings.members.noise)
     members = [
         MemberSpec(seed=seed, precision=precision, beta=settings.members.beta)
         for precision in settings.members.precisions
         for seed in settings.members.seed_list
     ]
-    rows = torch.cat([data.x.float(), columns], dim=1) if settings.model.model == "ivae" else data.x.float()
-    return FitJob(settings, model, replace(data, x=rows), members, objective or _objective(settings, len(data)))
+    return FitJob(settings, model, _with_columns(data, columns), members, objective or _objective(settings, len(data)))
+
+
+def _with_columns(data: Dataset | StoredDataset, columns: Tensor) -> Dataset | StoredDataset:
+    """The data with auxiliary columns, as numbers; unchanged if there are none."""
+    if not columns.shape[1]:
+        return data
+    if isinstance(data, StoredDataset):
+        raise InputError(f"{data.name} is too large for an iVAE, which needs it in memory; use rows=N.")
+    return replace(data, x=torch.cat([data.head(len(data)), columns], dim=1), byte_scale=1.0)
 
 
 def _objective(settings: FitSettings, samples: int) -> Objective:

@@ -39,7 +39,7 @@ def test_encoder_and_prior_depend_on_the_auxiliary_input_and_the_decoder_does_no
     assert not torch.allclose(low.variance, high.variance)
     assert (low.variance > 0).all()
     assert "decoder.0.weight" in one.params
-    assert one.params["decoder.0.weight"].shape[1] == 2
+    assert one.params["decoder.0.weight"].shape[2] == 2
 
 
 def test_a_fixed_prior_mean_is_that_of_the_given_prior():
@@ -153,7 +153,7 @@ def test_convolutional_ivaes_have_the_published_shapes():
     params = model.init([0])
     assert params["encoder.4.weight"].shape == (1, 261, 1024 + 5)
     assert params["encoder.5.weight"].shape == (1, 60, 261)
-    assert [params[f"prior.log_variance.{k}.weight"].shape[1:] for k in range(3)] == [(5, 50), (50, 50), (50, 30)]
+    assert [params[f"prior.log_variance.{k}.weight"].shape[1:] for k in range(3)] == [(50, 5), (50, 50), (30, 50)]
     one = Member(model, params)
     x = torch.rand(2, 4096)
     a, b = (one.encode(x, auxiliary)[0] for auxiliary in (torch.zeros(2, 5), torch.ones(2, 5)))

@@ -32,7 +32,7 @@ def test_two_at_a_time_give_the_same_results_as_one(tmp_path, capsys):
 
 
 def test_a_failing_experiment_does_not_stop_the_others(tmp_path):
-    config = {"version": 2, "experiment": "something else", "settings": {}}
+    config = {"version": 3, "experiment": "something else", "settings": {}}
     write_json(tmp_path / "beta-precision" / "config.json", config)
     with pytest.raises(RunError, match=r"1 of 2 did not finish: beta-precision \(.*holds a run of 'something else'"):
         dispatch(["reproduce", *NAMES, "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)])

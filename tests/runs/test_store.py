@@ -133,7 +133,7 @@ def test_the_format_version_is_written(tmp_path):
     RunFolder(tmp_path, CONFIG)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config == {"version": FORMAT_VERSION} | CONFIG
-    assert FORMAT_VERSION == 2
+    assert FORMAT_VERSION == 3
     before = (tmp_path / "config.json").stat().st_mtime_ns
     RunFolder(tmp_path, config)  # as read from the file
     assert (tmp_path / "config.json").stat().st_mtime_ns == before
@@ -144,7 +144,8 @@ def test_the_format_version_is_written(tmp_path):
     [
         ({}, r"was written by an earlier version of vaescope \(format 1\); choose another --out or remove it"),
         ({"version": 1}, r"an earlier version of vaescope \(format 1\)"),
-        ({"version": 3}, r"a later version of vaescope \(format 3\)"),
+        ({"version": 2}, r"an earlier version of vaescope \(format 2\)"),
+        ({"version": 4}, r"a later version of vaescope \(format 4\)"),
     ],
 )
 def test_another_format_is_refused(version, message, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import vaescope as vs
+from vaescope.data.rows import ArrayRows
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
@@ -205,7 +206,7 @@ def test_every_prior_and_posterior_trains(posterior, prior):
 
 def test_an_epoch_visits_every_row_once():
     x = torch.arange(40.0).reshape(1, 40, 1)
-    batches = Batches(x, members=[(0, 0), (1, 0)], batch_size=10, latent_dim=2)
+    batches = Batches(ArrayRows(x), members=[(0, 0), (1, 0)], batch_size=10, latent_dim=2)
     seen = torch.cat([rows for rows, _ in batches.epoch()], dim=1)
     assert torch.equal(seen.sort(dim=1).values, x.expand(2, 40, 1))
     assert not torch.equal(seen[0], seen[1])

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vaescope.data import Dataset
+    from vaescope.data.files.streaming import StoredDataset
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,11 @@ class DataOptions:
 
         opened = open_dataset(data, array=self.array, factors=self.factors, rows=self.rows)
         return opened, load_auxiliary(self.auxiliary, opened, self.rows)
+
+    def open_for_training(self, data: str) -> tuple[Dataset | StoredDataset, Tensor | None]:
+        """Like `open`; without an auxiliary input, images of bytes stay bytes and large files stay on disk."""
+        if self.auxiliary is not None:
+            return self.open(data)
+        from vaescope.data.catalogue import open_for_training
+
+        return open_for_training(data, array=self.array, factors=self.factors, rows=self.rows), None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vaescope.data import Dataset
+    from vaescope.data.files.streaming import StoredDataset
     from vaescope.fitting import Fit
 
 SHOWN_SAMPLES = 5000  # on which members are summarised
@@ -46,7 +47,7 @@ class Train:
         from vaescope.fitting import prepare_fit
         from vaescope.training import ProgressBar
 
-        data, auxiliary = self.source.open(self.data)
+        data, auxiliary = self.source.open_for_training(self.data)
         kind = self.settings.model.model if auxiliary is None else "ivae"
         settings = replace(self.settings, model=replace(self.settings.model, model=kind))
         with ProgressBar("train") as progress:
@@ -58,7 +59,7 @@ class Train:
         return 0
 
 
-def _member_table(fitted: Fit, data: Dataset, auxiliary: Tensor | None) -> Table:
+def _member_table(fitted: Fit, data: Dataset | StoredDataset, auxiliary: Tensor | None) -> Table:
     """A row per member: how training went, latents in use and, with known factors, how well they are recovered."""
     from vaescope.metrics import mcc
     from vaescope.regime import of_model
@@ -66,7 +67,7 @@ def _member_table(fitted: Fit, data: Dataset, auxiliary: Tensor | None) -> Table
     with_factors = ("MCC", "chance") if data.factors is not None else ()
     listed = table("seed", "status", "epochs", "best epoch", "ELBO", "γ²", "in use", *with_factors)
     part = slice(0, SHOWN_SAMPLES)
-    x, own = data.x[part].float(), None if auxiliary is None else auxiliary[part]
+    x, own = data.head(SHOWN_SAMPLES), None if auxiliary is None else auxiliary[part]
     for member in fitted.members:
         summary = member.summary()
         row: list[object] = [member.seed, summary.status, summary.epochs, summary.best_epoch]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from vaescope import validation
-from vaescope.data.dataset import Dataset, flatten_samples
+from vaescope.data.dataset import Dataset, flatten_bytes, flatten_samples
 from vaescope.data.files import load
+from vaescope.data.files.loading import load_for_training
 from vaescope.data.files.official import (
     DSPRITES,
     FACES3D,
@@ -19,7 +24,9 @@ from vaescope.data.files.official import (
     SHAPES3D,
     OfficialFile,
     load_official,
+    open_official,
 )
+from vaescope.data.files.streaming import StoredDataset, open_stored
 from vaescope.data.rendering import DSprites, Renderer, Shapes3D, Sprites
 from vaescope.errors import InputError
 
@@ -79,6 +86,45 @@ def dataset_from(x: object) -> Dataset:
     return Dataset("x", rows, image_shape)
 
 
+def training_data_from(x: object) -> Dataset | StoredDataset:
+    """Like `dataset_from`, for training: images of bytes stay bytes, and large files stay on disk."""
+    if isinstance(x, StoredDataset):
+        return x
+    if isinstance(x, str | Path):
+        return open_for_training(str(x))
+    if isinstance(x, np.ndarray | Tensor) and x.dtype in (np.uint8, torch.uint8) and x.ndim in (3, 4) and len(x) > 1:
+        image_shape, rows, scale = flatten_bytes(np.asarray(x))
+        return Dataset("x", rows, image_shape, byte_scale=scale)
+    return dataset_from(x)
+
+
+def open_for_training(
+    name_or_path: str,
+    *,
+    array: str | None = None,
+    factors: str | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+) -> Dataset | StoredDataset:
+    """Like `open_dataset`, for training: images of bytes stay bytes, and large files stay on disk.
+
+    An official file is streamed if `rows` is at least the number of its images.
+    """
+    path = Path(name_or_path)
+    if not path.exists():
+        return open_dataset(name_or_path, array=array, factors=factors, rows=rows, seed=seed)
+    if (spec := _official_layout(path)) is None:
+        return load_for_training(path, array=array, factors=factors, rows=rows, seed=seed)
+    if rows is not None and rows >= spec.count:
+        return replace(open_stored(open_official(spec, path)), name=spec.name)
+    return open_dataset(name_or_path, rows=rows, seed=seed)
+
+
+def _official_layout(path: Path) -> OfficialFile | None:
+    """The layout of an official file, recognised by its name."""
+    return next((spec for spec in OFFICIAL_FILES.values() if path.name in dict(spec.files)), None)
+
+
 def open_dataset(
     name_or_path: str,
     *,
@@ -98,8 +144,7 @@ def open_dataset(
     """
     path = Path(name_or_path)
     if path.exists():
-        spec = next((s for s in OFFICIAL_FILES.values() if path.name in dict(s.files)), None)
-        if spec is not None:
+        if (spec := _official_layout(path)) is not None:
             return load_official(spec, path, rows=DEFAULT_ROWS if rows is None else rows, seed=seed)
         return load(path, array=array, factors=factors, rows=rows, seed=seed)
     if path.suffix or "/" in name_or_path:

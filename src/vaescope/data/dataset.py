@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from vaescope import validation
+from vaescope import randomness, validation
+from vaescope.data.arrays import split
+from vaescope.data.rows import ArrayRows, bytes_to_float
 from vaescope.errors import InputError
 from vaescope.validation import ImageShape
 
@@ -19,14 +22,38 @@ class Dataset:
     """Observations (N, n), one row per sample."""
 
     name: str
-    x: Float[Tensor, "N n"]
+    x: Shaped[Tensor, "N n"]
+    """Floating-point numbers; bytes where `fit` asked for them."""
     image_shape: ImageShape | None = None
     """(channels, height, width) if the rows are images."""
     factors: Float[Tensor, "N k"] | None = None
     factor_names: tuple[str, ...] = ()
+    byte_scale: float = 1.0
+    """What bytes are divided by to be numbers in [0, 1]."""
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def columns(self) -> int:
+        return self.x.shape[1]
+
+    def head(self, count: int) -> Float[Tensor, "C n"]:
+        """The first rows as numbers."""
+        return bytes_to_float(self.x[:count], self.byte_scale)
+
+    def digest(self) -> str:
+        """Identifies the content."""
+        return hashlib.sha256(self.x.contiguous().numpy().tobytes()).hexdigest()[:16]
+
+    def split_rows(self, validation_share: float) -> tuple[ArrayRows, ArrayRows]:
+        """Rows for training and for validation, shuffled."""
+        order = torch.randperm(len(self), generator=randomness.generator(0, "split"))
+        parts = split(self.x[order], fractions=(1 - validation_share, validation_share))
+        training, validation = (
+            ArrayRows(part.unsqueeze(0), self.byte_scale) for part in (parts.train, parts.validation)
+        )
+        return training, validation
 
 
 def flatten_samples(
@@ -50,7 +77,7 @@ def flatten_samples(
     found = validation.rows(values, name, minimum=minimum)
     if found.ndim not in (3, 4):
         return None, _float32(found.reshape(len(found), -1), name)
-    found = _channels_first(found)
+    found = channels_first(found)
     x = _float32(found, name)
     if found.dtype.kind in "iu" and found.max() > 1:
         x = x / (255.0 if found.max() <= 255 else 65535.0)
@@ -63,7 +90,15 @@ def flatten_samples(
     return (channels, height, width), x.flatten(1)
 
 
-def _channels_first(images: np.ndarray) -> np.ndarray:
+def flatten_bytes(images: np.ndarray) -> tuple[ImageShape, Shaped[Tensor, "N n"], float]:
+    """Images of bytes as rows of bytes, channels first: their shape, the rows, and what to divide them by."""
+    found = channels_first(images)
+    rows = torch.from_numpy(np.array(found, np.uint8, order="C")).flatten(1)
+    return (found.shape[1], found.shape[2], found.shape[3]), rows, 255.0 if int(rows.max()) > 1 else 1.0
+
+
+def channels_first(images: np.ndarray) -> np.ndarray:
+    """Images (N, H, W) or (N, H, W, C) as (N, C, H, W)."""
     if images.ndim == 3:
         return images[:, None]
     channels_last = images.shape[-1] in (1, 3, 4) and images.shape[1] not in (1, 3)

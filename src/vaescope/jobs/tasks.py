@@ -63,6 +63,9 @@ class ProgressRelay:
     def begin(self, members: int, epochs: int) -> None:
         self.send(ProgressEvent(self.task, 0, epochs, f"{members} members"))
 
+    def step(self, done: int, total: int) -> None:
+        """Not sent: a message per step would cost more than it shows."""
+
     def epoch(self, done: int, *, training: int, finished: int, diverged: int, elbo: float) -> None:
         text = f"{training} training, {finished} finished, {diverged} diverged"
         text += f"; ELBO {elbo:.2f}" if math.isfinite(elbo) else ""

@@ -1,8 +1,8 @@
 """Multilayer perceptrons for a stack of members: every weight has a leading member axis.
 
-Activations have the shape (members, batch, units) outside and the batch as the innermost axis in memory. A layer is then
-one product of small weight matrices with wide activation matrices, the fastest order on a CPU, and elementwise kernels
-run along the batch.
+Activations have the shape (members, batch, units) outside, and the batch as the innermost axis in memory. A layer is
+then one product of small weight matrices with wide activation matrices, the fastest order on a CPU, and elementwise
+kernels run along the batch.
 """
 
 from __future__ import annotations

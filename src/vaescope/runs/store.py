@@ -31,7 +31,7 @@ from vaescope.runs.files import (
 from vaescope.runs.lock import locked
 from vaescope.settings import CHECKPOINT_SECONDS
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 CellValue = str | int | float | bool
 Cell = Mapping[str, CellValue]
 """One setting of an experiment: column names with values."""

@@ -18,7 +18,7 @@ def member_bytes(job: FitJob) -> int:
     """Memory of one member while it trains, roughly."""
     weights = sum(value.numel() for value in job.model.init([0]).values())
     batch = min(job.settings.training.batch_size, len(job.data))
-    width, latents = job.data.x.shape[1], job.model.latent_dim
+    width, latents = job.data.columns, job.model.latent_dim
     hidden = job.model.networks.hidden if isinstance(job.model.networks, MLPNetworks) else ()
     activations = ACTIVATION_COPIES * batch * (2 * width + 2 * sum(hidden) + 4 * latents)
     gathered = min(STEPS_PER_DRAW * batch * (width + latents), MAX_GATHERED)

@@ -30,10 +30,10 @@ class ValidationSet:
     def evaluate(self, functions: Functions, state: StackState) -> Float[Tensor, "2 E"]:
         """Mean ELBO and objective of every active member."""
         samples, tensors = self.data.shape[1], state.tensors
-        total = torch.zeros(2, len(state.log.active), device=self.data.device)
+        total = torch.zeros(2, len(state.log.active), device=self.data.data.device)
         data_of = torch.tensor([record.spec.data for record in state.active_records])
         for first in range(0, samples, VALIDATION_ROWS):
-            x = step_layout(self.data[:, first : first + VALIDATION_ROWS][data_of])
+            x = step_layout(self.data.to_float(self.data.data[data_of, first : first + VALIDATION_ROWS]))
             noise = step_layout(self.noise[:, first : first + VALIDATION_ROWS])
             # the last part may be smaller; it is not worth compiling for
             evaluate = functions.validation if x.shape[1] == VALIDATION_ROWS else functions.eager_validation

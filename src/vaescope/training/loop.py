@@ -1,8 +1,8 @@
 """The training loop: all members of a stack at once, each with its own early stopping.
 
-A member stops when its objective on the validation data (the ELBO if β = 1) has not improved for `patience` epochs; it
-keeps the weights of its best epoch. A member whose loss is no longer finite is marked as diverged, with the step. Both
-leave the stack at the end of the epoch and then cost nothing.
+A member stops when its objective on the validation data (the ELBO if β = 1) has not improved for `patience` epochs at
+its own precision; it keeps the weights of its best epoch. A member whose loss is no longer finite is marked as
+diverged, with the step. Both leave the stack at the end of the epoch and then cost nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope.data.rows import ArrayRows, TrainingRows
 from vaescope.distributions.likelihoods import optimal_precision
 from vaescope.errors import InputError
 from vaescope.models import VAE, Member, TrainingSummary
 from vaescope.models.networks import Params
+from vaescope.models.vae import CALIBRATION_ROWS
 from vaescope.objectives.elbo import Objective, WithNetwork, beta_elbo
 from vaescope.settings import TrainSettings
 from vaescope.training.batches import Batches
@@ -28,6 +30,7 @@ from vaescope.training.compilation import build_functions
 from vaescope.training.evaluation import ValidationSet
 from vaescope.training.problem import Problem
 from vaescope.training.progress import NoProgress, Progress
+from vaescope.training.schedules import learning_rate_at, precision_at
 from vaescope.training.specs import MemberSpec
 from vaescope.training.state import Record, StackState
 from vaescope.training.step import adam_scales
@@ -38,8 +41,8 @@ Initial = Callable[[], Mapping[str, Tensor] | None]
 
 def train(
     model: VAE,
-    train_data: Float[Tensor, "D N n"],
-    validation_data: Float[Tensor, "D M n"],
+    train_data: Float[Tensor, "D N n"] | TrainingRows,
+    validation_data: Float[Tensor, "D M n"] | ArrayRows,
     members: Sequence[MemberSpec],
     settings: TrainSettings | None = None,
     *,
@@ -53,7 +56,8 @@ def train(
 
     Args:
         model: the VAE.
-        train_data: data sets; a member's spec says which one it uses. Rows hold x, then the auxiliary input.
+        train_data: data sets; a member's spec says which one it uses. Rows hold x, then the auxiliary input. They may
+            be bytes, or be streamed from a file.
         validation_data: for early stopping and the choice of the best epoch.
         members: one spec per member.
         settings: of the optimisation.
@@ -67,8 +71,9 @@ def train(
     """
     settings = settings or TrainSettings()
     device = torch.device(settings.device)
-    data = train_data.float().to(device), validation_data.float().to(device)
-    problem = Problem(model, objective, *data, members, settings)
+    rows = ArrayRows(train_data) if isinstance(train_data, Tensor) else train_data
+    validation = ArrayRows(validation_data) if isinstance(validation_data, Tensor) else validation_data
+    problem = Problem(model, objective, rows.to(device), validation.to(device), members, settings)
     progress = progress or NoProgress()
     if model.networks.stackable or len(members) == 1:
         return _Run(problem, progress, initial, watch, checkpoints).run()
@@ -107,6 +112,7 @@ class _Run:
             members=[(spec.seed, spec.data) for spec in problem.members],
             batch_size=problem.settings.batch_size,
             latent_dim=problem.model.latent_dim,
+            device=problem.device,
         )
         self.validation = ValidationSet(problem)
         self.objective_params = _objective_params(problem)
@@ -137,7 +143,8 @@ class _Run:
         elbo, scores = self.validation.evaluate(self.functions, self.state).tolist()
         settings = self.problem.settings
         last = self.state.log.epochs_done + 1 == settings.epochs
-        self.state.record_epoch(losses, elbo, scores, patience=settings.patience, last=last)
+        settled = math.ceil(settings.precision_steps / self.batches.steps)
+        self.state.record_epoch(losses, elbo, scores, patience=settings.patience, settled=settled, last=last)
         self._call_watch()
         if (staying := self.state.retire_stopped()) is not None:
             self.batches.select(staying)
@@ -150,14 +157,15 @@ class _Run:
         losses, errors = [], []
         for x, noise in self.batches.epoch():
             log.steps_done += 1
-            scales = adam_scales(log.steps_done, settings.learning_rate, self.problem.device)
-            factor = _warmup_factor(log.steps_done, settings.precision_warmup)
-            precision = tensors.precision if factor == 1 else tensors.precision * factor
+            rate = learning_rate_at(log.steps_done, settings.epochs * self.batches.steps, settings)
+            scales = adam_scales(log.steps_done, rate, self.problem.device)
+            precision = precision_at(log.steps_done, tensors.precision, settings)
             loss, error = self.functions.step(
                 tensors.params, tensors.moments, scales, x, noise, precision, tensors.beta
             )
             losses.append(loss)
             errors.append(error)
+            self.progress.step(len(losses), self.batches.steps)
         return torch.stack(losses), torch.stack(errors)
 
     def _call_watch(self) -> None:
@@ -201,7 +209,7 @@ class _Run:
         """A member with these weights, without those of the objective."""
         model, spec = self.problem.model, record.spec
         own = {name: value for name, value in weights.items() if name not in self.objective_params}
-        params = model.freeze_batch_norm(own, self.batches.data[spec.data])
+        params = model.freeze_batch_norm(own, self.problem.train_data.sample(CALIBRATION_ROWS)[spec.data])
         if model.noise == "learned":
             precision = float(params["log_precision"].exp())
         params = {name: value.cpu() for name, value in params.items()}
@@ -237,8 +245,3 @@ class _Run:
 def _objective_params(problem: Problem) -> dict[str, Tensor]:
     """Initial weights of the objective's own network, if it has one."""
     return problem.objective.init(problem.seeds) if isinstance(problem.objective, WithNetwork) else {}
-
-
-def _warmup_factor(step: int, warmup_steps: int) -> float:
-    """The factor of γ² at this step: rises exponentially from 0.01 to 1 over the warm-up."""
-    return 1.0 if step >= warmup_steps else 100.0 ** (step / warmup_steps - 1)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
+from vaescope.data.rows import ArrayRows, TrainingRows
 from vaescope.errors import InputError
 from vaescope.models import VAE
 from vaescope.objectives import Objective
@@ -22,8 +21,8 @@ class Problem:
 
     model: VAE
     objective: Objective
-    train_data: Float[Tensor, "D N r"]
-    validation_data: Float[Tensor, "D M r"]
+    train_data: TrainingRows
+    validation_data: ArrayRows
     members: Sequence[MemberSpec]
     settings: TrainSettings
 
@@ -33,8 +32,10 @@ class Problem:
         _check_data("training", self.train_data, self.model)
         _check_data("validation", self.validation_data, self.model)
         highest = max(spec.data for spec in self.members)
-        if highest >= len(self.train_data):
-            raise InputError(f"a member uses data set {highest}, but there are {len(self.train_data)}; count from 0.")
+        if highest >= self.train_data.shape[0]:
+            raise InputError(
+                f"a member uses data set {highest}, but there are {self.train_data.shape[0]}; count from 0."
+            )
 
     @property
     def device(self) -> torch.device:
@@ -45,10 +46,8 @@ class Problem:
         return [spec.seed for spec in self.members]
 
 
-def _check_data(name: str, data: Tensor, model: VAE) -> None:
-    if data.ndim == 3 and data.shape[-1] == model.row_dim:
+def _check_data(name: str, data: TrainingRows, model: VAE) -> None:
+    if len(data.shape) == 3 and data.shape[-1] == model.row_dim:
         return
     parts = f" ({model.observed_dim} of x, then {model.auxiliary_dim} auxiliary)" if model.auxiliary_dim else ""
-    raise InputError(
-        f"{name} data must have shape (data sets, samples, {model.row_dim}{parts}), got {tuple(data.shape)}."
-    )
+    raise InputError(f"{name} data must have shape (data sets, samples, {model.row_dim}{parts}), got {data.shape}.")

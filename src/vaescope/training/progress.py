@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import time
 from types import TracebackType
 from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+
+SECONDS_BETWEEN_UPDATES = 0.5
 
 
 @runtime_checkable
@@ -17,6 +20,10 @@ class Progress(Protocol):
 
     def begin(self, members: int, epochs: int) -> None:
         """Training starts, or resumes."""
+        ...
+
+    def step(self, done: int, total: int) -> None:
+        """So many of the steps of an epoch are done."""
         ...
 
     def epoch(self, done: int, *, training: int, finished: int, diverged: int, elbo: float) -> None:
@@ -40,6 +47,9 @@ class NoProgress:
     """Shows nothing."""
 
     def begin(self, members: int, epochs: int) -> None:
+        pass
+
+    def step(self, done: int, total: int) -> None:
         pass
 
     def epoch(self, done: int, *, training: int, finished: int, diverged: int, elbo: float) -> None:
@@ -71,6 +81,7 @@ class ProgressBar:
             transient=True,
         )
         self._task = self._progress.add_task(title, total=None, state="")
+        self._epochs, self._shown_at = 0, time.monotonic()
 
     def __enter__(self) -> ProgressBar:
         self._progress.__enter__()
@@ -83,11 +94,18 @@ class ProgressBar:
 
     def begin(self, members: int, epochs: int) -> None:
         self._progress.reset(self._task, total=epochs, state=f"{members} members")
+        self._epochs, self._shown_at = 0, time.monotonic()
+
+    def step(self, done: int, total: int) -> None:
+        if time.monotonic() - self._shown_at > SECONDS_BETWEEN_UPDATES:
+            self._progress.update(self._task, completed=self._epochs + min(1.0, done / total))
+            self._shown_at = time.monotonic()
 
     def epoch(self, done: int, *, training: int, finished: int, diverged: int, elbo: float) -> None:
         state = f"{training} training, {finished} finished, {diverged} diverged"
         state += f"; ELBO {elbo:.2f}" if math.isfinite(elbo) else ""
         self._progress.update(self._task, completed=done, state=state)
+        self._epochs, self._shown_at = done, time.monotonic()
 
     def message(self, text: str) -> None:
         self.console.print(text, markup=False)

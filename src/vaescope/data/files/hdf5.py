@@ -32,6 +32,7 @@ def open_hdf5(path: Path, name: str) -> StoredArray:
         if name not in file or not isinstance(file[name], h5py.Dataset):
             raise InputError(f"{path.name} has no array {name!r}; it has {', '.join(hdf5_names(path)) or 'none'}.")
         shape, dtype = file[name].shape, file[name].dtype
+        chunk_rows = file[name].chunks[0] if file[name].chunks else 1
 
     def read_batches(batch_size: int) -> Iterator[np.ndarray]:
         with open_hdf5_file(path) as file:
@@ -43,7 +44,11 @@ def open_hdf5(path: Path, name: str) -> StoredArray:
         with open_hdf5_file(path) as file:
             return np.asarray(file[name][unique])[inverse]
 
-    return StoredArray(path, name, shape, dtype, read_batches, read_rows)
+    def read_slice(first: int, end: int) -> np.ndarray:
+        with open_hdf5_file(path) as file:
+            return np.asarray(file[name][first:end])
+
+    return StoredArray(path, name, shape, dtype, read_batches, read_rows, read_slice, chunk_rows)
 
 
 @file_reader("an AnnData file")

@@ -38,7 +38,13 @@ def open_image_folder(path: Path) -> StoredArray:
 
     shape = (len(files), *first.shape)
     return StoredArray(
-        path, "images", shape, first.dtype, read_batches, lambda indices: read([files[k] for k in indices])
+        path,
+        "images",
+        shape,
+        first.dtype,
+        read_batches,
+        lambda indices: read([files[k] for k in indices]),
+        lambda start, end: read(files[start:end]),
     )
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from vaescope import validation
-from vaescope.data.dataset import Dataset, flatten_samples
+from vaescope.data.dataset import Dataset, flatten_bytes, flatten_samples
 from vaescope.data.files.hdf5 import hdf5_names, open_anndata, open_hdf5
 from vaescope.data.files.image_folder import open_image_folder
 from vaescope.data.files.numpy_files import npz_names, open_npy, open_npz
 from vaescope.data.files.parquet import open_parquet
 from vaescope.data.files.stored_array import StoredArray, file_reader
+from vaescope.data.files.streaming import StoredDataset, open_stored
 from vaescope.data.files.torch_files import open_torch, torch_arrays
 from vaescope.errors import InputError
 
@@ -23,6 +25,7 @@ OBSERVATION_NAMES = ("x", "images", "imgs", "data", "observations", "tensor", "a
 FACTOR_NAMES = ("factors", "latents_values", "labels", "z", "sources")
 PERMUTED_ROWS = 10_000_000  # a permutation of more rows would need too much memory
 MEMORY_LIMIT = 4 * 2**30  # bytes of observations that are loaded at most
+STREAMED_BYTES = 2**30  # a larger file stays on disk while a model is trained on it
 
 ARCHIVES: dict[str, tuple[Callable[[Path], Sequence[str]], Callable[[Path, str], StoredArray]]] = {
     ".npz": (npz_names, open_npz),
@@ -42,6 +45,7 @@ def load(
     factors: str | None = None,
     rows: int | None = None,
     seed: int = 0,
+    keep_bytes: bool = False,
 ) -> Dataset:
     """Load observations, and factors if there are any, from a file or a folder of images.
 
@@ -53,17 +57,48 @@ def load(
         factors: name of the array of factors; for Parquet, names of columns separated by commas.
         rows: number of random samples to load; the file may be larger than memory.
         seed: seed of the random selection.
+        keep_bytes: whether images of bytes stay bytes, a quarter of the memory.
     """
     path = Path(path)
     stored = open_array(path, array=array, without=factors)
-    indices = _random_indices(stored, rows, seed)
+    bytes_kept = keep_bytes and _holds_byte_images(stored)
+    indices = _random_indices(stored, rows, seed, number_bytes=1 if bytes_kept else 4)
     values = stored.all_rows() if indices is None else stored.rows(indices)
     stored_factors = _open_factors(path, stored, factors)
-    image_shape, x = flatten_samples(values, path.name, unit_range=True)
+    loaded = _bytes_dataset(path, values) if bytes_kept else _float_dataset(path, values)
     if stored_factors is None:
-        return Dataset(path.stem, x, image_shape)
+        return loaded
     found = torch.from_numpy(_factor_rows(stored_factors, indices, len(stored)))
-    return Dataset(path.stem, x, image_shape, found, _factor_names(path, factors, found.shape[1]))
+    return replace(loaded, factors=found, factor_names=_factor_names(path, factors, found.shape[1]))
+
+
+@file_reader("a data set")
+def load_for_training(
+    path: str | Path, *, array: str | None = None, factors: str | None = None, rows: int | None = None, seed: int = 0
+) -> Dataset | StoredDataset:
+    """Like `load`, but images of bytes stay bytes, and what needs more than 1 GB of memory stays in its file.
+
+    A data set that stays in its file has no factors.
+    """
+    stored = open_array(Path(path), array=array, without=factors)
+    number_bytes = 1 if _holds_byte_images(stored) else 4
+    if rows is None and math.prod(stored.shape) * number_bytes > STREAMED_BYTES:
+        return open_stored(stored)
+    return load(path, array=array, factors=factors, rows=rows, seed=seed, keep_bytes=True)
+
+
+def _bytes_dataset(path: Path, images: np.ndarray) -> Dataset:
+    image_shape, x, scale = flatten_bytes(images)
+    return Dataset(path.stem, x, image_shape, byte_scale=scale)
+
+
+def _float_dataset(path: Path, values: np.ndarray) -> Dataset:
+    image_shape, x = flatten_samples(values, path.name, unit_range=True)
+    return Dataset(path.stem, x, image_shape)
+
+
+def _holds_byte_images(stored: StoredArray) -> bool:
+    return stored.dtype == np.uint8 and len(stored.shape) in (3, 4)
 
 
 @file_reader("a data set")
@@ -113,14 +148,14 @@ def _observations_name(path: Path, names: Sequence[str]) -> str:
     )
 
 
-def _random_indices(stored: StoredArray, rows: int | None, seed: int) -> np.ndarray | None:
+def _random_indices(stored: StoredArray, rows: int | None, seed: int, *, number_bytes: int) -> np.ndarray | None:
     """Random row indices; None for all rows."""
     if rows is not None and validation.whole_number("rows", rows) < len(stored):
         generator = np.random.default_rng(seed)
         if len(stored) > PERMUTED_ROWS:
             return generator.choice(len(stored), rows, replace=False)
         return generator.permutation(len(stored))[:rows]
-    size = math.prod((len(stored), *stored.shape[1:])) * (4 + stored.dtype.itemsize)
+    size = math.prod((len(stored), *stored.shape[1:])) * (number_bytes + stored.dtype.itemsize)
     if size > MEMORY_LIMIT:
         raise InputError(
             f"{stored.path.name} needs {size / 2**30:.0f} GB of memory; load some of its {len(stored)} rows "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,19 @@ def open_memmap(path: Path) -> np.ndarray:
 
 
 def open_npy(path: Path) -> StoredArray:
-    return stored_array(path, "x", open_memmap(path))
+    array = open_memmap(path)
+    stored = stored_array(path, "x", array)
+    if not isinstance(array, np.memmap) or not array.flags.c_contiguous or not array.ndim:
+        return stored
+    start, dtype, shape = array.offset, array.dtype, array.shape
+
+    def read_slice(first: int, end: int) -> np.ndarray:
+        """Read, not mapped: mapped pages would count as memory of this process."""
+        with path.open("rb") as file:
+            file.seek(start + first * stored.row_bytes)
+            return _read_rows(file, path, end - first, shape, dtype)
+
+    return replace(stored, read_slice=read_slice)
 
 
 @file_reader("an .npz archive")

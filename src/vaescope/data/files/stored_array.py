@@ -31,6 +31,10 @@ class StoredArray:
     """Batch size -> all rows in order, in batches."""
     read_rows: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
     """Sorted indices -> rows; None for formats without random access."""
+    read_slice: Callable[[int, int], np.ndarray] | None = field(default=None, repr=False)
+    """First row, end -> neighbouring rows; None for formats without random access."""
+    chunk_rows: int = 1
+    """Rows that the file stores as a unit."""
 
     def __post_init__(self) -> None:
         validation.check_layout(self.shape, self.dtype, f"{self.name} in {self.path.name}")
@@ -96,7 +100,15 @@ def stored_array(path: Path, name: str, array: np.ndarray) -> StoredArray:
         for start in range(0, len(array), batch_size):
             yield np.asarray(array[start : start + batch_size])
 
-    return StoredArray(path, name, array.shape, array.dtype, read_batches, lambda indices: np.asarray(array[indices]))
+    return StoredArray(
+        path,
+        name,
+        array.shape,
+        array.dtype,
+        read_batches,
+        lambda indices: np.asarray(array[indices]),
+        lambda first, end: np.asarray(array[first:end]),
+    )
 
 
 @contextmanager

@@ -1,0 +1,174 @@
+"""Training on a file that is larger than memory.
+
+An epoch passes through the file in windows. A window is made of blocks of neighbouring rows from random places of the
+file; its rows are shuffled again by whoever trains. The next window is read while the current one is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from vaescope import randomness
+from vaescope.data.dataset import channels_first
+from vaescope.data.files.numpy_files import open_npy
+from vaescope.data.files.stored_array import StoredArray, damage_reported
+from vaescope.data.rows import ArrayRows, bytes_to_float
+from vaescope.errors import InputError
+from vaescope.validation import ImageShape
+
+WINDOW_BYTES = 256 * 2**20  # there are two windows in memory: the one in use and the next one
+BLOCK_BYTES = 2**20  # neighbouring rows that are read at once
+VALIDATION_BYTES = 128 * 2**20
+SAMPLED_ROWS = 256  # rows that identify a file, and that decide how its bytes are scaled
+
+
+@dataclass(frozen=True, eq=False)
+class StoredDataset:
+    """Observations that stay in their file."""
+
+    name: str
+    array: StoredArray
+    image_shape: ImageShape | None
+    byte_scale: float
+    factors: None = None
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def columns(self) -> int:
+        return int(np.prod(self.array.shape[1:], dtype=np.int64))
+
+    def head(self, count: int) -> Float[Tensor, "C n"]:
+        """Random rows, always the same."""
+        indices = np.random.default_rng(0).permutation(len(self))[:count]
+        return bytes_to_float(stored_rows(self.array.rows(indices)), self.byte_scale)
+
+    def digest(self) -> str:
+        """Identifies the content by its shape and some of its rows: reading all of it would take minutes."""
+        indices = np.linspace(0, len(self) - 1, min(SAMPLED_ROWS, len(self)), dtype=np.int64)
+        content = repr((self.array.shape, str(self.array.dtype))).encode() + self.array.rows(indices).tobytes()
+        return hashlib.sha256(content).hexdigest()[:16]
+
+    def split_rows(self, validation_share: float) -> tuple[StreamedRows, ArrayRows]:
+        """Rows for training, streamed, and for validation, in memory: random ones, of at most 128 MB."""
+        most = max(1, VALIDATION_BYTES // self.array.row_bytes)
+        count = max(1, min(round(validation_share * len(self)), most))
+        order = torch.randperm(len(self), generator=randomness.generator(0, "split"))
+        held_out = np.sort(order[:count].numpy())
+        validation = ArrayRows(stored_rows(self.array.rows(held_out)).unsqueeze(0), self.byte_scale)
+        return StreamedRows(self.array, held_out, self.columns, self.byte_scale), validation
+
+
+def open_stored(array: StoredArray) -> StoredDataset:
+    """An array in a file as a data set to train on; formats without random access are unpacked to a temporary file."""
+    array = array if array.read_slice is not None else _unpacked(array)
+    sample = array.rows(np.linspace(0, len(array) - 1, min(SAMPLED_ROWS, len(array)), dtype=np.int64))
+    image = channels_first(sample) if sample.ndim in (3, 4) else None
+    image_shape: ImageShape | None = None if image is None else (image.shape[1], image.shape[2], image.shape[3])
+    if array.dtype.kind in "iu" and array.dtype != np.uint8:
+        raise InputError(f"{array.path.name} has integers of {array.dtype.itemsize} bytes; store bytes or floats.")
+    scale = 255.0 if array.dtype == np.uint8 and image is not None and sample.max() > 1 else 1.0
+    return StoredDataset(array.path.stem, array, image_shape, scale)
+
+
+def _unpacked(array: StoredArray) -> StoredArray:
+    """A copy of an array in a temporary .npy file, deleted with the array."""
+    folder = tempfile.TemporaryDirectory(prefix="vaescope-")
+    path = Path(folder.name) / f"{array.path.stem}.npy"
+    copy = np.lib.format.open_memmap(path, mode="w+", dtype=array.dtype, shape=array.shape)
+    first = 0
+    for batch in array.stream():
+        copy[first : first + len(batch)] = batch
+        first += len(batch)
+    copy.flush()
+    del copy
+    unpacked = open_npy(path)
+    weakref.finalize(unpacked, folder.cleanup)
+    return unpacked
+
+
+def stored_rows(values: np.ndarray) -> Shaped[Tensor, "N r"]:
+    """Samples as rows, channels first: bytes as they are, other numbers as float32."""
+    values = channels_first(values) if values.ndim in (3, 4) else values
+    flat = values.reshape(len(values), -1)
+    return torch.from_numpy(np.ascontiguousarray(flat, dtype=np.uint8 if flat.dtype == np.uint8 else np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedRows:
+    """Rows of a file, without those that are held out, in windows of random blocks."""
+
+    array: StoredArray
+    held_out: np.ndarray
+    """Sorted indices of rows that are not used."""
+    columns: int
+    byte_scale: float
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return 1, len(self.array) - len(self.held_out), self.columns
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block: whole chunks of a chunked file."""
+        chunk = self.array.chunk_rows
+        return chunk * max(1, BLOCK_BYTES // (self.array.row_bytes * chunk))
+
+    def windows(self, generator: torch.Generator) -> Iterator[Shaped[Tensor, "1 W r"]]:
+        blocks = torch.randperm(-(-len(self.array) // self.block_rows), generator=generator).numpy()
+        per_window = max(1, WINDOW_BYTES // (self.array.row_bytes * self.block_rows))
+        groups = [blocks[first : first + per_window] for first in range(0, len(blocks), per_window)]
+        with ThreadPoolExecutor(1) as reader:
+            upcoming = reader.submit(self._window, groups[0])
+            for group in [*groups[1:], None]:
+                window = upcoming.result()
+                if group is not None:
+                    upcoming = reader.submit(self._window, group)
+                yield window.unsqueeze(0)
+
+    def _window(self, blocks: np.ndarray) -> Shaped[Tensor, "W r"]:
+        """The rows of some blocks that are not held out."""
+        size, read_slice = self.block_rows, self.array.read_slice
+        assert read_slice is not None
+        parts = []
+        with damage_reported(self.array.path):
+            for block in np.sort(blocks):  # in the order of the file
+                first = int(block) * size
+                rows = stored_rows(read_slice(first, min(first + size, len(self.array))))
+                parts.append(rows[self._kept(first, len(rows))])
+        window = torch.cat(parts)
+        taken_as_binary = window.dtype == torch.uint8 and len(self.array.shape) > 2 and self.byte_scale == 1.0
+        if taken_as_binary and int(window.max()) > 1:
+            raise InputError(
+                f"a sample of {self.array.path.name} is binary, but other images have bytes up to {int(window.max())}; "
+                "store all images as 0 and 1, or all as 0 to 255."
+            )
+        return window
+
+    def _kept(self, first: int, count: int) -> Tensor:
+        low, high = np.searchsorted(self.held_out, [first, first + count])
+        kept = torch.ones(count, dtype=torch.bool)
+        kept[torch.from_numpy(self.held_out[low:high] - first)] = False
+        return kept
+
+    def to_float(self, stored: Shaped[Tensor, "*B r"]) -> Float[Tensor, "*B r"]:
+        return bytes_to_float(stored, self.byte_scale)
+
+    def sample(self, count: int) -> Float[Tensor, "1 C r"]:
+        indices = np.linspace(0, len(self.array) - 1, min(count, len(self.array)), dtype=np.int64)
+        return self.to_float(stored_rows(self.array.rows(indices))).unsqueeze(0)
+
+    def to(self, device: torch.device) -> StreamedRows:
+        return self
