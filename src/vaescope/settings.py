@@ -22,6 +22,7 @@ LIKELIHOODS = ("gaussian", "bernoulli")
 PRIOR_MEANS = ("fixed", "learned")
 PRECISION_SOURCES = ("optimal", "learned")
 COMPILE = ("auto", "always", "never")
+DECAYS = ("constant", "cosine")
 MIXED_PRECISION = ("auto", "always", "never")
 MAX_SEEDS = 100_000
 
@@ -111,15 +112,21 @@ class TrainSettings:
     """Passes over the training data, at most."""
     batch_size: int = 64
     learning_rate: float = 1e-3
-    """Step size of Adam."""
+    """Step size of Adam, at the beginning."""
+    decay: str = "constant"
+    """How the learning rate changes: constant, or cosine, which falls to a hundredth at the last epoch."""
     patience: int = 20
     """Epochs without a better validation objective after which a member stops."""
     compile: str = "auto"
     """Compile the training step: auto (when it saves time), always or never."""
     device: str = "cpu"
     """Where to train: cpu, cuda, ..."""
+    precision_start: float | None = None
+    """Precision at the beginning, for members with a higher one; a hundredth of a member's own if not given."""
+    precision_hold: int = 0
+    """Steps for which the precision stays at its start."""
     precision_warmup: int = 0
-    """Steps over which the precision rises to its value, from a hundredth of it."""
+    """Steps over which the precision then rises geometrically to its value."""
     accumulate: int = 1
     """Parts in which a batch is computed, to save memory."""
     mixed_precision: str = "auto"
@@ -129,13 +136,22 @@ class TrainSettings:
         for name in ("epochs", "batch_size", "patience", "accumulate"):
             whole_number(name, getattr(self, name))
         number("learning_rate", self.learning_rate, above=0.0)
-        whole_number("precision_warmup", self.precision_warmup, minimum=0)
+        for name in ("precision_hold", "precision_warmup"):
+            whole_number(name, getattr(self, name), minimum=0)
+        if self.precision_start is not None:
+            number("precision_start", self.precision_start, above=0.0, hint="it is 1 / decoder variance")
+        choice("decay", self.decay, DECAYS)
         choice("compile", self.compile, COMPILE)
         choice("mixed_precision", self.mixed_precision, MIXED_PRECISION)
         if self.batch_size % self.accumulate:
             raise InputError(
                 f"accumulate must divide batch_size, got {self.accumulate} parts of a batch of {self.batch_size}."
             )
+
+    @property
+    def precision_steps(self) -> int:
+        """Steps after which every member has its own precision."""
+        return self.precision_hold + self.precision_warmup
 
 
 CHECKPOINT_SECONDS = 60.0

@@ -75,8 +75,9 @@ def test_other_data_are_not_a_summary(change):
         ([-10.0, -8.0, -6.0, -4.0, -2.0], False),
         ([-10.0, -5.0, -4.0, -3.0, -2.95], True),  # 0.05 nats in the last fifth
         ([-10.0, -5.0, -4.0, -3.0, -2.94], False),
-        ([-2000.0, -5.0, -4.0, -3.0, -1.1], True),  # 0.001 of a gain of 1999 nats
+        ([-2000.0, -5.0, -4.0, -3.0, -1.1], True),  # 0.001 of a gain of 1999 nats after the first fifth
         ([-2000.0, -5.0, -4.0, -3.0, -0.9], False),
+        ([-9e9, -5.0, -4.0, -3.5, -3.2, -3.1, -3.0, -2.9, -2.8, -2.7], False),  # the first epoch does not count
         ([-10.0, -3.0, -4.0, -3.5, -3.1], True),  # below the best: no gain
         ([-3.0, -4.0, -5.0, -6.0, -7.0], True),
         ([-8.0, -4.0, -3.0, -2.9, -2.8, -2.7], False),  # the last fifth of six epochs is two

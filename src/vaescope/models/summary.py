@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vaescope.plain import from_plain, plain_fields
 
 MIN_GAIN = 0.05  # nats
-MIN_RELATIVE_GAIN = 1e-3  # of the gain since the first epoch
+MIN_RELATIVE_GAIN = 1e-3  # of the gain after the first fifth of the epochs
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,20 @@ class TrainingSummary:
 def has_converged(scores: Sequence[float]) -> bool:
     """Whether training had nearly stopped improving when it reached its last epoch.
 
-    True if the best score rose by at most max(0.05 nats, 0.001 of the rise from the first epoch to the best) over the
-    last fifth of the epochs. A single epoch says nothing: False. Members stopped by patience count as converged
-    without this rule, diverged ones do not converge.
+    True if the best score rose by at most max(0.05 nats, 0.001 of its rise after the first fifth of the epochs) over
+    the last fifth of them. A single epoch says nothing: False. Members stopped by patience count as converged without
+    this rule, diverged ones do not converge. The first epochs do not count, because a random decoder of high precision
+    starts at an ELBO of minus many thousand nats.
 
     Args:
-        scores: validation objective after every epoch, to be maximised: the ELBO if β = 1.
+        scores: validation objective after every epoch at the final precision, to be maximised: the ELBO if β = 1.
 
     >>> has_converged([-10.0, -5.0, -4.0, -3.99, -3.98]), has_converged([-10.0, -8.0, -6.0, -4.0, -2.0])
     (True, False)
     """
-    before = scores[: len(scores) - math.ceil(len(scores) / 5)]
+    fifth = math.ceil(len(scores) / 5)
+    before = scores[: len(scores) - fifth]
     if not before:
         return False
     best = max(scores)
-    return best - max(before) <= max(MIN_GAIN, MIN_RELATIVE_GAIN * (best - scores[0]))
+    return best - max(before) <= max(MIN_GAIN, MIN_RELATIVE_GAIN * (best - scores[fifth - 1]))

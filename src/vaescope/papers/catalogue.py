@@ -11,7 +11,7 @@ from vaescope.errors import InputError
 if TYPE_CHECKING:
     from vaescope.papers.experiment import Experiment
 
-PROFILES = ("quick", "paper")
+PROFILES = ("quick", "laptop", "paper")
 
 
 @dataclass(frozen=True)

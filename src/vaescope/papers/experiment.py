@@ -97,7 +97,9 @@ class Experiment(ABC, Generic[S, C, M]):
     about: str
     """A paragraph for the page: what is shown and how to read it."""
     quick: S
-    """Minutes on a laptop."""
+    """Minutes on two cores: shows the effect."""
+    laptop: S
+    """Up to two hours on two cores: trained until it has converged."""
     paper: S
     """The published settings."""
     cell_type: type[C]
@@ -109,7 +111,8 @@ class Experiment(ABC, Generic[S, C, M]):
 
     def profile(self, name: str) -> S:
         """The settings of a profile."""
-        return {"quick": self.quick, "paper": self.paper}[choice("profile", name, PROFILES)]
+        profiles = {"quick": self.quick, "laptop": self.laptop, "paper": self.paper}
+        return profiles[choice("profile", name, PROFILES)]
 
     def settings(self, options: RunOptions) -> S:
         """The settings of a profile with the changes of these options."""

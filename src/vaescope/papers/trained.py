@@ -36,6 +36,14 @@ class TrainedSettings(Settings):
     patience: int
     batch_size: int = 64
     learning_rate: float = 1e-3
+    decay: str = "constant"
+    """How the learning rate changes: constant or cosine."""
+    precision_start: float | None = None
+    """γ² at the beginning, for members with a higher one; None for a hundredth of their own."""
+    precision_hold: int = 0
+    """Steps for which γ² stays at its start."""
+    precision_warmup: int = 0
+    """Steps over which γ² then rises geometrically to its value."""
 
     def training(self, device: str) -> TrainSettings:
         return TrainSettings(
@@ -43,6 +51,10 @@ class TrainedSettings(Settings):
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             patience=self.patience,
+            decay=self.decay,
+            precision_start=self.precision_start,
+            precision_hold=self.precision_hold,
+            precision_warmup=self.precision_warmup,
             device=device,
         )
 

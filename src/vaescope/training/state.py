@@ -156,7 +156,14 @@ class StackState:
     # epochs -----------------------------------------------------------------------------------
 
     def record_epoch(
-        self, losses: Float[Tensor, "S E"], elbo: Sequence[float], scores: Sequence[float], *, patience: int, last: bool
+        self,
+        losses: Float[Tensor, "S E"],
+        elbo: Sequence[float],
+        scores: Sequence[float],
+        *,
+        patience: int,
+        settled: int = 0,
+        last: bool,
     ) -> None:
         """Add an epoch to every active record, keep weights that are the best so far, and mark who stops.
 
@@ -165,6 +172,7 @@ class StackState:
             elbo: validation ELBO of every row.
             scores: validation objective of every row, to be maximised.
             patience: epochs without a better score after which a member stops.
+            settled: the epoch after which every member has its own precision; patience counts from there.
             last: whether this is the last epoch.
         """
         epoch, steps = self.log.epochs_done + 1, len(losses)
@@ -181,10 +189,10 @@ class StackState:
             elif scores[row] > record.best_score:
                 record.best_score, record.best_elbo, record.best_epoch = scores[row], elbo[row], epoch
                 improved.append(row)
-            elif epoch - record.best_epoch >= patience:
+            elif epoch - max(record.best_epoch, settled) >= patience:
                 record.status, record.converged = "finished", True
             if last and record.status == "training":
-                record.status, record.converged = "finished", has_converged(record.scores)
+                record.status, record.converged = "finished", has_converged(record.scores[settled:])
         self.tensors.keep_best(improved)
         self.log.epochs_done = epoch
 

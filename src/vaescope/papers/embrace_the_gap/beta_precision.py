@@ -70,6 +70,7 @@ class BetaPrecision(TrainedExperiment[BetaPrecisionSettings, BetaCell, BetaPreci
         "Adam's ε."
     )
     quick = BetaPrecisionSettings(seeds=3, samples=8_000, epochs=30, patience=30)
+    laptop = BetaPrecisionSettings(seeds=10, samples=60_000, epochs=100, patience=100)
     paper = BetaPrecisionSettings(seeds=10, samples=60_000, epochs=100, patience=100)
     cell_type = BetaCell
     measured_type = BetaPrecisionMeasurement

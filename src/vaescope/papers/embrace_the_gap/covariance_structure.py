@@ -76,6 +76,7 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
         "stretches its three latents by 1, 2 and 4. The claims are conjectures: the paper does not test them."
     )
     quick = CovarianceSettings(seeds=4, samples=12_000, epochs=200, patience=60, learning_rate=2e-3)
+    laptop = CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     paper = CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     cell_type = CovarianceCell
     measured_type = CovarianceMeasurement

@@ -93,6 +93,7 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
     quick = ElboGapSettings(
         seeds=2, samples=20_000, epochs=20, patience=20, learning_rate=1e-3, held_epochs=10, exact_points=100
     )
+    laptop = ElboGapSettings(seeds=5, samples=145_000, epochs=40, patience=15, learning_rate=1e-4)
     paper = ElboGapSettings(seeds=5, samples=145_000, epochs=40, patience=15, learning_rate=1e-4)
     cell_type = MixingCell
     measured_type = ElboGapMeasurement

@@ -46,6 +46,7 @@ class LinearVAE(TrainedExperiment[LinearSettings, PrecisionCell, LinearMeasureme
         "they span. Eq. 55 of the paper lacks a factor ½, which is restored here."
     )
     quick = LinearSettings(seeds=5, samples=6_000, epochs=400, patience=60, learning_rate=1e-2)
+    laptop = LinearSettings(seeds=20, samples=60_000, epochs=100, patience=30, learning_rate=1e-2)
     paper = LinearSettings(seeds=20, samples=60_000, epochs=100, patience=30, learning_rate=1e-2)
     cell_type = PrecisionCell
     measured_type = LinearMeasurement

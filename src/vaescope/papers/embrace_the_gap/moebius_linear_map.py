@@ -50,6 +50,7 @@ class MoebiusLinearMap(MoebiusExperiment[MoebiusLinearMapSettings, SeedOnlyCell,
         "not have. The larger the contrast, the less well it should recover the sources."
     )
     quick = MoebiusLinearMapSettings(seeds=20, samples=12_000, epochs=120, patience=40, learning_rate=2e-3)
+    laptop = MoebiusLinearMapSettings(seeds=100, samples=60_000, epochs=100, patience=30)
     paper = MoebiusLinearMapSettings(seeds=100, samples=60_000, epochs=100, patience=30)
     cell_type = SeedOnlyCell
     measured_type = LinearMapMeasurement

@@ -37,6 +37,7 @@ class MoebiusPrecision(MoebiusExperiment[MoebiusPrecisionSettings, PrecisionCell
         "source, although their noise hides nearly all of it."
     )
     quick = MoebiusPrecisionSettings(seeds=4, samples=12_000, epochs=300, patience=60, learning_rate=2e-3)
+    laptop = MoebiusPrecisionSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     paper = MoebiusPrecisionSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     cell_type = PrecisionCell
     measured_type = Recovery

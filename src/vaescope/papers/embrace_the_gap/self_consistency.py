@@ -48,6 +48,7 @@ class SelfConsistency(TrainedExperiment[SelfConsistencySettings, PrecisionCell, 
         "alone, and decoding the mean encoding returns the observation."
     )
     quick = SelfConsistencySettings(seeds=4, samples=20_000, epochs=120, patience=30)
+    laptop = SelfConsistencySettings(seeds=20, samples=60_000, epochs=250, patience=30)
     paper = SelfConsistencySettings(seeds=20, samples=60_000, epochs=250, patience=30)
     cell_type = PrecisionCell
     measured_type = SelfConsistencyMeasurement

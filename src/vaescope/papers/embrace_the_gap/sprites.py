@@ -34,7 +34,7 @@ from vaescope.papers.embrace_the_gap.sprites_results import (
 from vaescope.papers.experiment import ReportFigure, ReportTable
 from vaescope.papers.published import Comparison
 from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings
-from vaescope.training import MemberSpec, TrainSettings
+from vaescope.training import MemberSpec
 from vaescope.training.loop import Watch
 
 PRIOR = Beta(2.0, 2.0)
@@ -54,13 +54,8 @@ class SpritesSettings(TrainedSettings):
     """conv or mlp."""
     hidden: tuple[int, ...] = (256, 256)
     """Hidden layers of the MLP."""
-    precision_warmup: int = 0
-    """Steps over which γ² rises from 1 % to its value."""
     published: bool = True
     """Use the authors' ranges, with sprites partly outside the image; otherwise all sprites are inside."""
-
-    def training(self, device: str) -> TrainSettings:
-        return replace(super().training(device), precision_warmup=self.precision_warmup)
 
 
 def sprite_generator(seed: int, settings: SpritesSettings) -> tuple[Sprites, dict[str, Beta]]:
@@ -91,6 +86,7 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
         precision_warmup=3000,
         published=False,
     )
+    laptop = SpritesSettings(seeds=10, samples=60_000, epochs=500, patience=30, learning_rate=1e-5)
     paper = SpritesSettings(seeds=10, samples=60_000, epochs=500, patience=30, learning_rate=1e-5)
     cell_type = SpriteCell
     measured_type = SpriteMeasurement

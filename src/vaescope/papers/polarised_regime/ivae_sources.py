@@ -44,6 +44,7 @@ class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, Sour
         "Recovery is measured by the mean correlation coefficient (MCC) between mean codes and sources."
     )
     quick = TrainedSettings(seeds=4, samples=10_000, epochs=120, patience=120, learning_rate=5e-3, batch_size=256)
+    laptop = TrainedSettings(seeds=20, samples=40_000, epochs=100, patience=30, learning_rate=1e-3)
     paper = TrainedSettings(seeds=20, samples=40_000, epochs=100, patience=30, learning_rate=1e-3)
     cell_type = SourcesCell
     measured_type = SourcesMeasurement

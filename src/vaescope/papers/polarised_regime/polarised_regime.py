@@ -64,6 +64,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
         "are far below one. The quick profile has smaller images and far fewer steps than the paper's 300,000."
     )
     quick = RegimeSettings(seeds=1, samples=20_000, epochs=5, patience=5, learning_rate=1e-3, size=32, latents=(10, 20))
+    laptop = RegimeSettings(seeds=3, samples=100_000, epochs=240, patience=240, learning_rate=1e-4)
     paper = RegimeSettings(seeds=3, samples=100_000, epochs=240, patience=240, learning_rate=1e-4)
     cell_type = RegimeCell
     measured_type = RegimeMeasurement

@@ -123,6 +123,7 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
     """All objectives on all image sets; the seeds of one image set are trained on the same images."""
 
     quick = QUICK
+    laptop = FULL
     paper = FULL
     cell_type = DisentanglingCell
 

@@ -43,6 +43,7 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
         "rise. The quick profile has images of 32 x 32 pixels and scales the numbers of axes in proportion."
     )
     quick = AxesSettings(seeds=1, samples=8_000, size=32)
+    laptop = AxesSettings(seeds=3, samples=20_000, size=64)
     paper = AxesSettings(seeds=3, samples=20_000, size=64)
     cell_type = AxesCell
     measured_type = AxesMeasurement

@@ -56,6 +56,9 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
     quick = RotationSettings(
         seeds=3, samples=6_000, epochs=100, patience=100, learning_rate=3e-3, batch_size=128, exact_points=60
     )
+    laptop = RotationSettings(
+        seeds=10, samples=60_000, epochs=200, patience=30, learning_rate=1e-3, exact_points=1000, step=3.0
+    )
     paper = RotationSettings(
         seeds=10, samples=60_000, epochs=200, patience=30, learning_rate=1e-3, exact_points=1000, step=3.0
     )

@@ -1,0 +1,44 @@
+"""How the learning rate and the precision change during training."""
+
+from __future__ import annotations
+
+import math
+
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.settings import TrainSettings
+
+LOWEST_RATE = 0.01  # of the learning rate, where a cosine decay ends
+LOWEST_PRECISION = 0.01  # of a member's own γ², where its rise begins unless `precision_start` says otherwise
+
+
+def learning_rate_at(step: int, total_steps: int, settings: TrainSettings) -> float:
+    """The learning rate at a step, counted from 1.
+
+    >>> cosine = TrainSettings(learning_rate=1.0, decay="cosine")
+    >>> [round(learning_rate_at(step, 100, cosine), 3) for step in (1, 50, 100)]
+    [1.0, 0.513, 0.01]
+    """
+    if settings.decay == "constant":
+        return settings.learning_rate
+    done = (step - 1) / max(1, total_steps - 1)
+    return settings.learning_rate * (LOWEST_RATE + (1 - LOWEST_RATE) * (1 + math.cos(math.pi * done)) / 2)
+
+
+def precision_at(step: int, precision: Float[Tensor, " E"], settings: TrainSettings) -> Float[Tensor, " E"]:
+    """γ² of every member at a step, counted from 1: held at its start, then rising geometrically to its own value.
+
+    >>> import torch
+    >>> settings = TrainSettings(precision_start=10.0, precision_hold=5, precision_warmup=10)
+    >>> [precision_at(step, torch.tensor([1.0, 1e3]), settings).tolist() for step in (5, 10, 15)]
+    [[1.0, 10.0], [1.0, 100.0], [1.0, 1000.0]]
+    """
+    if step >= settings.precision_steps:
+        return precision
+    rise = max(0, step - settings.precision_hold) / max(1, settings.precision_warmup)
+    if settings.precision_start is None:
+        start = precision * LOWEST_PRECISION
+    else:
+        start = precision.clamp(max=settings.precision_start)
+    return start * (precision / start) ** rise
