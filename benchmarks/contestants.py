@@ -22,7 +22,6 @@ from benchmarks.timing import timed
 from vaescope.data.rows import ArrayRows
 from vaescope.models.mlp import smooth_leaky_relu
 from vaescope.training.batches import Batches
-from vaescope.training.compilation import compile_stacked
 from vaescope.training.step import adam_, adam_scales
 
 MEMBERS, BATCH, DIM, HIDDEN, SAMPLES = 100, 64, 3, 30, 6400
@@ -145,7 +144,7 @@ class _Stacked:
             adam_(params, gradients, moments, scales)
             return value
 
-        self.step = compile_stacked(step)
+        self.step = torch.compile(step)
         self()
 
     def __call__(self) -> int:

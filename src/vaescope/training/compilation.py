@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -89,24 +89,42 @@ def has_compiler() -> bool:
 def compile_stacked(function: Callable[P, T]) -> Callable[P, T]:
     """Compile a function once for any number of members: the first axis of every tensor is dynamic.
 
-    A single member is compiled separately, because sizes of one are always static.
+    PyTorch checks all properties of all weights at every call, a sixth of the time of a step. Here only the layout of
+    the batch can change, and whether there is a single member, so a compiled function is kept for each of these and
+    called without further checks.
     """
-    inner = torch.compile(function, isolate_recompiles=True)  # type: ignore[call-overload]
-    first_call = True
+    from torch._dynamo.exc import Unsupported  # slow to import, and not needed without compilation
+
+    compiled: dict[Hashable, Callable[P, T]] = {}
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        nonlocal first_call
-        if not first_call:
-            return inner(*args, **kwargs)
-        first_call = False
+        key = tuple((len(arg) == 1, *arg.shape[1:], *arg.stride()[1:]) for arg in args if isinstance(arg, Tensor))
+        if key in compiled:
+            return compiled[key](*args, **kwargs)
         for leaf in tree_leaves(args):
             if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) > 1:
                 torch._dynamo.maybe_mark_dynamic(leaf, 0)
         with warnings.catch_warnings():  # the compiler's warnings are meant for its developers
             warnings.simplefilter("ignore")
-            return inner(*args, **kwargs)
+            try:
+                compiled[key] = _compile(function, unchecked=True)
+                return compiled[key](*args, **kwargs)
+            except Unsupported:  # not one graph: its parts need their checks
+                compiled[key] = _compile(function, unchecked=False)
+                return compiled[key](*args, **kwargs)
 
     return call
+
+
+def _compile(function: Callable[P, T], *, unchecked: bool) -> Callable[P, T]:
+    """The function with a compiler cache of its own.
+
+    Args:
+        function: what to compile.
+        unchecked: compile as a single graph, and do not check whether later arguments fit it.
+    """
+    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe} if unchecked else None
+    return torch.compile(function, fullgraph=unchecked, isolate_recompiles=True, options=options)  # type: ignore[call-overload]
 
 
 def _compile_for_all_members(functions: Functions, problem: Problem, batches: Batches, params: Weights) -> None:
