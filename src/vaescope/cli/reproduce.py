@@ -70,7 +70,7 @@ class Reproduce:
     def _run_all(self, infos: Sequence[ExperimentInfo], out: Path) -> None:
         from vaescope.jobs import run_in_this_process
         from vaescope.papers.experiment import RunOptions
-        from vaescope.papers.jobs import experiment_tasks
+        from vaescope.papers.jobs import experiment_tasks, part_tasks
         from vaescope.papers.run import check_device, write_index
 
         check_device(self.device)
@@ -78,6 +78,11 @@ class Reproduce:
         tasks = experiment_tasks(infos, out, options)
         in_workers = self.executor.executor != "local" or (self.executor.jobs > 1 and len(tasks) > 1)
         console, failed = new_console(), []
+        if not in_workers and self.executor.jobs > 1:
+            parts = part_tasks(infos, out, options, self.executor.jobs)
+            failed = [(name, error) for name, _, error in self.executor.run(parts) if error is not None]
+            if failed:
+                _raise_failures(failed, len(parts))
         index = write_index(out, self.profile)
         for name, claims, error in self.executor.run(tasks) if in_workers else run_in_this_process(tasks):
             index = write_index(out, self.profile)

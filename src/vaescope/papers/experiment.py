@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
@@ -62,6 +63,8 @@ class Context:
     run: RunFolder
     progress: Progress
     device: str = "cpu"
+    out: Path | None = None
+    """The folder of all experiments, where members that they share are found."""
 
 
 @dataclass(frozen=True)

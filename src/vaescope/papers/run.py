@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,21 +23,69 @@ from vaescope.runs import Cell, RunFolder
 from vaescope.runs.files import read_json, write_json, write_text
 from vaescope.training import Progress
 
+PARTS = "parts"
+
 
 def reproduce(experiment: Experiment[S, C, M], options: RunOptions, *, out: Path, progress: Progress) -> list[Claim]:
     """Run one experiment into `out/NAME/`; cells that have results there are not computed again."""
     check_device(options.device)
     settings = experiment.settings(options)
-    config = {"experiment": experiment.name, "profile": options.profile, "settings": plain_fields(settings)}
-    seconds = options.checkpoint_seconds
-    with RunFolder.locked(out / experiment.name, config, checkpoint_seconds=seconds) as run:
-        _solve_missing(experiment, settings, Context(run, progress, options.device))
+    with _run_folder(experiment, options, out / experiment.name) as run:
+        _merge_parts(run, [_row(cell) for cell in experiment.cells(settings)])
+        _solve_missing(experiment.cells(settings), experiment, settings, Context(run, progress, options.device, out))
         results = _read_results(experiment, settings, run)
         if not results.finished:
             raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
         claims = [spec.judged(results.finished, settings) for spec in experiment.claims(settings)]
         write_report(experiment, settings, options.profile, run.path, results, claims)
     return claims
+
+
+def solve_part(
+    experiment: Experiment[S, C, M], options: RunOptions, part: Part, *, out: Path, progress: Progress
+) -> int:
+    """Solve some of the cells in a folder of their own; `reproduce` merges it. Returns how many cells the part has."""
+    settings = experiment.settings(options)
+    cells = experiment.cells(settings)[part.index :: part.count]
+    with _run_folder(experiment, options, out / part.folder(experiment.name)) as run:
+        _solve_missing(cells, experiment, settings, Context(run, progress, options.device, out))
+    return len(cells)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Every `count`-th cell of an experiment, from `index` on: neighbouring cells take about the same time."""
+
+    index: int
+    count: int
+
+    def folder(self, name: str) -> Path:
+        return Path(name) / PARTS / f"{self.index}-of-{self.count}"
+
+
+def _run_folder(experiment: Experiment[S, C, M], options: RunOptions, path: Path) -> AbstractContextManager[RunFolder]:
+    """The locked run folder of an experiment, or of a part of it."""
+    settings = plain_fields(experiment.settings(options))
+    config = {"experiment": experiment.name, "profile": options.profile, "settings": settings}
+    return RunFolder.locked(path, config, checkpoint_seconds=options.checkpoint_seconds)
+
+
+def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
+    """Take over everything that parts have finished, and delete parts without unfinished work."""
+    seconds = []
+    for folder in sorted((run.path / PARTS).glob("*-of-*")):
+        if not (folder / "config.json").exists():
+            continue
+        part = RunFolder(folder, run.config)
+        run.import_members([cell for cell in cells if part.has_weights(cell)], folder)
+        finished = [cell for cell in run.cells_without_results(cells) if part.rows([cell])]
+        if finished:
+            run.add_rows(part.rows(finished), finished)
+            seconds.append(read_seconds(folder) or 0.0)
+        if not part.has_unfinished_stack:
+            shutil.rmtree(folder)
+    if seconds:
+        _add_seconds(run, max(seconds))
 
 
 def check_device(device: str) -> None:
@@ -45,22 +96,20 @@ def check_device(device: str) -> None:
         raise InputError(f"device {device!r} is not available here; use cpu.") from None
 
 
-def _cells(experiment: Experiment[S, C, M], settings: S) -> dict[tuple[object, ...], C]:
-    """Every cell by its values."""
-    return {tuple(plain_fields(cell).values()): cell for cell in experiment.cells(settings)}
-
-
-def _solve_missing(experiment: Experiment[S, C, M], settings: S, context: Context) -> None:
+def _solve_missing(cells: Sequence[C], experiment: Experiment[S, C, M], settings: S, context: Context) -> None:
     """Solve the cells without results; the seconds it takes are added to those of earlier calls."""
-    cells = _cells(experiment, settings)
-    missing = context.run.cells_without_results([_row(cell) for cell in cells.values()])
+    by_values = {tuple(_row(cell).values()): cell for cell in cells}
+    missing = context.run.cells_without_results([_row(cell) for cell in cells])
     if not missing:
         return
     begin = time.perf_counter()
-    for results in experiment.solve([cells[tuple(row.values())] for row in missing], settings, context):
+    for results in experiment.solve([by_values[tuple(row.values())] for row in missing], settings, context):
         context.run.add_rows([to_row(result) for result in results], [_row(result.cell) for result in results])
-    spent = read_seconds(context.run.path) or 0.0
-    write_json(context.run.path / TIMING, {"seconds": round(spent + time.perf_counter() - begin, 1)})
+    _add_seconds(context.run, time.perf_counter() - begin)
+
+
+def _add_seconds(run: RunFolder, seconds: float) -> None:
+    write_json(run.path / TIMING, {"seconds": round((read_seconds(run.path) or 0.0) + seconds, 1)})
 
 
 def _read_results(experiment: Experiment[S, C, M], settings: S, run: RunFolder) -> Results[C, M]:

@@ -165,8 +165,9 @@ class TrainedExperiment(Experiment[S, C, M]):
     ) -> None:
         by_row = {tuple(_row(cell).items()): cell for cell in cells}
         rows = [_row(cell) for cell in cells]
-        for name in self.shares_members_with:
-            context.run.import_members(rows, context.run.path.parent / name)
+        if context.out is not None:
+            for name in self.shares_members_with:
+                context.run.import_members(rows, context.out / name)
         model = self.model(cells[0], settings)
         for group in pending_stacks(context.run, model, rows):
             own = [by_row[tuple(row.items())] for row in group]

@@ -112,6 +112,11 @@ class RunFolder:
             return []
         return list(stack)
 
+    @property
+    def has_unfinished_stack(self) -> bool:
+        """Whether a stack was interrupted, or is in training."""
+        return self._stack_file.exists()
+
     def discard_finished_stack(self) -> None:
         """Finish an interrupted stack all of whose members were saved."""
         stack = self._read_stack()

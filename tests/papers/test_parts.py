@@ -1,0 +1,84 @@
+"""An experiment that is divided among processes gives the same results as one that is not."""
+
+import pytest
+
+from vaescope.cli import dispatch
+from vaescope.jobs import run_in_this_process
+from vaescope.papers.catalogue import find_experiment
+from vaescope.papers.experiment import RunOptions
+from vaescope.papers.jobs import part_tasks
+from vaescope.papers.run import PARTS, Part, reproduce, solve_part
+from vaescope.runs.files import read_json, read_rows
+from vaescope.training import NoProgress
+
+TINY = {"samples": 300, "epochs": 2, "precisions": (1e1, 1e3)}
+OPTIONS = RunOptions(changes=TINY, seeds=2)
+NAME = "moebius-precision"
+
+
+class NoTraining(NoProgress):
+    def begin(self, members, epochs):
+        raise AssertionError("trained again")
+
+
+class Interrupt(NoProgress):
+    def epoch(self, done, **state):
+        raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    return find_experiment(NAME).load()
+
+
+@pytest.fixture(scope="module")
+def whole(experiment, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    reproduce(experiment, OPTIONS, out=out, progress=NoProgress())
+    return read_rows(out / NAME / "results.parquet")
+
+
+def test_parts_have_every_cell_once(experiment):
+    cells = experiment.cells(experiment.settings(OPTIONS))
+    divided = [cell for index in range(3) for cell in cells[index::3]]
+    assert sorted(map(str, divided)) == sorted(map(str, cells))
+
+
+def test_merged_parts_equal_the_whole_and_are_deleted(experiment, whole, tmp_path):
+    for index in range(2):
+        assert solve_part(experiment, OPTIONS, Part(index, 2), out=tmp_path, progress=NoProgress()) == 2
+    reproduce(experiment, OPTIONS, out=tmp_path, progress=NoTraining())
+    merged = {(row["precision"], row["seed"]): row for row in read_rows(tmp_path / NAME / "results.parquet")}
+    assert len(merged) == len(whole) == 4
+    for row in whole:
+        other = merged[row["precision"], row["seed"]]
+        assert other["elbo"] == pytest.approx(row["elbo"], rel=1e-4)
+        assert other["ima_contrast"] == pytest.approx(row["ima_contrast"], rel=1e-3)
+    assert len(read_rows(tmp_path / NAME / "history.parquet")) == 4 * 2
+    assert len(list((tmp_path / NAME / "weights").iterdir())) == 4
+    assert not list((tmp_path / NAME / PARTS).iterdir())
+    assert read_json(tmp_path / NAME / "timing.json")["seconds"] > 0
+
+
+def test_an_interrupted_part_keeps_its_checkpoint_and_the_rest_is_solved(experiment, whole, tmp_path):
+    options = RunOptions(changes=TINY, seeds=2, checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        solve_part(experiment, options, Part(0, 2), out=tmp_path, progress=Interrupt())
+    solve_part(experiment, options, Part(1, 2), out=tmp_path, progress=NoProgress())
+    reproduce(experiment, options, out=tmp_path, progress=NoProgress())
+    assert len(read_rows(tmp_path / NAME / "results.parquet")) == len(whole)
+    left = [folder.name for folder in (tmp_path / NAME / PARTS).iterdir()]
+    assert left == ["0-of-2"]  # its checkpoint may still be wanted; nothing of it is counted
+
+
+def test_tasks_of_parts_have_their_own_folders(tmp_path):
+    tasks = part_tasks([find_experiment(NAME)], tmp_path, OPTIONS, 2)
+    assert [task.name for task in tasks] == [f"{NAME} (1 of 2)", f"{NAME} (2 of 2)"]
+    assert len({task.folder for task in tasks}) == 2
+
+
+def test_jobs_divide_a_single_experiment(tmp_path, monkeypatch):
+    monkeypatch.setattr("vaescope.jobs.run_in_processes", lambda tasks, jobs: run_in_this_process(tasks))
+    assert dispatch(["reproduce", "principal-axes", "--jobs", "2", "--seeds", "2", "--out", str(tmp_path)]) == 0
+    assert len(read_rows(tmp_path / "principal-axes" / "results.parquet")) >= 2
+    assert not list((tmp_path / "principal-axes" / PARTS).iterdir())
