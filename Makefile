@@ -70,6 +70,7 @@ $(FOREIGN_STAMP): $(STAMP)
 
 bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.stack
+	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.theory
 	$(BIN)/python -m benchmarks.metrics
 	$(BIN)/python -m benchmarks.images

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from rich.console import Console
@@ -14,7 +14,7 @@ from benchmarks.timing import best_rate, timed
 from vaescope.data.rendering import DSprites, Renderer, Shapes3D, Sprites
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
-from vaescope.training.compilation import compile_stacked
+from vaescope.training.compilation import compile_stacked, has_bfloat16
 from vaescope.training.step import adam_scales, make_step
 
 IMAGE, LATENTS, BATCH = (3, 64, 64), 4, 64
@@ -52,7 +52,7 @@ class PlainVAE(nn.Module):
         return (0.5 * (x - output).square().sum((1, 2, 3)) + kl).mean()
 
 
-def plain_step() -> Callable[[], object]:
+def plain_step(*, bfloat16: bool) -> Callable[[], object]:
     net = PlainVAE().to(memory_format=torch.channels_last)
     optimiser = torch.optim.Adam(net.parameters(), 1e-3)
     loss = torch.compile(net)
@@ -61,31 +61,33 @@ def plain_step() -> Callable[[], object]:
 
     def step() -> None:
         optimiser.zero_grad()
-        loss(x, noise).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            value = loss(x, noise)
+        value.backward()
         optimiser.step()
 
     return step
 
 
-def member_step() -> Callable[[], object]:
+def member_step(*, bfloat16: bool) -> Callable[[], object]:
     model = VAE.conv(IMAGE, latent_dim=LATENTS)
     params = model.init([0])
     moments = tuple({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(2))
-    step = compile_stacked(make_step(model, beta_elbo))
+    step = compile_stacked(make_step(model, beta_elbo, autocast="cpu" if bfloat16 else None))
     x, noise = torch.rand(1, BATCH, model.observed_dim), torch.randn(1, BATCH, LATENTS)
     scales = adam_scales(1, 1e-3, torch.device("cpu"))
     return lambda: step(params, moments, scales, x, noise, torch.ones(1), torch.ones(1))
 
 
-def alternating(first: Callable[[], object], second: Callable[[], object], rounds: int = 25) -> tuple[float, float]:
-    """Best seconds of each, measured in turn, so that other load slows both."""
-    best = [float("inf"), float("inf")]
+def alternating(steps: Mapping[str, Callable[[], object]], rounds: int = 25) -> dict[str, float]:
+    """Best seconds of each, measured in turn, so that other load slows all of them."""
+    best = dict.fromkeys(steps, float("inf"))
     for _ in range(rounds):
-        for index, work in enumerate((first, second)):
+        for name, work in steps.items():
             begin = time.perf_counter()
             work()
-            best[index] = min(best[index], time.perf_counter() - begin)
-    return best[0], best[1]
+            best[name] = min(best[name], time.perf_counter() - begin)
+    return best
 
 
 def main() -> None:
@@ -102,11 +104,18 @@ def main() -> None:
     rates["3DShapes structure, streamed again"] = best_rate(lambda: timed(lambda: streamed(shapes, 8_192)))
     for name, rate in rates.items():
         console.print(f"{name}: {rate:,.0f} images/s")
-    member, plain = alternating(member_step(), plain_step())
-    console.print(
-        f"sprites network, batch of {BATCH}: {1e3 * member:.1f} ms per step, plain compiled loop {1e3 * plain:.1f} ms"
-    )
-    console.print(f"throughput relative to the plain loop: {plain / member:.2f}")
+    steps = {
+        "member, float32": member_step(bfloat16=False),
+        "member, bfloat16": member_step(bfloat16=True),
+        "plain compiled loop, float32": plain_step(bfloat16=False),
+        "plain compiled loop, bfloat16": plain_step(bfloat16=True),
+    }
+    seconds = alternating(steps)
+    console.print(f"sprites network, batch of {BATCH} at 64 x 64 x 3, {torch.get_num_threads()} threads")
+    for name, value in seconds.items():
+        console.print(f"{name}: {1e3 * value:.1f} ms per step")
+    console.print(f"bfloat16 / float32: {seconds['member, bfloat16'] / seconds['member, float32']:.2f}")
+    console.print(f"chosen automatically on this machine: {has_bfloat16(torch.device('cpu'))}")
 
 
 if __name__ == "__main__":
