@@ -27,7 +27,7 @@ from vaescope.data.rows import ArrayRows, bytes_to_float
 from vaescope.errors import InputError
 from vaescope.validation import ImageShape
 
-WINDOW_BYTES = 256 * 2**20  # there are two windows in memory: the one in use and the next one
+WINDOW_BYTES = 128 * 2**20  # there are two windows in memory: the one in use and the next one
 BLOCK_BYTES = 2**20  # neighbouring rows that are read at once
 VALIDATION_BYTES = 128 * 2**20
 SAMPLED_ROWS = 256  # rows that identify a file, and that decide how its bytes are scaled
@@ -103,7 +103,8 @@ def stored_rows(values: np.ndarray) -> Shaped[Tensor, "N r"]:
     """Samples as rows, channels first: bytes as they are, other numbers as float32."""
     values = channels_first(values) if values.ndim in (3, 4) else values
     flat = values.reshape(len(values), -1)
-    return torch.from_numpy(np.ascontiguousarray(flat, dtype=np.uint8 if flat.dtype == np.uint8 else np.float32))
+    dtype = np.uint8 if flat.dtype == np.uint8 else np.float32
+    return torch.from_numpy(np.require(flat, dtype, ["C", "W"]))  # tensors need memory that may be written to
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,16 +140,18 @@ class StreamedRows:
                 yield window.unsqueeze(0)
 
     def _window(self, blocks: np.ndarray) -> Shaped[Tensor, "W r"]:
-        """The rows of some blocks that are not held out."""
+        """The rows of some blocks that are not held out, in one array that is filled block by block."""
         size, read_slice = self.block_rows, self.array.read_slice
         assert read_slice is not None
-        parts = []
+        ranges = [(int(block) * size, min((int(block) + 1) * size, len(self.array))) for block in np.sort(blocks)]
+        dtype = torch.uint8 if self.array.dtype == np.uint8 else torch.float32
+        window = torch.empty(sum(self._kept_rows(*r) for r in ranges), self.columns, dtype=dtype)
+        filled = 0
         with damage_reported(self.array.path):
-            for block in np.sort(blocks):  # in the order of the file
-                first = int(block) * size
-                rows = stored_rows(read_slice(first, min(first + size, len(self.array))))
-                parts.append(rows[self._kept(first, len(rows))])
-        window = torch.cat(parts)
+            for first, end in ranges:
+                rows = stored_rows(read_slice(first, end))[self._kept(first, end)]
+                window[filled : filled + len(rows)] = rows
+                filled += len(rows)
         taken_as_binary = window.dtype == torch.uint8 and len(self.array.shape) > 2 and self.byte_scale == 1.0
         if taken_as_binary and int(window.max()) > 1:
             raise InputError(
@@ -157,10 +160,16 @@ class StreamedRows:
             )
         return window
 
-    def _kept(self, first: int, count: int) -> Tensor:
-        low, high = np.searchsorted(self.held_out, [first, first + count])
-        kept = torch.ones(count, dtype=torch.bool)
-        kept[torch.from_numpy(self.held_out[low:high] - first)] = False
+    def _held_out_in(self, first: int, end: int) -> np.ndarray:
+        low, high = np.searchsorted(self.held_out, [first, end])
+        return self.held_out[low:high]
+
+    def _kept_rows(self, first: int, end: int) -> int:
+        return end - first - len(self._held_out_in(first, end))
+
+    def _kept(self, first: int, end: int) -> Tensor:
+        kept = torch.ones(end - first, dtype=torch.bool)
+        kept[torch.from_numpy(self._held_out_in(first, end) - first)] = False
         return kept
 
     def to_float(self, stored: Shaped[Tensor, "*B r"]) -> Float[Tensor, "*B r"]:
