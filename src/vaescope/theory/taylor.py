@@ -60,7 +60,7 @@ class Taylor:
         return second + 4 * torch.stack(third).sum(0)
 
 
-def along(function: Function, direction: Float[Tensor, "N d"]) -> Function:
+def along(function: Function, direction: Float[Tensor, "*shape"]) -> Function:
     """The derivative of a function in a direction of its own at each point."""
 
     def derivative(u: Tensor) -> Tensor:
