@@ -185,3 +185,20 @@ def test_joint_training_and_the_self_consistent_elbo_have_the_same_decoder():
     assert float(split.amortisation.abs().max()) < 1e-6  # Eq. 10 with equality
     rough = DiagonalGaussian(mean + 0.1, 2 * log_variance.exp())
     assert (gap(lambda z: z @ W.T, x, rough, precision=precision).amortisation > 1e-3).all()  # and without
+
+
+def test_a_step_of_theorem_1_is_no_inequality_but_its_order_is_right():
+    """|E‖a‖² - E‖b‖²| <= E‖a - b‖², used before Eq. 39, is false; the difference is O(1/γ⁴) all the same."""
+    a, b = 2.0, 1.0
+    assert abs(a**2 - b**2) > (a - b) ** 2
+    decoder, z = mixing(2), latents(2)
+    precisions, errors = [1e2, 1e3, 1e4], []
+    for precision in precisions:
+        best = project(decoder, decoder(z), precision=precision)
+        nodes, weights = hermite_grid(2, 9, z)
+        codes = best.mean.unsqueeze(1) + best.variance.sqrt().unsqueeze(1) * nodes
+        outputs = decoder(codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
+        loss = (outputs - decoder(z).unsqueeze(1)).square().sum(2) @ weights
+        linear_part = (jacobian(decoder, z).square().sum(1) * best.variance).sum(1)
+        errors.append(float((loss - linear_part).abs().mean()))
+    assert slope(precisions, errors) == pytest.approx(-2, abs=0.1)
