@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import vaescope as vs
 from tests.theory.decoders import Bent
 from vaescope.errors import InputError
 from vaescope.papers.statistics import slope
@@ -105,6 +106,20 @@ def test_an_isotropic_posterior_closes_the_gap_for_a_decoder_outside_the_ima_cla
     torch.testing.assert_close(best, value, rtol=0, atol=1e-8)
     turned = isotropic_posterior(lambda z: z @ (W * torch.tensor([1.0, 2.0, 1.0])).T, z, noise=noise)
     assert float(turned.gap.min()) > 0.1  # columns of different length: the gap is open
+
+
+def test_a_gaussian_prior_leaves_isotropic_posteriors_a_rotation():
+    """f and f∘R have the same best ELBO with isotropic posteriors, and not with a Laplace prior."""
+    bent, z = Bent(2, 2), draw(2, 2).clamp(-1, 1)
+    turn = torch.linalg.qr(draw(2, 2, seed=7)).Q
+    x = bent(z)
+
+    def best(decoder, start, prior):
+        return project(decoder, x, precision=50.0, prior=prior, start=start, family="isotropic").elbo
+
+    for prior, same in ((vs.Normal(), True), (vs.Laplace(), False)):
+        difference = best(bent, z, prior) - best(lambda z: bent(z @ turn.T), z @ turn, prior)
+        assert (float(difference.abs().max()) < 1e-7) == same
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "full"])
