@@ -66,8 +66,8 @@ def prior_region(
 ) -> Region:
     """A region that needs no property of the decoder: the prior N(0, I) alone makes the KL grow without bound.
 
-    The misfit is not negative, so KL >= -Σ log σ + ½ (‖μ‖² + Σ σ²) + d/2 log 2π + c(x, γ). Prop. 2 assumes a Lipschitz
-    inverse, which existence does not need.
+    The misfit is not negative, so KL >= -Σ log σ + ½ (‖μ‖² + Σ σ²) + d/2 log 2π + c(x, γ), for as many outputs as
+    latents. Prop. 2 assumes a Lipschitz inverse, which existence does not need.
     """
     gamma2 = validation.precision(precision)
     constant = -0.5 * latents * (math.log(gamma2) + 1) + log_marginal + 0.5 * latents * math.log(2 * math.pi)
