@@ -47,7 +47,7 @@ def test_the_floors_have_closed_forms():
     assert sorted(mode[0] for mode in both) == pytest.approx([-3, 3], abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["laplace", "uniform", "beta", "two modes"])
+@pytest.mark.parametrize("name", ["laplace", "beta", "two modes"])
 def test_an_ignored_latent_has_the_closest_gaussian_as_its_exact_posterior(name):
     """Parity with the projection of a decoder that uses the first latent only."""
     prior = PRIORS[name]
@@ -59,6 +59,7 @@ def test_an_ignored_latent_has_the_closest_gaussian_as_its_exact_posterior(name)
         assert any((mean, variance) == pytest.approx((m, s), abs=2e-3) for m, s, _ in candidates)
 
 
+@functools.cache
 def planted(name: str, samples: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
     """An active, a passive and a mixed latent: what an encoder at its optimum would return."""
     rng, prior = np.random.default_rng(0), PRIORS[name]
@@ -71,7 +72,7 @@ def planted(name: str, samples: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(mean), torch.from_numpy(spread)
 
 
-@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("name", ["laplace", "uniform", "beta", "two modes", "pseudo-inputs"])
 def test_planted_kinds_are_found_and_passive_latents_are_at_the_floor(name):
     mean, variance = planted(name)
     found = classify_any(mean, variance, PRIORS[name])

@@ -13,10 +13,10 @@ from vaescope.theory import ima_contrast, linear, log_marginal, mean_offset, pro
 from vaescope.theory.expansion import expansion, printed_mean_offset
 from vaescope.theory.taylor import expand_misfit
 
-PRECISIONS = {"normal": [1e2, 1e3, 1e4], "beta": [1e3, 1e4, 1e5]}  # above, remainders are rounding errors
+PRECISIONS = {"normal": [1e3, 1e4], "beta": [1e4, 1e5]}  # above, remainders are rounding errors
 PRIORS = {"normal": vs.Normal(), "beta": vs.Beta(2.0, 3.0, -1.0, 1.5)}
 CASES = [(d, d + extra, "normal") for d in (1, 2, 3, 4) for extra in (0, 2)]
-CASES += [(1, 1, "beta"), (2, 3, "beta"), (3, 3, "beta")]
+CASES += [(1, 1, "beta"), (2, 3, "beta")]
 
 
 def exact(d: int, n: int, name: str, precision: float):

@@ -26,9 +26,9 @@ def test_it_is_the_likelihood_minus_the_weighted_contrast(mixing, strength):
 
 
 def test_a_decoder_without_an_inverse_is_inverted_numerically():
-    mixing = OrthogonalMLP(3, seed=1)
-    x = mixing(latents(3))
-    found = ima_likelihood(lambda z: mixing(z), x, latent_dim=3)
+    mixing = OrthogonalMLP(2, seed=1)
+    x = mixing(latents(2))
+    found = ima_likelihood(lambda z: mixing(z), x, latent_dim=2)
     torch.testing.assert_close(found, ima_likelihood(mixing, x))
 
 
@@ -36,7 +36,7 @@ def test_a_decoder_without_an_inverse_is_inverted_numerically():
 def test_it_is_the_limit_of_the_best_elbo(d, n):
     decoder, z = Bent(d, n), latents(d)
     value = ima_likelihood(decoder, decoder(z), start=z)
-    precisions = [1e3, 1e4, 1e5]
+    precisions = [1e3, 1e4]
     errors = []
     for precision in precisions:
         outside = 0.5 * (n - d) * math.log(precision / (2 * math.pi))  # noise in the directions without latents

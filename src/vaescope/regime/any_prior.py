@@ -21,9 +21,9 @@ from vaescope.regime.classify import Regime, classify
 from vaescope.theory.taylor import along
 from vaescope.validation import posterior
 
-STARTS = 9  # means from which the closest Gaussian is searched, at quantiles of the prior
+STARTS = 7  # means from which the closest Gaussian is searched, at quantiles of the prior
 STEPS = 100
-CONVERGED = 1e-7
+CONVERGED = 1e-6
 HALVINGS = 12
 SAME = 1e-2  # standard deviations between solutions that count as one
 DRAWS = 4000

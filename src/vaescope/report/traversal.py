@@ -64,6 +64,6 @@ def traversal_figure(
             axis.imshow(frame.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             axis.set(xticks=[], yticks=[])
             if row == 0:
-                axis.set_title(f"{values[step]:+g}", fontsize=10)
+                axis.set_title(f"{values[step]:g}", fontsize=10)
         axes[row * len(values)].set_ylabel(f"z{latent}\n{change:.2f}", rotation=0, ha="right", va="center", fontsize=10)
     return figure
