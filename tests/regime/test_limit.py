@@ -36,6 +36,8 @@ def test_a_superfluous_direction_that_is_no_latent_leaves_no_latent_passive():
     assert found.full == pytest.approx([-1, 0], abs=0.01)
     assert found.diagonal == pytest.approx([-1, -1], abs=0.05)
     assert not found.aligned
+    with pytest.raises(InputError, match="converged at no point"):
+        variance_limit(lambda z: z.float().double() + 1e-3 * torch.randn_like(z), draw(3, 2), precisions=(1e3, 1e5))
     with pytest.raises(InputError, match="rising"):
         variance_limit(lambda z: z, draw(3, 2), precisions=(10.0, 1.0))
 
@@ -80,5 +82,5 @@ def test_a_trained_non_linear_vae_reaches_the_limit():
     fit = vs.fit(x, latent_dim=4, precision=20.0, hidden=(30,), seeds=(0,), settings=settings)
     member = fit.members[0]
     mean, _ = member.encode(x[:5])
-    found = variance_limit(lambda z: member.decode(z.float()).double(), mean.double(), precisions=(1e2, 1e3))
-    assert found.active == 2
+    found = variance_limit(member.decode, mean.double(), precisions=(1e2, 1e3))
+    assert found.active == found.directions == 2

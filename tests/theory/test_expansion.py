@@ -8,6 +8,7 @@ import torch
 import vaescope as vs
 from tests.theory.decoders import Bent
 from vaescope.data.mixings import OrthogonalMLP
+from vaescope.distributions.mixture import Mixture
 from vaescope.papers.statistics import slope
 from vaescope.theory import ima_contrast, linear, log_marginal, mean_offset, project
 from vaescope.theory.expansion import expansion, printed_mean_offset
@@ -51,6 +52,24 @@ def test_remainders_fall_with_the_square_of_the_precision(d, n, name):
     # without the next order, and with Eq. 28 as printed, the error falls only with the precision itself
     assert slope_of(errors["first order"], name) == pytest.approx(-1, abs=0.05)
     assert slope_of(errors["printed mean"], name) == pytest.approx(-1, abs=0.05)
+
+
+def test_a_prior_that_is_not_log_concave_where_the_precision_makes_up_for_it():
+    """Between two modes the prior's curvature is negative; the expansion holds as long as P is positive definite."""
+    prior = Mixture(torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.5, 0.5]).double())
+    decoder, z = Bent(2, 2), torch.tensor([[0.1, -0.2], [0.05, 0.9]]).double()
+    assert (prior.curvature(z)[0] < 0).all()
+    errors = {"elbo": [], "log p": [], "gap": []}
+    for precision in PRECISIONS["normal"]:
+        found = expansion(decoder, z, precision=precision, prior=prior)
+        best = project(decoder, decoder(z), precision=precision, prior=prior, start=z).elbo
+        likelihood = log_marginal(decoder, decoder(z), precision=precision, prior=prior, start=z).value
+        errors["elbo"].append(best - found.elbo)
+        errors["log p"].append(likelihood - found.log_marginal)
+        errors["gap"].append(likelihood - best - found.gap)
+    for key, values in errors.items():
+        assert slope_of(values, "normal") == pytest.approx(-2, abs=0.05), key
+    assert expansion(decoder, z, precision=1e-2, prior=prior).gap[0].isnan()  # P is not positive definite
 
 
 def test_closed_forms_in_one_dimension():

@@ -25,7 +25,7 @@ class VarianceLimit:
     """Exponents p in σ² ∝ (γ²)^p over the given precisions, medians over points: -1 for active, 0 for passive."""
 
     diagonal: Float[np.ndarray, " d"]
-    """Of the variances of the best diagonal posterior, the paper's q, per latent; NaN if none converged."""
+    """Of the variances of the best diagonal posterior, the paper's q, per latent."""
     full: Float[np.ndarray, " d"]
     """Of the eigenvalues of Σ*, the covariance of the paper's Eq. 11, most determined direction first."""
 
@@ -79,7 +79,11 @@ def _exponents(precisions: Sequence[float], values: list[Float[Tensor, "N d"]]) 
     centred = level - level.mean()
     slopes = np.tensordot(centred, logs, axes=1) / (centred**2).sum()
     usable = slopes[np.isfinite(slopes).all(1)]
-    return np.median(usable, axis=0) if len(usable) else np.full(slopes.shape[1], np.nan)
+    if not len(usable):
+        raise InputError(
+            "the projection converged at no point; pass z in float64, to a decoder that computes in float64."
+        )
+    return np.median(usable, axis=0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,7 +78,6 @@ def expansion(decoder: Decoder, z: Float[Tensor, "N d"], *, precision: float, pr
 
 def _expand(taylor: Taylor, decoder: Decoder, gamma2: float) -> tuple[Tensor, ...]:
     n, d = taylor.J.shape[1:]
-    augmented = torch.cat([math.sqrt(gamma2) * taylor.J, torch.diag_embed(taylor.curvature.sqrt())], dim=1)
     P = gamma2 * taylor.J.mT @ taylor.J + torch.diag_embed(taylor.curvature)
     diagonal = P.diagonal(dim1=1, dim2=2)
     factor = _inverse_factor(P)
@@ -90,11 +89,10 @@ def _expand(taylor: Taylor, decoder: Decoder, gamma2: float) -> tuple[Tensor, ..
     next_elbo = 0.5 * _quadratic(C, b_s) - fourth
     next_log_p = 0.5 * _quadratic(C, b_C) - gamma2 / 8 * taylor.fourth(factor)
     next_log_p = next_log_p + gamma2**2 / 12 * turned.square().sum((1, 2, 3))
-    linear_gap = contrast_of_matrix(augmented)
+    linear_gap = _linear_gap(taylor, gamma2, diagonal, factor)
     level = taylor.log_prior + 0.5 * d * math.log(2 * math.pi) + 0.5 * n * math.log(gamma2 / (2 * math.pi))
     elbo = level - 0.5 * diagonal.log().sum(1)
     curvature = next_log_p - next_elbo
-    linear_gap = torch.where(curvature.isnan(), torch.nan, linear_gap)
     predicted = taylor.log_prior - 0.5 * d - fourth  # P_kk s_k = 1 joins the terms of misfit and prior
     remainder = _expected_log_joint(taylor, decoder, gamma2, 1 / diagonal) - predicted
     coefficient = _prior_coefficient(taylor)
@@ -106,6 +104,17 @@ def _prior_coefficient(taylor: Taylor) -> Float[Tensor, " N"]:
     axes = torch.eye(taylor.u.shape[1]).to(taylor.u)
     inverse = torch.stack([_solve_gram(taylor.J, axis.expand_as(taylor.u))[:, k] for k, axis in enumerate(axes)], dim=1)
     return 0.5 * (taylor.curvature * (spread - inverse)).sum(1)
+
+
+def _linear_gap(
+    taylor: Taylor, gamma2: float, diagonal: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"]
+) -> Float[Tensor, " N"]:
+    """½ [Σ log P_kk - log det P], without cancellation where the prior is log-concave."""
+    root = torch.diag_embed(taylor.curvature.clamp_min(0).sqrt())
+    exact = contrast_of_matrix(torch.cat([math.sqrt(gamma2) * taylor.J, root], dim=1))
+    direct = 0.5 * diagonal.log().sum(1) + factor.diagonal(dim1=1, dim2=2).log().sum(1)
+    concave = (taylor.curvature >= 0).all(1) & direct.isfinite()
+    return torch.where(concave, exact, direct)
 
 
 def _expected_log_joint(
