@@ -36,6 +36,9 @@ def test_theory() -> None:
     assert projection.mean.shape == projection.variance.shape == (N, 2)
     assert projection.elbo.shape == projection.converged.shape == (N,)
     assert projection.mean.dtype == torch.float64
+    assert vs.theory.mean_offset(_decoder, z, precision=10.0, prior=vs.Normal()).shape == (N, 2)
+    assert vs.theory.ima_likelihood(_decoder, x, strength=1.0).shape == (N,)
+    assert vs.theory.validity(_decoder, z, precision=10.0).nats.shape == (N,)
 
 
 @pytest.mark.parametrize("method", ["quadrature", "importance", "flow"])

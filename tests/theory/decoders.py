@@ -21,6 +21,22 @@ class Wide:
         return torch.tanh(z @ self.first.to(z)) @ self.second.to(z)
 
 
+class Bent:
+    """A smooth injective map of d latents to n >= d outputs: a linear map plus bends in every direction."""
+
+    def __init__(self, dim: int, outputs: int, seed: int = 0) -> None:
+        def draw(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+        generator = torch.Generator().manual_seed(seed)
+        self.dim = dim
+        self.linear = 3 * torch.linalg.qr(draw(outputs, dim)).Q + 0.6 * draw(outputs, dim)
+        self.first, self.second = draw(dim, 6) / dim**0.5, 0.3 * draw(6, outputs)
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        return z @ self.linear.T.to(z) + torch.tanh(z @ self.first.to(z)) @ self.second.to(z)
+
+
 def scaled(dim: int, scale: float) -> Mixing:
     return Mixing(dim, [Affine(scale * torch.eye(dim, dtype=torch.float64))])
 

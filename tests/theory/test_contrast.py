@@ -130,3 +130,15 @@ def test_angles_and_gram_share_are_those_of_the_theory():
     torch.testing.assert_close(vs.orthogonality.gram_share(M), vs.theory.angles.gram_share(M))
     cosine = float(M[:, 0] @ M[:, 1] / M[:, 0].norm() / M[:, 1].norm())
     assert float(vs.theory.angles.column_angles(M)[0, 1]) == pytest.approx(np.degrees(np.arccos(cosine)))
+
+
+def test_the_contrast_of_a_mean_jacobian_is_another_number():
+    """Polar coordinates have orthogonal columns everywhere; their mean Jacobian has not."""
+    angle = torch.linspace(0.0, 2.0, 50, dtype=torch.float64)
+    z = torch.stack([1 + angle, angle], dim=1)
+
+    def polar(z):
+        return z[:, :1] * torch.stack([z[:, 1].cos(), z[:, 1].sin()], dim=1)
+
+    assert float(vs.theory.ima_contrast(polar, z).max()) < 1e-12
+    assert float(vs.theory.contrast_of_matrix(vs.theory.jacobian(polar, z).mean(0))) > 0.01

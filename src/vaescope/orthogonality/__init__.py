@@ -5,10 +5,11 @@ from vaescope.orthogonality.matrices import column_angles as column_angles
 from vaescope.orthogonality.matrices import column_contrast as column_contrast
 from vaescope.orthogonality.matrices import gram_share as gram_share
 from vaescope.orthogonality.matrices import nearest_orthonormal
+from vaescope.orthogonality.neighbours import neighbour_distance
 from vaescope.orthogonality.od_score import od_distances as od_distances
 from vaescope.orthogonality.od_score import od_report, od_score
 from vaescope.orthogonality.split import loss_split
-from vaescope.orthogonality.theorems import inverse_square, neighbour_distance
+from vaescope.orthogonality.theorems import inverse_square
 
 __all__ = [
     "inverse_square",

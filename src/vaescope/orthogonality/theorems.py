@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from sklearn.neighbors import NearestNeighbors
+from scipy.stats import spearmanr
 from torch import Tensor
 
+from vaescope.distributions import Normal, kl_per_latent
 from vaescope.errors import InputError
-from vaescope.validation import same_rows, tensor, whole_number
+from vaescope.validation import matrices, posterior, same_rows, tensor, whole_number
 
 SAME_LENGTH = 1e-4  # columns whose log lengths differ by less have the same length
 
@@ -64,29 +64,40 @@ def inverse_square(variance: object, norms: object, *, resamples: int = 200, see
     return InverseSquare(float(slope), float(low), float(high), float(1 - residual / total) if total > 0 else math.nan)
 
 
-def neighbour_distance(x: object, codes: object, *, typical: bool = True) -> Float[Tensor, " N"]:
-    """Latent distance between each sample and its nearest neighbour in data space.
+@dataclass(frozen=True, eq=False)
+class LatentAxes:
+    """§3.5: column lengths, variances and KL of every latent, over samples."""
 
-    Theorem 2: it decreases with the KL.
+    length: Float[Tensor, " d"]
+    """Root mean square of ‖c_j‖."""
+    variance: Float[Tensor, " d"]
+    """E_i σ_j²."""
+    kl: Float[Tensor, " d"]
+    inverse_square: Float[Tensor, " d"]
+    """E_i 1/‖c_j‖², which the paper equates with 1/‖c_j‖²; larger than 1/length² wherever lengths vary (Jensen)."""
+    length_variance: float
+    """Rank correlation of length and variance over latents; -1 in theory."""
+    length_kl: float
+    """Rank correlation of length and KL over latents; +1 in theory: long columns contribute most to the KL."""
+
+
+def latent_axes(columns: object, mean: object, variance: object) -> LatentAxes:
+    """How σ² and KL relate to the lengths of the local decoder's columns (Bhowal et al. 2024, §3.5).
 
     Args:
-        x: (N, ...) samples, at least three.
-        codes: (N, d) latents.
-        typical: divide by the root mean square distance between codes, since a lower KL shrinks all distances; False
-            gives the distance of the theorem.
-
-    >>> neighbour_distance(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[0.0], [2.0], [4.0]])).tolist()[0] > 0
-    True
+        columns: (N, n, d) local decoders or Jacobians of active latents.
+        mean: (N, d) posterior means.
+        variance: (N, d) posterior variances.
     """
-    samples, latents = tensor(x, "x", minimum=3), tensor(codes, "codes", minimum=3)
-    same_rows({"x": len(samples), "codes": len(latents)})
-    flat = samples.flatten(1).cpu().numpy()
-    _, neighbours = NearestNeighbors(n_neighbors=2).fit(flat).kneighbors(flat)
-    # a duplicate may be listed before the sample itself
-    own = np.arange(len(flat))
-    nearest = np.where(neighbours[:, 0] == own, neighbours[:, 1], neighbours[:, 0])
-    distance = (latents - latents[torch.from_numpy(nearest)]).norm(dim=1)
-    if not typical:
-        return distance
-    scale = (2 * latents.var(0, unbiased=False).sum()).sqrt()
-    return distance / scale.clamp(min=torch.finfo(scale.dtype).tiny)
+    M = matrices(columns, "columns")
+    means, variances = posterior(mean, variance)
+    if M.ndim != 3 or M.shape[2] != means.shape[1] or M.shape[2] < 3:
+        raise InputError(f"columns must be (N, n, d) with at least three latents, got {tuple(M.shape)}.")
+    same_rows({"columns": len(M), "mean": len(means)})
+    squares = M.square().sum(1)
+    if not bool((squares > 0).all()):
+        raise InputError("columns must not be zero; exclude latents that the decoder ignores.")
+    length, kl = squares.mean(0).sqrt(), kl_per_latent(means.double(), variances.double(), Normal()).mean(0)
+    spread = variances.double().mean(0)
+    ranks = [float(spearmanr(length.cpu().numpy(), other.cpu().numpy()).statistic) for other in (spread, kl)]
+    return LatentAxes(length, spread, kl, (1 / squares).mean(0), ranks[0], ranks[1])

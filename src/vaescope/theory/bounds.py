@@ -1,4 +1,4 @@
-"""Bounds proved in the papers: on the KL to the true posterior, and on the eigenvalues of Σ*."""
+"""Bounds proved in the papers: on the KL to the true posterior, on its mean and variances, on the eigenvalues of Σ*."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from torch import Tensor
 
 from vaescope import validation
 from vaescope.distributions import Normal, Prior
+from vaescope.errors import InputError
 from vaescope.theory.derivatives import Decoder, jacobians
+
+STANDARD_NORMAL = (0.5, 0.5 * math.log(2 * math.pi))  # (D, E) with -log N(u; 0, 1) = D u² + E
 
 
 def kl_lower_bound(
@@ -51,7 +54,7 @@ def kl_upper_bound(
     log_marginal: Float[Tensor, " N"],
     lipschitz: float,
     precision: float,
-    domination: tuple[float, float] = (0.5, 0.5 * math.log(2 * math.pi)),
+    domination: tuple[float, float] = STANDARD_NORMAL,
 ) -> Float[Tensor, " N"]:
     """An upper bound on the KL of the *optimal* diagonal q. Reizinger et al. 2022, Prop. 7 (Eq. 43).
 
@@ -66,6 +69,83 @@ def kl_upper_bound(
     d = latent.shape[1]
     D, E = domination
     return d * (0.5 * lipschitz**2 + E - 0.5) + D * (latent.square().sum(1) + d / gamma2) + log_marginal
+
+
+def kl_upper_limit(
+    decoder: Decoder,
+    z: Float[Tensor, "N d"],
+    *,
+    lipschitz: float,
+    prior: Prior | None = None,
+    domination: tuple[float, float] = STANDARD_NORMAL,
+) -> Float[Tensor, " N"]:
+    """The limit of `kl_upper_bound` as γ → ∞ at x = f(z). Reizinger et al. 2022, Eq. 44.
+
+    Args:
+        decoder: a bijection of latents (N, d) and outputs (N, d).
+        z: points at which to evaluate.
+        lipschitz: a Lipschitz constant of the decoder.
+        prior: N(0, I) by default.
+        domination: see `kl_upper_bound`.
+    """
+    prior = Normal() if prior is None else prior
+    log_det = torch.cat([torch.linalg.slogdet(J).logabsdet for J in jacobians(decoder, z)])
+    log_marginal = prior.log_density(z).sum(1) - log_det
+    d, (D, E) = z.shape[1], domination
+    return d * (0.5 * lipschitz**2 + E - 0.5) + D * z.square().sum(1) + log_marginal
+
+
+def self_consistency_bound(
+    *,
+    latent: Float[Tensor, "N d"],
+    lipschitz: float,
+    lipschitz_inverse: float,
+    precision: float,
+    share: float = 1.0,
+    domination: tuple[float, float] = STANDARD_NORMAL,
+    log_mode: float = -STANDARD_NORMAL[1],
+) -> Float[Tensor, " N"]:
+    r"""A bound on ‖g(x) - μ*‖² + (1 - ν) Σ_k σ*_k² of the optimal posterior. Reizinger et al. 2022, Eq. 25.
+
+    .. math:: \frac{2 d B^2}{\gamma^2} \Big( \tfrac12 (C^2 - 1) + E
+        + D \big[ \tfrac1d \|g(x)\|^2 + \tfrac1{\gamma^2} \big] + M + \tfrac12 \log \tfrac{B^2}{\nu} \Big)
+
+    Prop. 3 is the case ν = 1, a bound on the squared distance of the mean, and ν = ½, twice which bounds the variances.
+
+    Args:
+        latent: g(x), the latents that decode to x.
+        lipschitz: C, a Lipschitz constant of the decoder f.
+        lipschitz_inverse: B, a Lipschitz constant of g.
+        precision: γ² = 1 / decoder variance.
+        share: ν, above 0 and at most 1.
+        domination: see `kl_upper_bound`.
+        log_mode: M, the largest value of log p₀ of a latent; the default is that of N(0, 1).
+    """
+    gamma2 = validation.precision(precision)
+    if not 0 < share <= 1:
+        raise InputError(f"share must be above 0 and at most 1, got {share}; 1 bounds the mean.")
+    d, (D, E) = latent.shape[1], domination
+    level = 0.5 * (lipschitz**2 - 1) + E + log_mode + 0.5 * math.log(lipschitz_inverse**2 / share)
+    spread = D * (latent.square().sum(1) / d + 1 / gamma2)
+    return lipschitz_inverse**2 * 2 * d / gamma2 * (level + spread)
+
+
+def taylor_bound(variance: Float[Tensor, "N d"], *, outputs: int, second_derivative: float) -> Float[Tensor, " N"]:
+    r"""A bound on E‖f(z) - f(μ) - J(μ)(z - μ)‖² for z ~ N(μ, diag(σ²)).
+
+    .. math:: \frac{n d^2}{4} K^2 \Big( 2 \sum_k \sigma_k^4 + \big(\sum_k \sigma_k^2\big)^2 \Big)
+
+    Reizinger et al. 2022, Lemma 3 (Eq. 47), whose proof drops the products of different latents from E‖z - μ‖⁴ and
+    whose statement is for any centre, not only for μ. For one latent and the centre μ the two agree.
+
+    Args:
+        variance: of the latents.
+        outputs: n, the number of outputs.
+        second_derivative: K, a bound on every |∂²f_l/∂z_i∂z_j|.
+    """
+    d = variance.shape[1]
+    moments = 2 * variance.square().sum(1) + variance.sum(1).square()
+    return outputs * d**2 / 4 * second_derivative**2 * moments
 
 
 def eigenvalue_bounds(

@@ -167,17 +167,30 @@ def _flow(problem: Problem, guess: Tensor | None) -> LogMarginal:
     """log p₀(g(x)) - log |det J(g(x))| (Reizinger et al. 2022, Eq. 4)."""
     if problem.x.shape[1] != problem.dim:
         raise InputError(f"method 'flow' needs as many outputs as latents, got {problem.x.shape[1]} and {problem.dim}.")
-    known = guess is not None and isinstance(problem.decoder, InvertibleDecoder)
+    z = inverse_latents(problem, guess, "method 'flow'")
+    log_det = torch.cat([torch.linalg.slogdet(J).logabsdet for J in jacobians(problem.decoder, z)])
+    value = problem.prior.log_density(z).sum(-1) - log_det
+    return LogMarginal(value, torch.zeros_like(value), None)
+
+
+def inverse_latents(problem: Problem, guess: Float[Tensor, "N d"] | None, name: str) -> Float[Tensor, "N d"]:
+    """g(x): the latents that decode to x.
+
+    Args:
+        problem: as many outputs as latents, or more.
+        guess: a start in u, exact for a decoder with its own inverse.
+        name: of what needs them, for the error if x is not in the decoder's image.
+    """
+    square = problem.x.shape[1] == problem.dim
+    known = guess is not None and square and isinstance(problem.decoder, InvertibleDecoder)
     u = guess if guess is not None and known else find_preimage(problem, guess)
     residual = (problem.output(u) - problem.x).norm(dim=1)
     outside = ~(residual <= 1e-6 * (1 + problem.x.norm(dim=1)))
     if bool(outside.any()):
         raise InputError(
-            f"method 'flow' needs x in the decoder's image, but {int(outside.sum())} of {len(u)} points are not "
+            f"{name} needs x in the decoder's image, but {int(outside.sum())} of {len(u)} points are not "
             f"(the first is row {int(outside.nonzero()[0])})."
         )
     z = problem.prior.to_support(u)
     check_support(z, problem.prior, "g(x)")
-    log_det = torch.cat([torch.linalg.slogdet(J).logabsdet for J in jacobians(problem.decoder, z)])
-    value = problem.prior.log_density(z).sum(-1) - log_det
-    return LogMarginal(value, torch.zeros_like(value), None)
+    return z

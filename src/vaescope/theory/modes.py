@@ -34,7 +34,7 @@ def find_mode(problem: Problem, start: Float[Tensor, "N d"] | None = None) -> Fl
 
 
 def find_preimage(problem: Problem, start: Float[Tensor, "N d"] | None = None) -> Float[Tensor, "N d"]:
-    """The u with f(z(u)) = x, for as many outputs as latents, whatever the problem's precision.
+    """The u with f(z(u)) = x, whatever the problem's precision; that with f nearest to x if there are more outputs.
 
     Modes at rising precisions approach it, and Newton steps, kept where they bring f closer to x, end there.
     """
@@ -43,10 +43,16 @@ def find_preimage(problem: Problem, start: Float[Tensor, "N d"] | None = None) -
         u = _levenberg_marquardt(replace(problem, precision=precision), u)
     for _ in range(NEWTON_STEPS):
         output, J = problem.linearise(u)
-        trial = u + torch.linalg.solve_ex(J, (problem.x - output).unsqueeze(-1)).result.squeeze(-1)
+        trial = u + _newton_step(J, (problem.x - output).unsqueeze(-1)).squeeze(-1)
         closer = (problem.output(trial) - problem.x).norm(dim=1) < (output - problem.x).norm(dim=1)
         u = torch.where(closer[:, None], trial, u)
     return u
+
+
+def _newton_step(J: Float[Tensor, "N n d"], residual: Float[Tensor, "N n 1"]) -> Float[Tensor, "N d 1"]:
+    if J.shape[1] == J.shape[2]:
+        return torch.linalg.solve_ex(J, residual).result
+    return torch.linalg.lstsq(J, residual).solution
 
 
 def _starts(problem: Problem) -> list[Tensor]:

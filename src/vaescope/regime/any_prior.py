@@ -1,0 +1,167 @@
+"""Active, passive and mixed latents of any factorised prior, by KL per latent through quadrature.
+
+Bonheme & Grzes 2023 leave priors other than Gaussians to future work. A Gaussian posterior cannot equal such a prior.
+What a decoder that ignores a latent leaves behind is the Gaussian *closest* to the prior, whose KL is a floor above
+zero: 0.048 nats for a Laplace prior, log K for K separate modes, of which the posterior then covers one. A latent is
+therefore judged relative to that Gaussian. If samples are in different modes, the latent carries information, although
+every posterior is at the floor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.distributions import Prior, kl_per_latent
+from vaescope.regime.classify import Regime, classify
+from vaescope.theory.taylor import along
+from vaescope.validation import posterior
+
+STARTS = 7  # means from which the closest Gaussian is searched, at quantiles of the prior
+STEPS = 100
+CONVERGED = 1e-6
+HALVINGS = 12
+SAME = 1e-2  # standard deviations between solutions that count as one
+DRAWS = 4000
+
+
+@dataclass(frozen=True, eq=False)
+class PassiveLevel:
+    """The Gaussian (in u) that a latent without information has, for each latent."""
+
+    mean: Float[Tensor, " d"]
+    variance: Float[Tensor, " d"]
+    kl: Float[Tensor, " d"]
+    """Its KL from the prior in nats, the floor of the KL of every posterior near it."""
+
+
+@dataclass(frozen=True, eq=False)
+class RegimeOfPrior:
+    """The regime relative to the closest Gaussian, and the KL from the prior itself."""
+
+    regime: Regime
+    passive_level: PassiveLevel
+    kl: Float[Tensor, " d"]
+    """Mean KL from the prior in nats, by quadrature."""
+
+    @property
+    def kind(self) -> list[str]:
+        return self.regime.kind
+
+    @property
+    def excess(self) -> Float[Tensor, " d"]:
+        """KL above the floor: what the latent pays for its information."""
+        return self.kl - self.passive_level.kl
+
+
+def classify_any(
+    mean: object,
+    variance: object,
+    prior: Prior,
+    *,
+    passive_kl: float = 0.05,
+    active_ratio: float = 0.5,
+    mixed_share: float = 0.05,
+) -> RegimeOfPrior:
+    """Judge each latent relative to the Gaussian that is closest to its prior.
+
+    Args:
+        mean: (N, d) posterior means in u, the unbounded coordinate.
+        variance: (N, d) posterior variances in u.
+        prior: any factorised prior, shared by the latents or with parameters per latent.
+        passive_kl: see `classify`.
+        active_ratio: see `classify`.
+        mixed_share: see `classify`.
+
+    >>> from vaescope.distributions import Laplace
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> mean = torch.randn(500, 2, generator=rng, dtype=torch.float64) * torch.tensor([1.4, 0.01])
+    >>> classify_any(mean, torch.tensor([0.05, 1.57]).double().expand(500, 2), Laplace()).kind
+    ['active', 'passive']
+    """
+    means, variances = posterior(mean, variance)
+    means, variances = means.double(), variances.double()
+    level = passive_level(prior, means, variances)
+    regime = classify(
+        means.numpy(),
+        variances.numpy(),
+        prior_mean=level.mean.numpy(),
+        prior_variance=level.variance.numpy(),
+        passive_kl=passive_kl,
+        active_ratio=active_ratio,
+        mixed_share=mixed_share,
+    )
+    return RegimeOfPrior(regime, level, kl_per_latent(means, variances, prior).mean(0))
+
+
+def passive_level(prior: Prior, mean: Float[Tensor, "N d"], variance: Float[Tensor, "N d"]) -> PassiveLevel:
+    """For each latent, the closest Gaussian that most posteriors are nearest to, where the prior has several modes."""
+    candidates = closest_gaussians(prior, mean.shape[1])
+    chosen = []
+    for k, found in enumerate(candidates):
+        own = torch.stack([_kl(mean[:, k], variance[:, k], m, s) for m, s, _ in found])
+        votes = own.argmin(0).bincount(minlength=len(found))
+        chosen.append(found[int(votes.argmax())])
+    level = torch.tensor(chosen, dtype=torch.float64)
+    return PassiveLevel(level[:, 0], level[:, 1], level[:, 2])
+
+
+def closest_gaussians(prior: Prior, latents: int) -> list[list[tuple[float, float, float]]]:
+    """Mean, variance and KL of every Gaussian at a local minimum of its KL from the prior, lowest first, per latent."""
+    draws = prior.from_support(prior.sample(DRAWS, latents, generator=torch.Generator().manual_seed(0)))
+    quantiles = torch.quantile(draws, torch.linspace(0.02, 0.98, STARTS, dtype=torch.float64), dim=0)
+    spread = draws.std(0, correction=0)
+    mean = quantiles.repeat(2, 1)  # wide starts, and narrow ones, which stay in their mode
+    log_sd = torch.cat([spread.log().expand_as(quantiles) - width for width in (1.0, 2.5)])
+    for _ in range(STEPS):
+        before = mean, log_sd
+        mean, log_sd = _newton_step(prior, mean, log_sd)
+        if float(max((mean - before[0]).abs().max(), (log_sd - before[1]).abs().max())) < CONVERGED:
+            break
+    variance = (2 * log_sd).exp()
+    kl = kl_per_latent(mean, variance, prior)
+    return [_distinct(mean[:, k], variance[:, k], kl[:, k]) for k in range(latents)]
+
+
+def _newton_step(prior: Prior, mean: Tensor, log_sd: Tensor) -> tuple[Tensor, Tensor]:
+    """A damped Newton step down in KL(N(m, e^{2a}) || p), elementwise, the mean in units of the deviation."""
+    sd = log_sd.exp()
+
+    def divergence(step: Float[Tensor, "*s 2"]) -> Tensor:
+        return kl_per_latent(mean + sd * step[..., 0], (2 * (log_sd + step[..., 1])).exp(), prior)
+
+    zero = torch.zeros(*mean.shape, 2, dtype=mean.dtype)
+    axes = [torch.zeros_like(zero).index_fill(-1, torch.tensor([k]), 1.0) for k in range(2)]
+    first = [along(divergence, axis) for axis in axes]
+    gradient = torch.stack([slope(zero) for slope in first], dim=-1)
+    hessian = torch.stack([torch.stack([along(f, axis)(zero) for axis in axes], dim=-1) for f in first], dim=-2)
+    values, vectors = torch.linalg.eigh(hessian)
+    step = -torch.einsum("...ij,...j,...kj,...k->...i", vectors, 1 / values.abs().clamp_min(1e-3), vectors, gradient)
+    step = step * (0.5 / step.abs().amax(-1, keepdim=True).clamp_min(0.5))  # at most half a deviation
+    here = divergence(zero)
+    for _ in range(HALVINGS):
+        worse = divergence(step) > here + 1e-14
+        if not bool(worse.any()):
+            break
+        step = torch.where(worse.unsqueeze(-1), step / 4, step)
+    else:
+        step = torch.where(worse.unsqueeze(-1), 0.0, step)
+    return mean + sd * step[..., 0], log_sd + step[..., 1]
+
+
+def _distinct(mean: Tensor, variance: Tensor, kl: Tensor) -> list[tuple[float, float, float]]:
+    found: list[tuple[float, float, float]] = []
+    for row in np.argsort(kl.numpy()):
+        m, s, value = float(mean[row]), float(variance[row]), float(kl[row])
+        if all(abs(m - other) > SAME * (s**0.5 + spread**0.5) for other, spread, _ in found):
+            found.append((m, s, value))
+    return found
+
+
+def _kl(mean: Tensor, variance: Tensor, other: float, spread: float) -> Tensor:
+    ratio = variance / spread
+    return 0.5 * (ratio - 1 - ratio.log() + (mean - other) ** 2 / spread)
