@@ -67,7 +67,8 @@ def training_report(folder: Path, results: Results, epochs: int) -> tuple[list[R
 
 
 def _curves(rows: Sequence[Row], results: Results) -> dict[SeedCell, Curve]:
-    by_cell = grouped(rows, lambda row: _key({name: row.get(name) for name in plain_fields(results[0].cell)}))
+    names = list(plain_fields(results[0].cell)) if results else []
+    by_cell = grouped(rows, lambda row: _key({name: row.get(name) for name in names}))
     return {
         r.cell: Curve([float(str(row["elbo"])) for row in own], bool(r.training and r.training.converged))
         for r in results

@@ -77,7 +77,7 @@ class ElboGapSettings(TrainedSettings):
     exact_points: int = 200
     """Test points at which ELBO* is solved."""
     halves: bool = False
-    """Train every encoder a second time for half as many epochs, to separate unfinished training from amortisation."""
+    """Train encoders of the triangular mixing also for half as many epochs: what the rest gains is not amortisation."""
 
 
 class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]):
@@ -91,8 +91,9 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
         "so does the published curve. The horizontal axis of the published curve cannot be γ²: an ELBO is at most n/2 "
         "log(γ²/2π), which is 0.46 at γ² = 10, where the printed value is 2.57. Read as γ instead of γ², the published "
         "curve follows the exact one. What separates a trained encoder from ELBO* has two parts: amortisation, which "
-        "remains however long it is trained, and unfinished training. The laptop profile trains every encoder a second "
-        "time for half as many epochs; what the second half gained estimates the second part."
+        "remains however long it is trained, and unfinished training. The laptop profile trains every encoder of the "
+        "triangular mixing a second time for half as many epochs; what the second half gained estimates the second "
+        "part."
     )
     quick = ElboGapSettings(
         seeds=2,
@@ -110,14 +111,14 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
     laptop = ElboGapSettings(
         seeds=5,
         samples=20_000,
-        epochs=120,
-        patience=120,
+        epochs=64,
+        patience=64,
         learning_rate=2e-3,
         decay="cosine",
         precision_start=1e1,
         precision_hold=0,
-        precision_warmup=8_000,
-        held_epochs=10,
+        precision_warmup=4_000,
+        held_epochs=8,
         halves=True,
     )
     paper = ElboGapSettings(seeds=5, samples=145_000, epochs=40, patience=15, learning_rate=1e-4)
@@ -131,7 +132,7 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
             for precision in precisions
             for seed in range(settings.seeds)
         ]
-        halves = [replace(cell, half=True) for cell in cells if is_trained(cell)]
+        halves = [replace(cell, half=True) for cell in cells if cell.mixing == TRIANGULAR and is_trained(cell)]
         return cells + halves if settings.halves else cells
 
     def training_of(self, cell: MixingCell, settings: ElboGapSettings) -> ElboGapSettings:

@@ -94,13 +94,13 @@ class MoebiusLinearMap(MoebiusExperiment[MoebiusLinearMapSettings, SeedOnlyCell,
     laptop = MoebiusLinearMapSettings(
         seeds=100,
         samples=30_000,
-        epochs=150,
-        patience=150,
+        epochs=200,
+        patience=200,
         learning_rate=2e-3,
         decay="cosine",
         precision_start=1e2,
-        precision_hold=6_000,
-        precision_warmup=20_000,
+        precision_hold=8_000,
+        precision_warmup=24_000,
     )
     paper = MoebiusLinearMapSettings(seeds=100, samples=60_000, epochs=100, patience=30)
     cell_type = SeedOnlyCell

@@ -48,15 +48,15 @@ class MoebiusPrecision(MoebiusExperiment[MoebiusPrecisionSettings, PrecisionCell
         precision_warmup=10_000,
     )
     laptop = MoebiusPrecisionSettings(
-        seeds=10,
+        seeds=5,
         samples=30_000,
-        epochs=150,
-        patience=150,
+        epochs=110,
+        patience=110,
         learning_rate=2e-3,
         decay="cosine",
         precision_start=1e2,
-        precision_hold=6_000,
-        precision_warmup=20_000,
+        precision_hold=4_000,
+        precision_warmup=14_000,
     )
     paper = MoebiusPrecisionSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     cell_type = PrecisionCell

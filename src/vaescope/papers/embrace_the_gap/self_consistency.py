@@ -59,15 +59,15 @@ class SelfConsistency(TrainedExperiment[SelfConsistencySettings, PrecisionCell, 
         precision_warmup=8_000,
     )
     laptop = SelfConsistencySettings(
-        seeds=10,
+        seeds=5,
         samples=30_000,
-        epochs=150,
-        patience=150,
+        epochs=110,
+        patience=110,
         learning_rate=2e-3,
         decay="cosine",
         precision_start=1e2,
-        precision_hold=6_000,
-        precision_warmup=20_000,
+        precision_hold=4_000,
+        precision_warmup=14_000,
     )
     paper = SelfConsistencySettings(seeds=20, samples=60_000, epochs=250, patience=30)
     cell_type = PrecisionCell

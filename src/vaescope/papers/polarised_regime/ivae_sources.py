@@ -47,7 +47,7 @@ class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, Sour
         seeds=4, samples=10_000, epochs=120, patience=120, learning_rate=5e-3, batch_size=256, decay="cosine"
     )
     laptop = TrainedSettings(
-        seeds=10, samples=20_000, epochs=120, patience=120, learning_rate=3e-3, batch_size=128, decay="cosine"
+        seeds=6, samples=20_000, epochs=100, patience=100, learning_rate=4e-3, batch_size=128, decay="cosine"
     )
     paper = TrainedSettings(seeds=20, samples=40_000, epochs=100, patience=30, learning_rate=1e-3)
     cell_type = SourcesCell

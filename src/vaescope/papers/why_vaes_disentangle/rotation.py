@@ -64,14 +64,14 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
         exact_points=60,
     )
     laptop = RotationSettings(
-        seeds=10,
+        seeds=6,
         samples=30_000,
-        epochs=100,
-        patience=100,
-        learning_rate=3e-3,
+        epochs=60,
+        patience=60,
+        learning_rate=4e-3,
         decay="cosine",
         batch_size=128,
-        exact_points=300,
+        exact_points=200,
         step=4.5,
     )
     paper = RotationSettings(
