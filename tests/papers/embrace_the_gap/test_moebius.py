@@ -31,6 +31,7 @@ BASE = Recovery(
     ima_contrast=0.1,
     mixing_contrast=0.1,
     reconstruction_mse=1e-3,
+    active=3,
 )
 
 
@@ -122,6 +123,13 @@ def test_maps_without_a_trend_refute_the_claims_if_there_are_enough_of_them():
 
     assert judge(LINEAR_MAP, alternating(30))[0].verdict == REFUTED
     assert judge(LINEAR_MAP, alternating(10))[0].verdict == UNDECIDED
+
+
+def test_lost_sources_are_counted_beside_the_claim_at_equal_information():
+    assert judge(LINEAR_MAP, mapped(-1))[3].note == "0 of 20 members have a passive latent."
+    found = judge(LINEAR_MAP, changed(mapped(-1), active=lambda seed: 2 if seed < 8 else 3))[3].note
+    assert "8 of 20 members have a passive latent" in found
+    assert "Over the 12 others the rank correlation is -1.00" in found
 
 
 def test_linear_ica_stands_beside_the_claim():

@@ -11,7 +11,7 @@ from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from vaescope import metrics, randomness, theory
+from vaescope import metrics, randomness, regime, theory
 from vaescope.data.arrays import split
 from vaescope.data.mixings import Mixing
 from vaescope.distributions import Uniform
@@ -40,6 +40,8 @@ class Recovery:
     mixing_contrast: float
     """Of the true mixing, at the sources."""
     reconstruction_mse: float
+    active: int
+    """Number of active latents."""
 
 
 def uniform_mixture(mixing: Mixing, *, seed: int, samples: int) -> FactorData:
@@ -78,6 +80,7 @@ def measure_recovery(member: Member, data: FactorData, mixing: Mixing) -> Recove
         ima_contrast=float(theory.ima_contrast(member.decode, mean).mean()),
         mixing_contrast=float(theory.ima_contrast(mixing, z).mean()),
         reconstruction_mse=float((x - member.decode(mean)).square().mean()),
+        active=len(regime.of_model(member, x, decoder=False).active),
     )
 
 

@@ -181,6 +181,7 @@ def medians_table(results: Results) -> ReportTable:
                 "linear ICA": median_of(group, lambda m: m.mcc_linear_ica),
                 "R² sampled": median_of(group, lambda m: m.r2_sampled),
                 "R² mean": median_of(group, lambda m: m.r2_mean),
+                "active latents": f"{median_of(group, lambda m: m.active):g}",
                 "c_IMA": median_of(group, lambda m: m.ima_contrast),
                 "authors' c_IMA": authors and authors.ima_contrast,
                 "MSE": median_of(group, lambda m: m.reconstruction_mse),
