@@ -119,7 +119,12 @@ class MoebiusLinearMap(MoebiusExperiment[MoebiusLinearMapSettings, SeedOnlyCell,
         self, cell: SeedOnlyCell, member: Member, data: FactorData, settings: MoebiusLinearMapSettings
     ) -> LinearMapMeasurement:
         mixing, map_contrast = make_mixing(cell.seed)
-        return LinearMapMeasurement(**asdict(measure_recovery(member, data, mixing)), map_contrast=map_contrast)
+        variances = torch.linalg.eigvalsh(torch.cov(data.observations.test.mT))
+        return LinearMapMeasurement(
+            **asdict(measure_recovery(member, data, mixing)),
+            map_contrast=map_contrast,
+            flattest_signal=float(variances[0]) * PRECISION,
+        )
 
     def claims(
         self, settings: MoebiusLinearMapSettings
