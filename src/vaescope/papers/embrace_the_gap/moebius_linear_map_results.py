@@ -36,7 +36,7 @@ class LinearMapMeasurement(Recovery):
     map_contrast: float
     """c_IMA of the linear map alone."""
     flattest_signal: float
-    """Smallest eigenvalue of the covariance of the observations times γ²; a linear VAE collapses where it is below 1."""
+    """Smallest eigenvalue of the covariance of the observations times γ²; below 1 a linear VAE collapses."""
 
 
 LinearMapResult = Result[SeedOnlyCell, LinearMapMeasurement]
