@@ -87,15 +87,15 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
         precision_warmup=8_000,
     )
     laptop = CovarianceSettings(
-        seeds=6,
+        seeds=5,
         samples=30_000,
-        epochs=80,
-        patience=80,
+        epochs=60,
+        patience=60,
         learning_rate=3e-3,
         decay="cosine",
         precision_start=1e2,
-        precision_hold=3_000,
-        precision_warmup=10_000,
+        precision_hold=2_000,
+        precision_warmup=8_000,
     )
     paper = CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     cell_type = CovarianceCell

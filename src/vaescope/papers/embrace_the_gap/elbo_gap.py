@@ -111,14 +111,15 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
     laptop = ElboGapSettings(
         seeds=5,
         samples=20_000,
-        epochs=64,
-        patience=64,
+        epochs=40,
+        patience=40,
         learning_rate=2e-3,
         decay="cosine",
         precision_start=1e1,
         precision_hold=0,
-        precision_warmup=4_000,
-        held_epochs=8,
+        precision_warmup=2_500,
+        held_epochs=6,
+        exact_points=100,
         halves=True,
     )
     paper = ElboGapSettings(seeds=5, samples=145_000, epochs=40, patience=15, learning_rate=1e-4)

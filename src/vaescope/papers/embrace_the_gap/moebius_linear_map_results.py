@@ -221,9 +221,10 @@ def _fifth(inside: Sequence[LinearMapMeasurement]) -> dict[str, object]:
 
 CAPTION = (
     "Every dot is a member with its own mixing. Left: recovery of the sources by single latents, and by linear ICA on "
-    "the observations. Middle: recovery up to a linear map. Right: contrast of the trained decoder over that of the "
-    "true mixing. Below the dotted line the VAE explains the same data with more nearly orthogonal columns than the "
-    "true mixing has, as theory predicts; its latents then differ from the sources."
+    "the observations. Middle: recovery up to a linear map; members with a passive latent have lost a source. Right: "
+    "contrast of the trained decoder over that of the true mixing. Below the dotted line the VAE explains the same "
+    "data with more nearly orthogonal columns than the true mixing has, as theory predicts; its latents then differ "
+    "from the sources. The column of a passive latent is arbitrary."
 )
 
 
@@ -233,8 +234,12 @@ def figure(results: Results) -> ReportFigure:
     contrasts = [m.mixing_contrast for m in measured]
     figures.plot_points(axes[0], contrasts, [m.mcc_mean for m in measured], label="VAE, posterior means")
     figures.plot_points(axes[0], contrasts, [m.mcc_linear_ica for m in measured], label="linear ICA")
-    figures.plot_points(axes[1], contrasts, [m.r2_mean for m in measured], label="VAE, posterior means")
-    figures.plot_points(axes[2], contrasts, [m.ima_contrast for m in measured], label="trained decoder")
+    groups = {"all latents active": [m for m in measured if m.active == DIM]}
+    groups["with a passive latent"] = [m for m in measured if m.active < DIM]
+    for label, group in groups.items():
+        x = [m.mixing_contrast for m in group]
+        figures.plot_points(axes[1], x, [m.r2_mean for m in group], label=label)
+        figures.plot_points(axes[2], x, [m.ima_contrast for m in group], label=label)
     ends = [min([*contrasts, LOWEST]), max([*contrasts, HIGHEST])]
     axes[2].plot(ends, ends, ":", color="#6b7680", linewidth=1.2, label="equality")
     figures.format_axis(axes[0], title="Recovery of the sources", x="c_IMA of the mixing", y="MCC", log="")

@@ -61,13 +61,14 @@ class SelfConsistency(TrainedExperiment[SelfConsistencySettings, PrecisionCell, 
     laptop = SelfConsistencySettings(
         seeds=5,
         samples=30_000,
-        epochs=110,
-        patience=110,
+        epochs=80,
+        patience=80,
         learning_rate=2e-3,
         decay="cosine",
         precision_start=1e2,
-        precision_hold=4_000,
-        precision_warmup=14_000,
+        precision_hold=3_000,
+        precision_warmup=10_000,
+        exact_points=30,
     )
     paper = SelfConsistencySettings(seeds=20, samples=60_000, epochs=250, patience=30)
     cell_type = PrecisionCell
