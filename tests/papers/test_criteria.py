@@ -163,36 +163,44 @@ def test_rank_correlation_agrees_with_scipy_and_is_undefined_for_constants():
     assert math.isnan(rank_correlation(x, np.ones(20)))
 
 
+def pairs(*columns):
+    return Pairs(*(np.asarray(column).tolist() for column in columns))
+
+
+def partial(*columns):
+    return partial_rank_test(*pairs(*columns))
+
+
 def test_a_partial_rank_correlation_is_that_of_the_residuals_of_ranks():
     rng = np.random.default_rng(0)
     given = rng.normal(size=40)
     x, y = given + rng.normal(size=40), -given + rng.integers(0, 5, 40)
     ranks = [rankdata(values) - 20.5 for values in (x, y, given)]
     first, second = (r - ranks[2] * (r @ ranks[2]) / (ranks[2] @ ranks[2]) for r in ranks[:2])
-    value, p = partial_rank_test(x, y, given)
+    value, p = partial(x, y, given)
     assert value == pytest.approx(pearsonr(first, second).statistic)
     t = abs(value) * math.sqrt(37 / (1 - value**2))
     assert p == pytest.approx(2 * student.sf(t, 37))
-    assert partial_rank_test(y, x, given) == pytest.approx((value, p))  # symmetric
-    assert partial_rank_test(x, y, np.exp(given)) == pytest.approx((value, p))  # only ranks count
+    assert partial(y, x, given) == pytest.approx((value, p))  # symmetric
+    assert partial(x, y, np.exp(given)) == pytest.approx((value, p))  # only ranks count
 
 
 def test_a_partial_rank_correlation_sees_through_a_common_cause():
     rng = np.random.default_rng(0)
     cause = rng.normal(size=150)
     x, y = cause + 0.5 * rng.normal(size=150), -cause + 0.5 * rng.normal(size=150)
-    assert rank_test(x, y)[0] < -0.7
-    assert abs(partial_rank_test(x, y, cause)[0]) < 0.2
+    assert rank_test(x.tolist(), y.tolist())[0] < -0.7
+    assert abs(partial(x, y, cause)[0]) < 0.2
     criterion = RankCorrelation(sign=-1, effect=0.4, given="the cause")
-    assert criterion.judge(Pairs(x, y)).verdict is Verdict.HOLDS
-    refuted = criterion.judge(Pairs(x, y, cause))
+    assert criterion.judge(pairs(x, y)).verdict is Verdict.HOLDS
+    refuted = criterion.judge(pairs(x, y, cause))
     assert refuted.verdict is Verdict.REFUTED
     assert "given the cause" in refuted.reason
-    low, high = rank_interval(x, y, cause)
+    low, high = rank_interval(x.tolist(), y.tolist(), cause.tolist())
     assert low < refuted.value < high
-    direct = criterion.judge(Pairs(x, -x + 0.5 * rng.normal(size=150), cause))
+    direct = criterion.judge(pairs(x, -x + 0.5 * rng.normal(size=150), cause))
     assert (direct.verdict, direct.value < -0.4) == (Verdict.HOLDS, True)
-    few = criterion.judge(Pairs(x[:20], rng.normal(size=20), cause[:20]))
+    few = criterion.judge(pairs(x[:20], rng.normal(size=20), cause[:20]))
     assert few.verdict is Verdict.UNDECIDED
 
 

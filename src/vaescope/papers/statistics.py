@@ -67,7 +67,7 @@ def partial_rank_test(x: Sequence[float], y: Sequence[float], given: Sequence[fl
     with a t-test of N - 3 degrees of freedom. NaN if it is not defined: fewer than 4 values, a constant variable, or x
     or y determined by the third.
 
-    >>> round(partial_rank_test([1.0, 2, 3, 4, 5], [2.0, 1, 4, 3, 5], [1.0, 1, 1, 2, 1])[0], 3)
+    >>> round(partial_rank_test([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 1.0, 4.0, 3.0, 5.0], [1.0, 1.0, 1.0, 2.0, 1.0])[0], 3)
     0.855
     """
     value = float(_partial(*(np.asarray(values, dtype=float)[None] for values in (x, y, given)))[0])
