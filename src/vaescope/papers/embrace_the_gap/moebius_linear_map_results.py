@@ -89,8 +89,7 @@ def linear_ica_note(results: Results, _: object) -> str:
     return (
         f"Linear ICA on the observations has a median MCC of {median([m.mcc_linear_ica for m in measured]):.2f} (the "
         f"VAE: {median([m.mcc_mean for m in measured]):.2f}) and the higher one for {better} of {len(measured)} "
-        f"mixings; the rank correlation of its MCC with the contrast is {trend:.2f}. Linear maps do not hinder linear "
-        "ICA, and these Möbius transforms are nearly linear in the box."
+        f"mixings; the rank correlation of its MCC with the contrast is {trend:.2f}."
     )
 
 
