@@ -104,7 +104,8 @@ def passive_note(results: Results, _: object) -> str:
     return (
         f"{len(lost)} of {len(results)} members have a passive latent and have lost a source (median R² "
         f"{median([r.measured.r2_mean for r in lost]):.2f}): along their flattest direction the variance of the "
-        f"observations times γ² is {flattest(lost):.2g} in the median, and {flattest(complete):.2g} for the others. "
+        f"observations times γ² is {flattest(lost):.2g} in the median, and {flattest(complete):.2g} for the others. It "
+        f"is below 1, where a linear VAE collapses too, for {sum(r.measured.flattest_signal < 1 for r in lost)}. "
         f"Over these {len(complete)} others the rank correlation is {value:.2f} (p = {p:.2g}), given linear R² "
         f"{partial:.2f} (p = {partial_p:.2g})."
     )
