@@ -6,7 +6,7 @@ BENCH_STAMP := .venv/.installed-bench
 FOREIGN_STAMP := .venv/.installed-foreign
 LONG_STAMP := .venv/.installed-long
 
-.PHONY: install reproduce paper results/paper test test-long test-foreign chromium bench bench-machines lint clean
+.PHONY: install reproduce laptop results/laptop paper results/paper test test-long test-foreign chromium bench bench-machines lint clean
 
 install: $(STAMP)
 
@@ -20,15 +20,19 @@ $(STAMP): pyproject.toml constraints.txt
 reproduce: install
 	$(BIN)/vaescope reproduce --all --profile quick --jobs 2
 
+# Every experiment trained until it has converged, two at a time; interrupted, the same command continues.
+laptop: install
+	$(BIN)/vaescope reproduce --all --profile laptop --jobs 2
+
 # The synthetic experiments at the published settings (within the hour on two cores), beside the authors' values.
 PAPER := self-consistency elbo-gap moebius-precision moebius-linear-map
 paper: install
 	$(BIN)/vaescope reproduce $(PAPER) --profile paper
 
 # What of it is kept with the source: everything but weights and histories.
-results/paper: paper
+results/laptop results/paper: results/%: %
 	mkdir -p $@
-	cp -r runs/paper/. $@/
+	cp -r runs/$*/. $@/
 	rm -rf $@/*/weights $@/*/history.parquet
 
 lint: install

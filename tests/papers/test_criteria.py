@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import pearsonr, rankdata, spearmanr
+from scipy.stats import t as student
 
 from tests.papers.planted import finished
 from vaescope.papers.claims import Claim, ClaimSpec, Verdict, count_verdicts, members_converged, show
@@ -25,7 +26,14 @@ from vaescope.papers.criteria import (
 )
 from vaescope.papers.embrace_the_gap.precision import PrecisionCell
 from vaescope.papers.results import Result
-from vaescope.papers.statistics import members_needed, rank_correlation, rank_test, slope
+from vaescope.papers.statistics import (
+    members_needed,
+    partial_rank_test,
+    rank_correlation,
+    rank_interval,
+    rank_test,
+    slope,
+)
 
 NAN = float("nan")
 
@@ -62,7 +70,10 @@ def test_demands_read_as_sentences():
     assert Bound("MCC of the best member", at_least(0.9), statistic="first").demand == (
         "MCC of the best member at least 0.9"
     )
-    assert RankCorrelation(sign=-1).demand == "negative rank correlation over members, two-sided p < 0.01"
+    assert RankCorrelation(sign=-1).demand == (
+        "negative rank correlation over members, two-sided p < 0.01; 20 members are needed to see |ρ| = 0.7"
+    )
+    assert RankCorrelation(sign=1, given="R²").demand.startswith("positive partial rank correlation given R² over")
     with_minimum = PairedDifference("MCC", "A", "B", minimum=0.01).demand
     assert with_minimum == "MCC larger with A than with B in at least 75% of pairs, and by at least 0.01 in the median"
     assert PairedDifference("MCC", "A", "B").demand == "MCC larger with A than with B in at least 75% of pairs"
@@ -150,6 +161,63 @@ def test_rank_correlation_agrees_with_scipy_and_is_undefined_for_constants():
     x, y = rng.normal(size=20), rng.integers(0, 4, 20).astype(float)
     assert rank_correlation(x, y) == pytest.approx(spearmanr(x, y).statistic)
     assert math.isnan(rank_correlation(x, np.ones(20)))
+
+
+def pairs(*columns):
+    return Pairs(*(np.asarray(column).tolist() for column in columns))
+
+
+def partial(*columns):
+    return partial_rank_test(*pairs(*columns))
+
+
+def test_a_partial_rank_correlation_is_that_of_the_residuals_of_ranks():
+    rng = np.random.default_rng(0)
+    given = rng.normal(size=40)
+    x, y = given + rng.normal(size=40), -given + rng.integers(0, 5, 40)
+    ranks = [rankdata(values) - 20.5 for values in (x, y, given)]
+    first, second = (r - ranks[2] * (r @ ranks[2]) / (ranks[2] @ ranks[2]) for r in ranks[:2])
+    value, p = partial(x, y, given)
+    assert value == pytest.approx(pearsonr(first, second).statistic)
+    t = abs(value) * math.sqrt(37 / (1 - value**2))
+    assert p == pytest.approx(2 * student.sf(t, 37))
+    assert partial(y, x, given) == pytest.approx((value, p))  # symmetric
+    assert partial(x, y, np.exp(given)) == pytest.approx((value, p))  # only ranks count
+
+
+def test_a_partial_rank_correlation_sees_through_a_common_cause():
+    rng = np.random.default_rng(0)
+    cause = rng.normal(size=150)
+    x, y = cause + 0.5 * rng.normal(size=150), -cause + 0.5 * rng.normal(size=150)
+    assert rank_test(x.tolist(), y.tolist())[0] < -0.7
+    assert abs(partial(x, y, cause)[0]) < 0.2
+    criterion = RankCorrelation(sign=-1, effect=0.4, given="the cause")
+    assert criterion.judge(pairs(x, y)).verdict is Verdict.HOLDS
+    refuted = criterion.judge(pairs(x, y, cause))
+    assert refuted.verdict is Verdict.REFUTED
+    assert "given the cause" in refuted.reason
+    low, high = rank_interval(x.tolist(), y.tolist(), cause.tolist())
+    assert low < refuted.value < high
+    direct = criterion.judge(pairs(x, -x + 0.5 * rng.normal(size=150), cause))
+    assert (direct.verdict, direct.value < -0.4) == (Verdict.HOLDS, True)
+    few = criterion.judge(pairs(x[:20], rng.normal(size=20), cause[:20]))
+    assert few.verdict is Verdict.UNDECIDED
+
+
+def test_a_partial_rank_correlation_may_be_undefined():
+    x = [1.0, 2.0, 3.0, 4.0, 5.0]
+    for given in (x, [1.0] * 5):
+        assert all(math.isnan(v) for v in partial_rank_test(x, [2.0, 1.0, 4.0, 3.0, 5.0], given))
+    assert math.isnan(partial_rank_test([1.0, 2.0, 3.0], [2.0, 1.0, 3.0], [3.0, 1.0, 2.0])[0])
+    assert RankCorrelation(sign=1, given="x").judge(Pairs(x, x[::-1], x)).verdict is Verdict.UNDECIDED
+    assert all(math.isnan(v) for v in rank_interval(x, x, [1.0] * 5))
+
+
+def test_every_rank_correlation_says_how_many_members_are_needed_and_whether_there_were():
+    x = np.arange(30.0)
+    assert "30 members are enough (needed: 20)" in rank(x, x).reason
+    assert "20 members are needed to see |ρ| = 0.7 with p < 0.01" in rank(x[:6], x[:6]).reason
+    assert RankCorrelation(sign=1, given="R²").needed == RankCorrelation(sign=1).needed + 1
 
 
 def test_slopes():

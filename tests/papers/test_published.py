@@ -1,7 +1,10 @@
 """Our values next to the published ones: medians, ratios, and a page that escapes its text."""
 
 from vaescope.papers.published import Comparison, compare, compare_precisions
+from vaescope.papers.report import COMPARISON
+from vaescope.papers.run import write_index
 from vaescope.report.page import IndexEntry, comparison_page
+from vaescope.runs.files import write_json
 
 
 def test_a_row_has_the_median_its_range_and_a_ratio():
@@ -30,3 +33,16 @@ def test_the_page_shows_every_panel_and_escapes_text():
     assert "Fig. &lt;1&gt;: MCC" in page
     assert "<script>" not in page
     assert "0.25" in page
+
+
+def test_the_index_leaves_out_an_experiment_that_another_process_is_writing(tmp_path):
+    panel = Comparison("Fig. 1", "MCC", [compare("γ² = 10", [0.5], 0.25)], "No reason.")
+    folder = tmp_path / "linear-vae"
+    folder.mkdir()
+    write_json(folder / COMPARISON, [panel.to_data()])  # written before the report
+    write_index(tmp_path, "quick")
+    assert not (tmp_path / "comparison.html").exists()
+    write_json(folder / "claims.json", [{"verdict": "holds"}])
+    (folder / "report.html").touch()
+    write_index(tmp_path, "quick")
+    assert "Fig. 1: MCC" in (tmp_path / "comparison.html").read_text()

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import wilcoxon
 
 from vaescope.papers.claims import Judgement, Verdict, show
-from vaescope.papers.statistics import median, members_needed, rank_interval, rank_test
+from vaescope.papers.statistics import median, members_needed, partial_rank_test, rank_interval, rank_test
 
 P_VALUE = 0.01
 NO_VALUE = Judgement(Verdict.UNDECIDED, float("nan"), "No finished member gives a value.")
@@ -143,15 +143,16 @@ class PairedDifference:
 
 
 class Pairs(NamedTuple):
-    """Two values per member."""
+    """Two values per member, and a third one if it is to be held fixed."""
 
     x: Sequence[float]
     y: Sequence[float]
+    given: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
 class RankCorrelation:
-    """y rises (sign 1) or falls (sign -1) with x: Spearman's rank correlation.
+    """y rises (sign 1) or falls (sign -1) with x: Spearman's rank correlation, or the partial one given a third value.
 
     If the correlation is not significant, the claim is refuted only if there were enough members to detect a
     correlation of size `effect` with a probability of 80 %. With fewer members it is undecided.
@@ -161,21 +162,26 @@ class RankCorrelation:
         over: what the pairs range over, in the plural.
         effect: size of the correlation that the claim is about.
         p: significance level, two-sided.
+        given: what is held fixed, for a partial correlation.
     """
 
     sign: int
     over: str = "members"
     effect: float = 0.7
     p: float = P_VALUE
+    given: str = ""
 
     @property
     def demand(self) -> str:
         direction = "positive" if self.sign > 0 else "negative"
-        return f"{direction} rank correlation over {self.over}, two-sided p < {self.p:g}"
+        what = f"partial rank correlation given {self.given}" if self.given else "rank correlation"
+        power = f"{self.needed} {self.over} are needed to see |ρ| = {self.effect:g}"
+        return f"{direction} {what} over {self.over}, two-sided p < {self.p:g}; {power}"
 
     @property
     def needed(self) -> int:
-        return members_needed(self.effect, self.p)
+        """A partial correlation costs one more member."""
+        return members_needed(self.effect, self.p) + bool(self.given)
 
     def judge(self, data: Pairs) -> Judgement:
         x, y = list(data.x), list(data.y)
@@ -184,18 +190,23 @@ class RankCorrelation:
             return Judgement(Verdict.UNDECIDED, float("nan"), reason)
         if undefined := _undefined([*x, *y]):
             return undefined
-        value, p = rank_test(x, y)
-        interval = rank_interval(x, y)
-        text = f"Spearman's ρ = {value:.2f} over {len(x)} {self.over}, p = {p:.2g}"
+        value, p = rank_test(x, y) if data.given is None else partial_rank_test(x, y, data.given)
+        if undefined := _undefined([value]):
+            return undefined
+        interval = rank_interval(x, y, data.given)
+        given = f" given {self.given}" if self.given else ""
+        text = f"Spearman's ρ{given} = {value:.2f} over {len(x)} {self.over}, p = {p:.2g}"
         return Judgement(*self._verdict(value, p, len(x), text), *interval)
 
     def _verdict(self, value: float, p: float, count: int, text: str) -> tuple[Verdict, float, str]:
+        enough = f"{count} {self.over} are enough (needed: {self.needed})"
+        few = f"{self.needed} {self.over} are needed to see |ρ| = {self.effect:g} with p < {self.p:g}"
         if p < self.p:
-            return Verdict.HOLDS if self.sign * value > 0 else Verdict.REFUTED, value, f"{text}."
+            verdict = Verdict.HOLDS if self.sign * value > 0 else Verdict.REFUTED
+            return verdict, value, f"{text}; {enough if count >= self.needed else few}."
         if count < self.needed:
-            reason = f"{text}: {self.needed} {self.over} are needed to see |ρ| = {self.effect:g} with p < {self.p:g}."
-            return Verdict.UNDECIDED, value, reason
-        return Verdict.REFUTED, value, f"{text}: {count} {self.over} would have shown |ρ| = {self.effect:g}."
+            return Verdict.UNDECIDED, value, f"{text}: {few}."
+        return Verdict.REFUTED, value, f"{text}: {enough} to see |ρ| = {self.effect:g}."
 
 
 # paired tests ---------------------------------------------------------------------------------

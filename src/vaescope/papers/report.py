@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vaescope.papers.claims import Claim
-from vaescope.papers.experiment import C, Experiment, M, S
+from vaescope.papers.convergence import training_report
+from vaescope.papers.experiment import C, Experiment, M, ReportFigure, S
 from vaescope.papers.results import Diverged, Results, SeedCell
+from vaescope.papers.trained import TrainedSettings
 from vaescope.plain import plain_fields
 from vaescope.report.figures import svg
 from vaescope.report.page import Drawing, ExperimentPage, experiment_page, gif_image, setting
@@ -31,6 +33,9 @@ def write_report(
     comparisons = experiment.comparisons(results.finished, settings)
     if comparisons:
         write_json(folder / COMPARISON, [comparison.to_data() for comparison in comparisons])
+    epochs = settings.epochs if isinstance(settings, TrainedSettings) else 0
+    training, convergence = training_report(folder, results.finished, epochs)
+    tables = [*experiment.tables(results.finished, settings), *convergence]
     page = ExperimentPage(
         name=experiment.name,
         title=experiment.info.title,
@@ -38,8 +43,8 @@ def write_report(
         about=experiment.about,
         profile=profile,
         claims=[claim.to_data() for claim in claims],
-        drawings=_drawings(experiment, settings, folder, results),
-        tables={table.caption: table.rows for table in experiment.tables(results.finished, settings) if table.rows},
+        drawings=_drawings(experiment, settings, folder, results, training),
+        tables={table.caption: table.rows for table in tables if table.rows},
         settings=plain_fields(settings),
         published_settings=plain_fields(experiment.paper),
         problems=[_diverged_line(member) for member in results.diverged],
@@ -48,10 +53,16 @@ def write_report(
     write_text(folder / "report.html", experiment_page(page))
 
 
-def _drawings(experiment: Experiment[S, C, M], settings: S, folder: Path, results: Results[C, M]) -> list[Drawing]:
+def _drawings(
+    experiment: Experiment[S, C, M],
+    settings: S,
+    folder: Path,
+    results: Results[C, M],
+    training: Sequence[ReportFigure],
+) -> list[Drawing]:
     """Figures and animations, each also as a file of its own."""
     drawings = []
-    for drawn in experiment.figures(results.finished, settings):
+    for drawn in [*experiment.figures(results.finished, settings), *training]:
         text = svg(drawn.figure)
         write_text(folder / "figures" / f"{drawn.name}.svg", SVG_HEADER + text)
         drawings.append(Drawing(drawn.name, text, drawn.caption))

@@ -127,7 +127,9 @@ def _row(cell: object) -> Cell:
 def write_index(out: Path, profile: str) -> Path:
     """The index of all experiments with what is finished in this folder, and the page of published values."""
     entries = sorted((_index_entry(out, info) for info in experiments()), key=lambda entry: entry.claims is None)
-    compared = [(entry, read_json(file)) for entry in entries if (file := out / entry.name / COMPARISON).exists()]
+    # without a report yet, an experiment is being written by another process
+    finished = [entry for entry in entries if entry.claims is not None]
+    compared = [(entry, read_json(file)) for entry in finished if (file := out / entry.name / COMPARISON).exists()]
     if compared:
         write_text(out / "comparison.html", comparison_page(compared, profile))
     write_text(out / "index.html", index_page(entries, profile, comparison=bool(compared)))

@@ -115,6 +115,10 @@ class TrainedExperiment(Experiment[S, C, M]):
         """Cells with the same key are trained as one stack."""
         return None
 
+    def training_of(self, cell: C, settings: S) -> S:
+        """The settings that the stack of a cell is trained with."""
+        return settings
+
     def data_key(self, cell: C) -> Hashable:
         """Cells with the same key share one data set."""
         return cell.seed
@@ -183,7 +187,7 @@ class TrainedExperiment(Experiment[S, C, M]):
             train=torch.stack([split.train for split in splits]).float(),
             validation=torch.stack([split.validation for split in splits]).float(),
             members=[self.member(cell, keys.index(self.data_key(cell)), settings) for cell in cells],
-            settings=settings.training(context.device),
+            settings=self.training_of(cells[0], settings).training(context.device),
             objective=self.objective(cells[0], len(splits[0].train)),
             progress=context.progress,
             checkpoints=context.run.checkpoint_store,

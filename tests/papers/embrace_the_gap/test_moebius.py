@@ -4,11 +4,14 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 
 import pytest
+import torch
 
 from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged, verdicts
+from vaescope import theory
+from vaescope.data.mixings import Moebius
 from vaescope.papers.embrace_the_gap import moebius_linear_map, moebius_precision
-from vaescope.papers.embrace_the_gap.moebius import Recovery
-from vaescope.papers.embrace_the_gap.moebius_linear_map import contrast_of_map
+from vaescope.papers.embrace_the_gap.moebius import BOX, DIM, Recovery
+from vaescope.papers.embrace_the_gap.moebius_linear_map import make_mixing, wanted_contrast
 from vaescope.papers.embrace_the_gap.moebius_linear_map_results import (
     HIGHEST,
     LOWEST,
@@ -28,6 +31,7 @@ BASE = Recovery(
     ima_contrast=0.1,
     mixing_contrast=0.1,
     reconstruction_mse=1e-3,
+    active=3,
 )
 
 
@@ -84,28 +88,55 @@ def test_without_members_at_the_lowest_precision_its_claims_are_undecided():
 
 
 def mapped(sign, seeds=20):
+    """MCC follows the contrast; linear R² does not."""
+
     def measured(seed):
-        mcc = 0.5 + sign * seed / 50
-        values = asdict(BASE) | {"mcc_mean": mcc, "mcc_sampled": mcc, "mixing_contrast": float(seed)}
-        return LinearMapMeasurement(**values, map_contrast=float(seed))
+        mcc = 0.5 + sign * seed / 200
+        values = asdict(BASE) | {"mcc_mean": mcc, "mcc_sampled": mcc, "r2_mean": 0.9 + 0.01 * (seed % 3)}
+        values |= {"mixing_contrast": float(seed), "map_contrast": float(seed), "flattest_signal": 2.0 * seed}
+        return LinearMapMeasurement(**values)
 
     return [finished(SeedOnlyCell(seed), measured(seed)) for seed in range(seeds)]
 
 
+def changed(results, **values):
+    """Results with values that are functions of the seed."""
+    return [replace(r, measured=replace(r.measured, **{k: f(r.cell.seed) for k, f in values.items()})) for r in results]
+
+
 def test_claims_over_linear_maps():
     assert failing(LINEAR_MAP, mapped(-1)) == set()
-    assert verdicts(LINEAR_MAP, mapped(1)) == [REFUTED] * 3
-    assert verdicts(LINEAR_MAP, unconverged(mapped(1))) == [UNDECIDED] * 3
-    assert verdicts(LINEAR_MAP, mapped(-1, seeds=2)) == [UNDECIDED] * 3
+    assert verdicts(LINEAR_MAP, mapped(1)) == [REFUTED] * 4
+    assert verdicts(LINEAR_MAP, unconverged(mapped(1))) == [UNDECIDED] * 4
+    assert verdicts(LINEAR_MAP, mapped(-1, seeds=2)) == [UNDECIDED] * 4
+
+
+def test_the_claim_at_equal_information_fails_if_information_explains_recovery():
+    lost = changed(mapped(-1, seeds=100), r2_mean=lambda seed: 0.9 - seed / 200 + 0.01 * (seed * 37 % 100))
+    explained = [replace(r, measured=replace(r.measured, mcc_mean=r.measured.r2_mean)) for r in lost]
+    noisy = changed(explained, mcc_mean=lambda seed: explained[seed].measured.r2_mean + 0.02 * (seed * 61 % 100) / 100)
+    assert failing(LINEAR_MAP, noisy) == {3}
 
 
 def test_maps_without_a_trend_refute_the_claims_if_there_are_enough_of_them():
     def alternating(seeds):
-        results = mapped(-1, seeds)
-        return [replace(r, measured=replace(r.measured, mcc_mean=0.5 + 0.1 * (r.cell.seed % 2))) for r in results]
+        return changed(mapped(-1, seeds), mcc_mean=lambda seed: 0.5 + 0.1 * (seed % 2))
 
     assert judge(LINEAR_MAP, alternating(30))[0].verdict == REFUTED
     assert judge(LINEAR_MAP, alternating(10))[0].verdict == UNDECIDED
+
+
+def test_lost_sources_are_counted_beside_the_claim_at_equal_information():
+    assert judge(LINEAR_MAP, mapped(-1))[3].note == "0 of 20 members have a passive latent."
+    found = judge(LINEAR_MAP, changed(mapped(-1), active=lambda seed: 2 if seed < 8 else 3))[3].note
+    assert "8 of 20 members have a passive latent" in found
+    assert "is 7 in the median, and 27 for the others. It is below 1, where a linear VAE collapses too, for 1." in found
+    assert "Over these 12 others the rank correlation is -1.00" in found
+
+
+def test_linear_ica_stands_beside_the_claim():
+    note = judge(LINEAR_MAP, changed(mapped(-1), mcc_linear_ica=lambda seed: 0.45 if seed < 5 else 0.99))[0].note
+    assert "the higher one for 15 of 20 mixings" in note
 
 
 def test_the_comparison_needs_no_trend():
@@ -115,9 +146,25 @@ def test_the_comparison_needs_no_trend():
     assert single.rows[0].ours is None
 
 
-def test_contrasts_of_maps_fill_the_published_range_evenly():
-    found = sorted(contrast_of_map(seed) for seed in range(64))
+def test_the_table_has_every_member():
+    assert sum(row["members"] for row in LINEAR_MAP.tables(mapped(-1), LINEAR_MAP.quick)[0].rows) == 20
+
+
+def test_wanted_contrasts_fill_the_published_range_evenly():
+    found = sorted(wanted_contrast(seed) for seed in range(64))
     assert found[0] == LOWEST
     assert found[-1] < HIGHEST
     gaps = [b - a for a, b in pairwise(found)]
     assert max(gaps) == pytest.approx(min(gaps))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 63])
+def test_mixings_have_the_wanted_contrast_and_preserve_volume_like_the_moebius_transform(seed):
+    mixing, map_contrast = make_mixing(seed)
+    z = BOX.sample(4000, DIM, generator=torch.Generator().manual_seed(1))
+    assert float(theory.ima_contrast(mixing, z).mean()) == pytest.approx(wanted_contrast(seed), rel=0.02)
+    moebius = Moebius(DIM, seed=seed, low=BOX.low, high=BOX.high)
+    torch.testing.assert_close(mixing.log_abs_det(z), moebius.log_abs_det(z))
+    (weight,) = (m.weight for m in mixing.maps[2:])
+    assert float(weight.norm(dim=0).log().sum()) == pytest.approx(map_contrast, abs=1e-6)
+    assert abs(map_contrast - wanted_contrast(seed)) > 0.05  # the map alone has another contrast

@@ -70,7 +70,7 @@ class BetaPrecision(TrainedExperiment[BetaPrecisionSettings, BetaCell, BetaPreci
         "Adam's ε."
     )
     quick = BetaPrecisionSettings(seeds=3, samples=8_000, epochs=30, patience=30)
-    laptop = BetaPrecisionSettings(seeds=10, samples=60_000, epochs=100, patience=100)
+    laptop = BetaPrecisionSettings(seeds=5, samples=20_000, epochs=60, patience=60, learning_rate=3e-3, decay="cosine")
     paper = BetaPrecisionSettings(seeds=10, samples=60_000, epochs=100, patience=100)
     cell_type = BetaCell
     measured_type = BetaPrecisionMeasurement

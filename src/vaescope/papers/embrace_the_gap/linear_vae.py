@@ -45,8 +45,8 @@ class LinearVAE(TrainedExperiment[LinearSettings, PrecisionCell, LinearMeasureme
         "orthogonal columns. Maximising the ELBO therefore finds the principal axes themselves, not just the subspace "
         "they span. Eq. 55 of the paper lacks a factor ½, which is restored here."
     )
-    quick = LinearSettings(seeds=5, samples=6_000, epochs=400, patience=60, learning_rate=1e-2)
-    laptop = LinearSettings(seeds=20, samples=60_000, epochs=100, patience=30, learning_rate=1e-2)
+    quick = LinearSettings(seeds=5, samples=6_000, epochs=200, patience=200, learning_rate=2e-2, decay="cosine")
+    laptop = LinearSettings(seeds=10, samples=20_000, epochs=100, patience=100, learning_rate=1e-2, decay="cosine")
     paper = LinearSettings(seeds=20, samples=60_000, epochs=100, patience=30, learning_rate=1e-2)
     cell_type = PrecisionCell
     measured_type = LinearMeasurement

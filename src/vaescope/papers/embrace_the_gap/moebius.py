@@ -7,6 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
@@ -21,6 +22,7 @@ from vaescope.papers.trained import C, FactorData, M, S, TrainedExperiment
 DIM = 3
 BOX = Uniform(-0.5, 0.5)
 BATCH = 64
+SIGNAL = 0.5  # share of the variance of an active latent that is signal, at least
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Recovery:
     mixing_contrast: float
     """Of the true mixing, at the sources."""
     reconstruction_mse: float
+    active: int
+    """Number of latents of which two posterior samples of the same observation have a correlation of at least 0.5."""
 
 
 def uniform_mixture(mixing: Mixing, *, seed: int, samples: int) -> FactorData:
@@ -78,7 +82,24 @@ def measure_recovery(member: Member, data: FactorData, mixing: Mixing) -> Recove
         ima_contrast=float(theory.ima_contrast(member.decode, mean).mean()),
         mixing_contrast=float(theory.ima_contrast(mixing, z).mean()),
         reconstruction_mse=float((x - member.decode(mean)).square().mean()),
+        active=count_active(sampled, member.sample(x, randomness.generator(member.seed, "measure again"))),
     )
+
+
+def count_active(first: Float[Tensor, "N d"], second: Float[Tensor, "N d"]) -> int:
+    """Latents whose variance is mostly signal, from two posterior samples of every observation.
+
+    Their correlation is the share of signal in the variance of a latent: 1 for a deterministic one, 0 for a passive
+    one, whatever the prior.
+
+    >>> import torch
+    >>> signal, noise = torch.randn(2, 1000, 2, generator=torch.Generator().manual_seed(0))
+    >>> count_active(signal, torch.stack([signal[:, 0], noise[:, 1]], dim=1))
+    1
+    """
+    a, b = (sample - sample.mean(0) for sample in (first.double(), second.double()))
+    correlation = (a * b).sum(0) / (a.square().sum(0) * b.square().sum(0)).sqrt()
+    return int((correlation >= SIGNAL).sum())
 
 
 def _mcc_in_batches(codes: Tensor, sources: Tensor) -> float:

@@ -36,8 +36,28 @@ class MoebiusPrecision(MoebiusExperiment[MoebiusPrecisionSettings, PrecisionCell
         "differ for passive latents: their means still change a little with the observation and correlate with a "
         "source, although their noise hides nearly all of it."
     )
-    quick = MoebiusPrecisionSettings(seeds=4, samples=12_000, epochs=300, patience=60, learning_rate=2e-3)
-    laptop = MoebiusPrecisionSettings(seeds=20, samples=60_000, epochs=100, patience=30)
+    quick = MoebiusPrecisionSettings(
+        seeds=4,
+        samples=12_000,
+        epochs=200,
+        patience=200,
+        learning_rate=3e-3,
+        decay="cosine",
+        precision_start=1e2,
+        precision_hold=2_500,
+        precision_warmup=10_000,
+    )
+    laptop = MoebiusPrecisionSettings(
+        seeds=5,
+        samples=30_000,
+        epochs=110,
+        patience=110,
+        learning_rate=2e-3,
+        decay="cosine",
+        precision_start=1e2,
+        precision_hold=4_000,
+        precision_warmup=14_000,
+    )
     paper = MoebiusPrecisionSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     cell_type = PrecisionCell
     measured_type = Recovery

@@ -43,8 +43,12 @@ class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, Sour
         "rotation of them. An iVAE, whose prior learns how the variances depend on the auxiliary variable, can. "
         "Recovery is measured by the mean correlation coefficient (MCC) between mean codes and sources."
     )
-    quick = TrainedSettings(seeds=4, samples=10_000, epochs=120, patience=120, learning_rate=5e-3, batch_size=256)
-    laptop = TrainedSettings(seeds=20, samples=40_000, epochs=100, patience=30, learning_rate=1e-3)
+    quick = TrainedSettings(
+        seeds=4, samples=10_000, epochs=120, patience=120, learning_rate=5e-3, batch_size=256, decay="cosine"
+    )
+    laptop = TrainedSettings(
+        seeds=6, samples=20_000, epochs=100, patience=100, learning_rate=4e-3, batch_size=128, decay="cosine"
+    )
     paper = TrainedSettings(seeds=20, samples=40_000, epochs=100, patience=30, learning_rate=1e-3)
     cell_type = SourcesCell
     measured_type = SourcesMeasurement

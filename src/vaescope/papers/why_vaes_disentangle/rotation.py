@@ -54,10 +54,25 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
         "posteriors are diagonal. A rotation by 90° exchanges the latents, and all curves repeat."
     )
     quick = RotationSettings(
-        seeds=3, samples=6_000, epochs=100, patience=100, learning_rate=3e-3, batch_size=128, exact_points=60
+        seeds=3,
+        samples=6_000,
+        epochs=100,
+        patience=100,
+        learning_rate=5e-3,
+        decay="cosine",
+        batch_size=128,
+        exact_points=60,
     )
     laptop = RotationSettings(
-        seeds=10, samples=60_000, epochs=200, patience=30, learning_rate=1e-3, exact_points=1000, step=3.0
+        seeds=6,
+        samples=30_000,
+        epochs=60,
+        patience=60,
+        learning_rate=4e-3,
+        decay="cosine",
+        batch_size=128,
+        exact_points=200,
+        step=4.5,
     )
     paper = RotationSettings(
         seeds=10, samples=60_000, epochs=200, patience=30, learning_rate=1e-3, exact_points=1000, step=3.0
