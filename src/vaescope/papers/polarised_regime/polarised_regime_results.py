@@ -23,10 +23,14 @@ class RegimeSettings(TrainedSettings):
 
     size: int = 64
     """Pixels along a side of an image."""
+    balanced_size: int = 64
+    """Log-likelihoods count as much against the KL as at this size, because they are weighted by (this / size)²."""
     latents: tuple[int, ...] = (30, 10)
     """Numbers of latents; the first is that of the figures."""
     betas: tuple[float, ...] = (1.0, 4.0)
     """Values of β; the first is that of the figures."""
+    compared_seeds: int | None = None
+    """Seeds of models with other numbers of latents or other β; None for as many as those of the figures."""
 
 
 @dataclass(frozen=True)
