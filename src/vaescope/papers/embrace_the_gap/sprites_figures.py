@@ -19,13 +19,13 @@ from vaescope.papers.statistics import median
 from vaescope.report import figures
 
 TRAINING_CAPTION = (
-    "Left: recovery by posterior means during training, one colour per data set; thick: the member with the highest ELBO. "
-    "Dashed: the MCC of linear ICA, and of codes without any information (floor). Right: median contrast of the decoder; "
-    "dotted, that of the renderer."
+    "Left: recovery by posterior means during training, one colour per data set; thick: the member with the highest "
+    "ELBO. Dashed: the MCC of linear ICA, and of codes without any information (floor). Right: median contrast of the "
+    "decoder; dotted, that of the renderer."
 )
 SCATTER_CAPTION = (
-    "True and estimated factors; sign, scale and offset are fitted. Shown is one member: of all members with the highest "
-    "ELBO on their data set, the one with the highest MCC."
+    "True and estimated factors; sign, scale and offset are fitted. Shown is one member: of all members with the "
+    "highest ELBO on their data set, the one with the highest MCC."
 )
 INTERPOLATION_CAPTION = (
     "In each row the latent matched to one factor moves through its range, starting from the code of one image. The "
@@ -55,8 +55,10 @@ def _training_curves(results: Results) -> Figure:
     for result in results:
         curve, chosen = result.measured.curve, result in best
         for axis, values in zip(axes, (curve.mcc, curve.contrast), strict=True):
-            style = {"color": colours[result.cell.data_set], "linewidth": 2.2 if chosen else 1.0}
-            axis.plot(curve.epoch, values, label=member_label(result, best) if chosen else None, **style)
+            label = member_label(result, best) if chosen else None
+            axis.plot(
+                curve.epoch, values, label=label, color=colours[result.cell.data_set], linewidth=2.2 if chosen else 1
+            )
     for result in best:
         m, colour = result.measured, colours[result.cell.data_set]
         axes[0].axhline(m.mcc_ica, color=colour, linestyle="--", linewidth=1.0)

@@ -151,8 +151,8 @@ def failure_note(results: Results, _: object) -> str:
     if not low:
         return "Every member is above it."
     rows = [
-        f"data set {r.cell.data_set}, seed {r.cell.seed}: {show(r.measured.mcc)}, {r.measured.latents_in_use} latents in "
-        f"use, R² {show(r.measured.r2)}, after linear ICA of the codes {show(r.measured.mcc_unmixed)}, "
+        f"data set {r.cell.data_set}, seed {r.cell.seed}: {show(r.measured.mcc)}, {r.measured.latents_in_use} latents "
+        f"in use, R² {show(r.measured.r2)}, after linear ICA of the codes {show(r.measured.mcc_unmixed)}, "
         f"c_IMA {show(r.measured.ima_contrast)}"
         for r in low
     ]
@@ -220,8 +220,8 @@ CLAIMS = (
 
 WHY = (
     "The published values are those of the member that the authors selected by inspection, on one draw of their "
-    "generator, which is not published. Ours are medians and ranges over data sets, of the member with the highest ELBO "
-    "on each."
+    "generator, which is not published. Ours are medians and ranges over data sets, of the member with the highest "
+    "ELBO on each."
 )
 
 

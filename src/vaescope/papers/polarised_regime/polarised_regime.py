@@ -77,7 +77,9 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
         size=32,
         latents=(10, 20),
     )
-    laptop = replace(quick, seeds=3, samples=40_000, epochs=10, patience=10, latents=(10, 5, 20, 30), compared_seeds=1)
+    laptop = replace(
+        quick, seeds=2, samples=40_000, epochs=8, patience=8, latents=(10, 5, 20, 30), betas=(1.0,), compared_seeds=1
+    )
     paper = RegimeSettings(seeds=3, samples=100_000, epochs=213, patience=213, learning_rate=1e-4)
     cell_type = RegimeCell
     measured_type = RegimeMeasurement

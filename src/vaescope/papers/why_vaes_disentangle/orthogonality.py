@@ -109,7 +109,7 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
         return drawings.figures_of(results)
 
     def tables(self, results: Sequence[OrthogonalityResult], settings: DisentanglingSettings) -> list[ReportTable]:
-        return [report.medians_table(results)]
+        return [report.ranking_table(results), report.medians_table(results)]
 
 
 def _floats(values: Tensor | np.ndarray) -> tuple[float, ...]:
