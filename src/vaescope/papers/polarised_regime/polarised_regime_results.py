@@ -204,6 +204,7 @@ STATEMENTS: Mapping[str, Statement] = {
     "Theorem 2 (ii)": Statement("Active latents are distributed like their means.", Tolerances.distribution),
 }
 MIXED_STATEMENT = "Theorem 2 (iii)"  # in the table only: on this data no latent should be mixed
+FIXED_MEAN_STATEMENT = "Proposition 2 (ii)"  # only about priors with a fixed mean
 
 
 # tables ---------------------------------------------------------------------------------------

@@ -199,8 +199,8 @@ PUBLISHED: Mapping[tuple[str, str], PublishedScores] = {
 WHY_MIG = (
     "Published values are those of the official images. Rendered images have the structure of the official data set, "
     "but are not the same images, and are smaller in the quick and laptop profiles: their values stand beside the "
-    "published ones, without a ratio. The paper does not say which estimator it uses; that of Chen et al. 2018, from the "
-    "posteriors, is the usual one with a β-TCVAE, and bins of mean codes are the other common choice."
+    "published ones, without a ratio. The paper does not say which estimator it uses; that of Chen et al. 2018, from "
+    "the posteriors, is the usual one with a β-TCVAE, and bins of mean codes are the other common choice."
 )
 WHY_OD = (
     "Scores are relative to the largest among the models that are compared, so their level cannot be compared across "
