@@ -329,7 +329,8 @@ class Groups(NamedTuple):
 class LargerGroup:
     """Members of one setting have larger values than those of another: a one-sided Mann-Whitney test, exact.
 
-    Refuted if the median is not larger. Undecided if it is, but too few members or too much overlap leave p too large.
+    Undecided with so few members that no order of their values has a small p, or if groups overlap too much for it;
+    refuted if the median is not larger.
 
     Args:
         quantity: what is compared.
@@ -358,16 +359,19 @@ class LargerGroup:
         sizes = f"{len(data.larger)} and {len(data.smaller)} members"
         reason = f"The medians are {show(median(data.larger))} and {show(median(data.smaller))}; {sizes}, p = {p:.2g}."
         interval = median_difference_interval(data.larger, data.smaller)
+        if few := self._too_few(data):
+            return Judgement(Verdict.UNDECIDED, gain, f"{reason} {few}", *interval)
         if gain <= 0:
             return Judgement(Verdict.REFUTED, gain, reason, *interval)
         if p < self.p:
             return Judgement(Verdict.HOLDS, gain, reason, *interval)
-        return Judgement(Verdict.UNDECIDED, gain, f"{reason} {self._missing(data)}", *interval)
+        overlap = "The groups overlap too much for the demanded p."
+        return Judgement(Verdict.UNDECIDED, gain, f"{reason} {overlap}", *interval)
 
-    def _missing(self, data: Groups) -> str:
-        """Why p is too large: the smallest p that groups of these sizes can have, or the overlap."""
+    def _too_few(self, data: Groups) -> str | None:
+        """The smallest p that groups of these sizes can have, if it is too large."""
         smallest = 1 / math.comb(len(data.larger) + len(data.smaller), len(data.larger))
         if smallest < self.p:
-            return "The groups overlap too much for the demanded p."
+            return None
         needed = next(n for n in range(1, 100) if 1 / math.comb(2 * n, n) < self.p)
         return f"Even without overlap p is at least {smallest:.2g}: {needed} members of each are needed."

@@ -7,7 +7,7 @@ import pytest
 from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged
 from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
 from vaescope import regime
-from vaescope.papers.polarised_regime.polarised_regime import EXPERIMENT
+from vaescope.papers.polarised_regime.polarised_regime import PolarisedRegimeExperiment
 from vaescope.papers.polarised_regime.polarised_regime_claims import VARIANCE_RULE
 from vaescope.papers.polarised_regime.polarised_regime_results import (
     MIXED_STATEMENT,
@@ -24,6 +24,14 @@ from vaescope.papers.polarised_regime.polarised_regime_results import (
     Truncation,
 )
 
+
+class Experiment(PolarisedRegimeExperiment):
+    """With two values of β, as in the paper profile."""
+
+    quick = replace(PolarisedRegimeExperiment.quick, betas=(1.0, 4.0))
+
+
+EXPERIMENT = Experiment()
 ABOUT = [(name, model) for model in MODELS for name in STATEMENTS]
 ABOUT.remove(("Proposition 2 (ii)", "ivae-mean"))  # its prior mean is learned
 NO_LATENT = StatementRow("no such latent", 0.1, None)
@@ -183,6 +191,18 @@ def test_a_model_that_uses_all_its_latents_says_nothing_about_wider_ones():
     claim = judge(EXPERIMENT, results)[len(ABOUT) + 1]
     assert str(claim.verdict) == UNDECIDED
     assert claim.note == ("Active latents: VAE 10 of 10, 12 of 20; iVAE, prior mean 0 10 of 10, 12 of 20.")
+
+
+def test_one_value_of_beta_makes_no_claim_about_it():
+    one, two = (PolarisedRegimeExperiment().claims(replace(EXPERIMENT.quick, betas=b)) for b in ((1.0,), (1.0, 4.0)))
+    assert len(one) == len(two) - 1
+
+
+def test_seeds_of_compared_models():
+    settings = replace(EXPERIMENT.laptop, seeds=3)
+    cells = EXPERIMENT.cells(settings)
+    assert len(cells) == 3 * 3 + 3 * 2
+    assert len(EXPERIMENT.cells(replace(settings, compared_seeds=None))) == 3 * 3 + 3 * 2 * 3
 
 
 def test_the_rule_on_variances_is_one_of_the_baselines():

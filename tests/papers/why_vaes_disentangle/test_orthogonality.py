@@ -128,7 +128,7 @@ def test_correlations_with_disentanglement_need_disentangled_models():
 def test_few_members_leave_correlations_undecided():
     shuffled = [0.4, 0.1, 0.3]
     results = planted(lambda o: gaps(shuffled[o], shuffled[o]), seeds=1)
-    assert by_verdict(results)[1] >= CORRELATIONS
+    assert by_verdict(results)[1] >= CORRELATIONS | {0, 1, 2, 3, 4}
 
 
 def test_every_refuted_claim_of_the_paper_says_what_could_have_made_it_hold():

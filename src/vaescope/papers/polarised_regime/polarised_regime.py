@@ -24,7 +24,7 @@ from vaescope.papers.experiment import ReportFigure, ReportTable
 from vaescope.papers.polarised_regime import POLARISED_REGIME
 from vaescope.papers.polarised_regime import polarised_regime_figures as drawings
 from vaescope.papers.polarised_regime import polarised_regime_results as report
-from vaescope.papers.polarised_regime.polarised_regime_claims import CLAIMS
+from vaescope.papers.polarised_regime.polarised_regime_claims import claims
 from vaescope.papers.polarised_regime.polarised_regime_results import (
     PANELS,
     Accuracy,
@@ -69,17 +69,16 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
     )
     quick = RegimeSettings(
         seeds=1,
-        samples=20_000,
+        samples=16_000,
         epochs=5,
         patience=5,
         learning_rate=1e-3,
         decay="cosine",
         size=32,
         latents=(10, 20),
+        betas=(1.0,),
     )
-    laptop = replace(
-        quick, seeds=2, samples=40_000, epochs=8, patience=8, latents=(10, 5, 20, 30), betas=(1.0,), compared_seeds=1
-    )
+    laptop = replace(quick, seeds=2, samples=40_000, epochs=8, patience=8, latents=(10, 5, 20, 30), compared_seeds=1)
     paper = RegimeSettings(seeds=3, samples=100_000, epochs=213, patience=213, learning_rate=1e-4)
     cell_type = RegimeCell
     measured_type = RegimeMeasurement
@@ -161,7 +160,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
         )
 
     def claims(self, settings: RegimeSettings) -> Sequence[ClaimSpec[RegimeResult, RegimeSettings, Any]]:
-        return CLAIMS
+        return claims(settings)
 
     def figures(self, results: Sequence[RegimeResult], settings: RegimeSettings) -> list[ReportFigure]:
         return drawings.figures_of(results, settings)

@@ -23,6 +23,7 @@ from vaescope.papers.statistics import median
 
 VARIANCE_RULE = "variance near 1"  # a baseline rule of `vaescope.regime`
 PAPER = "Bonheme & Grzes 2023"
+Spec = ClaimSpec[RegimeResult, RegimeSettings, Any]
 
 
 # the statements of the paper ------------------------------------------------------------------
@@ -184,8 +185,14 @@ def _dropping(
 # all claims -----------------------------------------------------------------------------------
 
 TREES_NOTE = "Decision trees ignore scale: they can read changes of a mean that are far below the noise of its latent."
-CLAIMS: tuple[ClaimSpec[RegimeResult, RegimeSettings, Any], ...] = (
-    *_statement_claims(),
+
+
+def claims(settings: RegimeSettings) -> list[Spec]:
+    """All claims that these settings are about."""
+    return [*_statement_claims(), *COUNTS, *([BETA] if len(settings.betas) > 1 else []), *USES]
+
+
+COUNTS: tuple[Spec, ...] = (
     ClaimSpec(
         sentence="No latent is mixed on this data.",
         source=f"{PAPER}, appendix B",
@@ -205,15 +212,15 @@ CLAIMS: tuple[ClaimSpec[RegimeResult, RegimeSettings, Any], ...] = (
         note=active_note,
         requires=(members_converged(),),
     ),
-    ClaimSpec(
-        sentence="Models with a higher β do not have more active latents.",
-        source="Beyond the paper",
-        measure=active_added_by_beta,
-        criterion=Bound(
-            "gain of active latents at a higher β", at_most(0.0), statistic="largest", over="pairs of models"
-        ),
-        requires=(members_converged(),),
-    ),
+)
+BETA: Spec = ClaimSpec(
+    sentence="Models with a higher β do not have more active latents.",
+    source="Beyond the paper",
+    measure=active_added_by_beta,
+    criterion=Bound("gain of active latents at a higher β", at_most(0.0), statistic="largest", over="pairs of models"),
+    requires=(members_converged(),),
+)
+USES: tuple[Spec, ...] = (
     _dropping(
         "vae",
         lambda m: m.mean_accuracy,

@@ -35,6 +35,7 @@ from vaescope.papers.why_vaes_disentangle.orthogonality_results import (
 )
 
 HIGH_MIG = 0.35
+MIN_SEEDS = 5
 MIN_RANGE = 0.3  # with a smaller MIG of all models, a correlation with it cannot be decided
 SLOPE_TOLERANCE = 0.2
 Spec = ClaimSpec[OrthogonalityResult, DisentanglingSettings, Any]
@@ -106,6 +107,16 @@ def per_image_set(pairs: PairsOf) -> Callable[[Results, object], str]:
     return note
 
 
+def enough_seeds(objective: str) -> Callable[[Results, object], str | None]:
+    """A condition: a median over seeds is one over at least `MIN_SEEDS` of them."""
+
+    def condition(results: Results, _: object) -> str | None:
+        found = len(of_objective(results, objective))
+        return None if found >= MIN_SEEDS else f"A median over seeds needs {MIN_SEEDS} of them, this run has {found}."
+
+    return condition
+
+
 def wide_range(gap: Gap, name: str) -> Callable[[Results, object], str | None]:
     """A condition: some model is disentangled, so that a correlation with disentanglement can show."""
 
@@ -143,7 +154,7 @@ def _high_gap(images: ImageSet) -> Spec:
         criterion=Bound("MIG of β-TCVAEs", at_least(HIGH_MIG)),
         published=f"{PUBLISHED[images.data, 'beta-tcvae'].mig:g} on the official images",
         if_refuted=GAIN_REFUTED,
-        requires=(on_images(images, members_converged()),),
+        requires=(on_images(images, enough_seeds("beta-tcvae")), on_images(images, members_converged())),
     )
 
 
