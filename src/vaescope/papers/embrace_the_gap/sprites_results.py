@@ -66,6 +66,7 @@ class SpriteMeasurement:
     mcc_unmixed: float
     """Of the member's codes after linear ICA: higher than its MCC if the codes are rotated factors."""
     latents_in_use: int
+    """Latents whose posterior means vary more over the images than their posteriors are wide."""
     r2: float
     r2_pca: float
     ima_contrast: float
