@@ -63,8 +63,8 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
         "decoder during training, next to three baselines: principal components and linear ICA, which need no decoder, "
         "and codes without any information. Data sets are draws of the authors' generator, which draws a distribution "
         "for every factor; on each, several members are trained, and the one with the highest ELBO is the best. The "
-        "paper profile needs a GPU. The others have images of 32 x 32 pixels. Their γ² is 8 for the first half of "
-        "training and then rises to 50: a low γ² leaves the "
+        "paper profile needs a GPU. The others have images of 32 x 32 pixels. Their γ² is 8 at first "
+        "and then rises to 50: a low γ² leaves the "
         "decoder free to rotate its axes, a high one makes codes precise."
     )
     quick = SpritesSettings(
@@ -84,10 +84,10 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
     laptop = replace(
         quick,
         seeds=2,
-        epochs=12,
-        patience=12,
-        precision_hold=1250,
-        precision_warmup=1250,
+        epochs=30,
+        patience=30,
+        precision_hold=2500,
+        precision_warmup=2500,
         data_sets=(1, 2, 4, 7),
     )
     paper = SpritesSettings(seeds=2, samples=60_000, epochs=500, patience=30, learning_rate=1e-5)

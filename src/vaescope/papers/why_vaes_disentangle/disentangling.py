@@ -67,11 +67,11 @@ QUICK = DisentanglingSettings(
     points=12,
     draws=300,
 )
-LAPTOP = replace(QUICK, seeds=5, samples=26_000, epochs=12, patience=12, points=16)
+LAPTOP = replace(QUICK, seeds=5, samples=26_000, epochs=15, patience=15, points=16)
 FULL = DisentanglingSettings(seeds=5, samples=200_000, epochs=100, patience=10, learning_rate=1e-3, official_files=True)
 SMALLER_CHANGES = (
     "The quick and laptop profiles have images of 32 x 32 pixels, the convolutions of Bonheme & Grzes 2023 for both "
-    "data sets, and about 900 or 3,900 steps with a decaying learning rate. Losses are summed over pixels: at 32 x 32 "
+    "data sets, and about 900 or 4,900 steps with a decaying learning rate. Losses are summed over pixels: at 32 x 32 "
     "the log-likelihood is weighted by (64/32)² = 4, so that β = 6 means what it means at 64 x 64."
 )
 
