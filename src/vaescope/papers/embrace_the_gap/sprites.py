@@ -84,10 +84,10 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
     laptop = replace(
         quick,
         seeds=2,
-        epochs=30,
-        patience=30,
-        precision_hold=2500,
-        precision_warmup=2500,
+        epochs=12,
+        patience=12,
+        precision_hold=1250,
+        precision_warmup=1250,
         data_sets=(1, 2, 4, 7),
     )
     paper = SpritesSettings(seeds=2, samples=60_000, epochs=500, patience=30, learning_rate=1e-5)
