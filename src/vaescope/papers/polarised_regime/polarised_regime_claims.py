@@ -88,8 +88,12 @@ def active_added(results: Results, few: tuple[int, float], many: tuple[int, floa
     for model in COMPARED:
         before, after = ([r.measured for r in select(results, model, *at)] for at in (few, many))
         if before and after and all(m.count("passive") for m in before):
-            found.append(median([m.count("active") for m in after]) - median([m.count("active") for m in before]))
+            found.append(_median_active(after) - _median_active(before))
     return found
+
+
+def _median_active(members: Sequence[RegimeMeasurement]) -> float:
+    return median([float(m.count("active")) for m in members])
 
 
 def active_added_by_latents(results: Results, settings: RegimeSettings) -> list[float]:
@@ -104,7 +108,7 @@ def active_note(results: Results, settings: RegimeSettings) -> str:
 
     def counts(model: str) -> str:
         sizes = [(n, select(results, model, n, settings.betas[0])) for n in sorted(set(settings.latents))]
-        return ", ".join(f"{median([r.measured.count('active') for r in own]):g} of {n}" for n, own in sizes if own)
+        return ", ".join(f"{_median_active([r.measured for r in own]):g} of {n}" for n, own in sizes if own)
 
     return "Active latents: " + "; ".join(f"{MODELS[model]} {counts(model)}" for model in COMPARED) + "."
 
