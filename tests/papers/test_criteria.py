@@ -289,7 +289,7 @@ def test_two_groups(larger, smaller, verdict, words):
 
 def test_the_interval_of_a_difference_contains_it():
     rng = np.random.default_rng(0)
-    found = LargerGroup("MIG", "A", "B").judge(Groups(rng.normal(2, 1, 200), rng.normal(0, 1, 200)))
+    found = LargerGroup("MIG", "A", "B").judge(Groups(rng.normal(2, 1, 200).tolist(), rng.normal(0, 1, 200).tolist()))
     assert found.low < found.value < found.high
     assert found.low < 2 < found.high
     assert found.high - found.low < 1
@@ -297,6 +297,6 @@ def test_the_interval_of_a_difference_contains_it():
 
 def test_intervals_of_medians_cover():
     """Of 95 % intervals of the median of 25 normal numbers, about 95 % contain it."""
-    samples = np.random.default_rng(0).normal(size=(200, 25))
+    samples = np.random.default_rng(0).normal(size=(200, 25)).tolist()
     covered = np.mean([low <= 0 <= high for low, high in (median_interval(s, resamples=400) for s in samples)])
     assert 0.9 <= covered <= 0.99
