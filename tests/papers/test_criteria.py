@@ -11,8 +11,10 @@ from tests.papers.planted import finished
 from vaescope.papers.claims import Claim, ClaimSpec, Verdict, count_verdicts, members_converged, show
 from vaescope.papers.criteria import (
     Bound,
+    Groups,
     Interval,
     IntervalsBelow,
+    LargerGroup,
     PairedDifference,
     PairedSamples,
     PairedTest,
@@ -27,6 +29,7 @@ from vaescope.papers.criteria import (
 from vaescope.papers.embrace_the_gap.precision import PrecisionCell
 from vaescope.papers.results import Result
 from vaescope.papers.statistics import (
+    median_interval,
     members_needed,
     partial_rank_test,
     rank_correlation,
@@ -329,3 +332,38 @@ def test_claims_become_json_without_nan():
 def test_verdicts_are_counted():
     assert count_verdicts(["refuted", "holds"]) == "1 hold, 1 refuted"
     assert count_verdicts([]) == "no claims"
+
+
+# two groups -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("larger", "smaller", "verdict", "words"),
+    [
+        ([5.0, 6.0, 7.0, 8.0, 9.0], [0.0, 1.0, 2.0, 3.0, 4.0], Verdict.HOLDS, "p = 0.004"),  # 1 of 252 orders
+        ([0.0, 1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0, 9.0], Verdict.REFUTED, "p = 1."),
+        ([5.0, 6.0, 7.0], [0.0, 1.0, 2.0], Verdict.UNDECIDED, "p is at least 0.05: 5 members of each are needed"),
+        ([0.0, 1.0, 6.0, 7.0, 8.0], [2.0, 3.0, 4.0, 5.0, 9.0], Verdict.UNDECIDED, "overlap too much"),
+        ([], [1.0], Verdict.UNDECIDED, "No finished member"),
+        ([1.0, NAN], [1.0], Verdict.UNDECIDED, "1 of 3 measured values"),
+    ],
+)
+def test_two_groups(larger, smaller, verdict, words):
+    found = LargerGroup("MIG", "A", "B").judge(Groups(larger, smaller))
+    assert found.verdict is verdict
+    assert words in found.reason
+
+
+def test_the_interval_of_a_difference_contains_it():
+    rng = np.random.default_rng(0)
+    found = LargerGroup("MIG", "A", "B").judge(Groups(rng.normal(2, 1, 200).tolist(), rng.normal(0, 1, 200).tolist()))
+    assert found.low < found.value < found.high
+    assert found.low < 2 < found.high
+    assert found.high - found.low < 1
+
+
+def test_intervals_of_medians_cover():
+    """Of 95 % intervals of the median of 25 normal numbers, about 95 % contain it."""
+    samples = np.random.default_rng(0).normal(size=(200, 25)).tolist()
+    covered = np.mean([low <= 0 <= high for low, high in (median_interval(s, resamples=400) for s in samples)])
+    assert 0.9 <= covered <= 0.99

@@ -6,5 +6,6 @@ from vaescope.objectives.elbo import Objective as Objective
 from vaescope.objectives.factor import Factor
 from vaescope.objectives.names import objective_by_name
 from vaescope.objectives.total_correlation import BetaTC, decomposition
+from vaescope.objectives.weighted import Weighted
 
-__all__ = ["DIP", "BetaTC", "Capacity", "Factor", "beta_elbo", "decomposition", "objective_by_name"]
+__all__ = ["DIP", "BetaTC", "Capacity", "Factor", "Weighted", "beta_elbo", "decomposition", "objective_by_name"]

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import wilcoxon
+from scipy.stats import mannwhitneyu, wilcoxon
 
 from vaescope.papers.claims import Judgement, Verdict, show
-from vaescope.papers.statistics import median, members_needed, partial_rank_test, rank_interval, rank_test
+from vaescope.papers.statistics import (
+    median,
+    median_difference_interval,
+    members_needed,
+    partial_rank_test,
+    rank_interval,
+    rank_test,
+)
 
 P_VALUE = 0.01
 NO_VALUE = Judgement(Verdict.UNDECIDED, float("nan"), "No finished member gives a value.")
@@ -314,3 +322,65 @@ class IntervalsBelow:
 
 def _listed(intervals: Sequence[Interval]) -> str:
     return "; ".join(f"{i.member} {show(i.distance)} ({show(i.low)} to {show(i.high)})" for i in intervals)
+
+
+# two groups -----------------------------------------------------------------------------------
+
+
+class Groups(NamedTuple):
+    """Values of the members of two settings, not paired."""
+
+    larger: Sequence[float]
+    smaller: Sequence[float]
+
+
+@dataclass(frozen=True)
+class LargerGroup:
+    """Members of one setting have larger values than those of another: a one-sided Mann-Whitney test, exact.
+
+    Undecided with so few members that no order of their values has a small p, or if groups overlap too much for it;
+    refuted if the median is not larger.
+
+    Args:
+        quantity: what is compared.
+        larger: the setting that should have the larger values.
+        smaller: the other one.
+        p: significance level.
+    """
+
+    quantity: str
+    larger: str
+    smaller: str
+    p: float = P_VALUE
+
+    @property
+    def demand(self) -> str:
+        test = f"exact one-sided Mann-Whitney p < {self.p:g}"
+        return f"median {self.quantity} larger with {self.larger} than with {self.smaller}, {test}"
+
+    def judge(self, data: Groups) -> Judgement:
+        if not len(data.larger) or not len(data.smaller):
+            return NO_VALUE
+        if undefined := _undefined([*data.larger, *data.smaller]):
+            return undefined
+        gain = median(data.larger) - median(data.smaller)
+        p = float(mannwhitneyu(data.larger, data.smaller, alternative="greater", method="exact").pvalue)
+        sizes = f"{len(data.larger)} and {len(data.smaller)} members"
+        reason = f"The medians are {show(median(data.larger))} and {show(median(data.smaller))}; {sizes}, p = {p:.2g}."
+        interval = median_difference_interval(data.larger, data.smaller)
+        if few := self._too_few(data):
+            return Judgement(Verdict.UNDECIDED, gain, f"{reason} {few}", *interval)
+        if gain <= 0:
+            return Judgement(Verdict.REFUTED, gain, reason, *interval)
+        if p < self.p:
+            return Judgement(Verdict.HOLDS, gain, reason, *interval)
+        overlap = "The groups overlap too much for the demanded p."
+        return Judgement(Verdict.UNDECIDED, gain, f"{reason} {overlap}", *interval)
+
+    def _too_few(self, data: Groups) -> str | None:
+        """The smallest p that groups of these sizes can have, if it is too large."""
+        smallest = 1 / math.comb(len(data.larger) + len(data.smaller), len(data.larger))
+        if smallest < self.p:
+            return None
+        needed = next(n for n in range(1, 100) if 1 / math.comb(2 * n, n) < self.p)
+        return f"Even without overlap p is at least {smallest:.2g}: {needed} members of each are needed."

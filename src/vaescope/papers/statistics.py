@@ -103,6 +103,31 @@ def rank_interval(
     return float(low), float(high)
 
 
+def median_interval(values: Sequence[float], *, resamples: int = 2000) -> tuple[float, float]:
+    """95 % bootstrap interval of a median.
+
+    >>> median_interval([1.0, 1.0, 1.0])
+    (1.0, 1.0)
+    """
+    low, high = np.quantile(_resampled_medians(values, resamples, seed=0), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def median_difference_interval(
+    first: Sequence[float], second: Sequence[float], *, resamples: int = 2000
+) -> tuple[float, float]:
+    """95 % bootstrap interval of the difference of two medians, of samples that are not paired."""
+    differences = _resampled_medians(first, resamples, seed=0) - _resampled_medians(second, resamples, seed=1)
+    low, high = np.quantile(differences, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _resampled_medians(values: Sequence[float], resamples: int, *, seed: int) -> np.ndarray:
+    own = np.asarray(values, dtype=float)
+    picks = np.random.default_rng(seed).integers(0, len(own), (resamples, len(own)))
+    return np.median(own[picks], axis=1)
+
+
 def members_needed(effect: float, p: float) -> int:
     """Sample size at which a rank correlation of this size has a p-value below `p` with a probability of 80 %.
 

@@ -123,7 +123,7 @@ class TrainedExperiment(Experiment[S, C, M]):
         """Cells with the same key share one data set."""
         return cell.seed
 
-    def objective(self, cell: C, samples: int) -> Objective:
+    def objective(self, cell: C, samples: int, settings: S) -> Objective:
         """What the stack of a cell is trained on, given the number of training samples."""
         return beta_elbo
 
@@ -188,7 +188,7 @@ class TrainedExperiment(Experiment[S, C, M]):
             validation=torch.stack([split.validation for split in splits]).float(),
             members=[self.member(cell, keys.index(self.data_key(cell)), settings) for cell in cells],
             settings=self.training_of(cells[0], settings).training(context.device),
-            objective=self.objective(cells[0], len(splits[0].train)),
+            objective=self.objective(cells[0], len(splits[0].train), settings),
             progress=context.progress,
             checkpoints=context.run.checkpoint_store,
         )

@@ -25,7 +25,7 @@ VALIDATION_ROWS = 256  # rows of the validation set per call: few enough to stay
 COMPILE_SECONDS = 20.0
 SAVED_PER_STEP = 2e-3  # seconds, by calls that a compiled step avoids
 SAVED_PER_MEMBER_STEP = 3e-5
-MIN_CONV_STEPS = 3000  # compiling saves a fifth of a convolutional step of about 30 ms
+MIN_CONV_STEPS = 2000  # compiling takes about 12 s and saves a quarter of a convolutional step of about 30 ms
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ import pytest
 from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged
 from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
 from vaescope import regime
-from vaescope.papers.polarised_regime.polarised_regime import EXPERIMENT
+from vaescope.papers.polarised_regime.polarised_regime import PolarisedRegimeExperiment
 from vaescope.papers.polarised_regime.polarised_regime_claims import VARIANCE_RULE
 from vaescope.papers.polarised_regime.polarised_regime_results import (
     MIXED_STATEMENT,
+    MODELS,
     PANELS,
     STATEMENTS,
     Accuracy,
@@ -23,6 +24,16 @@ from vaescope.papers.polarised_regime.polarised_regime_results import (
     Truncation,
 )
 
+
+class Experiment(PolarisedRegimeExperiment):
+    """With two values of β, as in the paper profile."""
+
+    quick = replace(PolarisedRegimeExperiment.quick, betas=(1.0, 4.0))
+
+
+EXPERIMENT = Experiment()
+ABOUT = [(name, model) for model in MODELS for name in STATEMENTS]
+ABOUT.remove(("Proposition 2 (ii)", "ivae-mean"))  # its prior mean is learned
 NO_LATENT = StatementRow("no such latent", 0.1, None)
 
 
@@ -91,21 +102,25 @@ def test_claims_hold():
     assert failing(EXPERIMENT, unconverged(planted())) == set()
 
 
-@pytest.mark.parametrize("index", range(len(STATEMENTS)))
+@pytest.mark.parametrize("index", range(len(ABOUT)))
 @pytest.mark.parametrize(("low", "verdict"), [(0.4, REFUTED), (0.0, UNDECIDED)])
 def test_one_member_decides_a_statement(index, low, verdict):
-    results = with_statement(planted(), 3, list(STATEMENTS)[index], low, 0.6)
+    name, model = ABOUT[index]
+    results = planted()
+    place = next(i for i, r in enumerate(results) if r.cell.model == model)
+    results = with_statement(results, place, name, low, 0.6)
     assert failing(EXPERIMENT, results, verdict) == {index}
     claim = judge(EXPERIMENT, results)[index]
     assert claim.value == 0.5
-    assert f"{results[3].cell.title}, seed 0: 0.5 ({low:g} to 0.6)" in claim.reason
+    assert f"{results[place].cell.title}, seed 0: 0.5 ({low:g} to 0.6)" in claim.reason
+    assert claim.sentence.startswith(MODELS[model])
 
 
 def test_a_statement_is_not_refuted_by_members_that_were_still_improving():
-    results = unconverged(with_statement(planted(), 3, "Theorem 1", 0.4, 0.6))
+    results = unconverged(with_statement(planted(), 0, "Theorem 1", 0.4, 0.6))
     claim = judge(EXPERIMENT, results)[0]
     assert str(claim.verdict) == UNDECIDED
-    assert "7 of 7 members were still improving" in claim.reason
+    assert "3 of 3 members were still improving" in claim.reason
 
 
 def test_a_statement_about_latents_that_no_member_has_is_undecided():
@@ -114,7 +129,7 @@ def test_a_statement_about_latents_that_no_member_has_is_undecided():
         replace(r, measured=replace(r.measured, statements=r.measured.statements | {name: NO_LATENT}))
         for r in planted()
     ]
-    claim = judge(EXPERIMENT, results)[list(STATEMENTS).index(name)]
+    claim = judge(EXPERIMENT, results)[ABOUT.index((name, "ivae"))]
     assert str(claim.verdict) == UNDECIDED
     assert claim.reason == "No member has latents of this kind."
 
@@ -135,7 +150,7 @@ def test_statements_and_tolerances_are_those_of_verify():
         (0, lambda n: {"per_latent": per_latent(n, kind=("mixed",) * n)}, {"model": "ivae-mean"}, UNDECIDED),
         (
             1,
-            lambda n: {"per_latent": per_latent(n, kind=("active",) * 4 + ("passive",) * (n - 4))},
+            lambda n: {"per_latent": per_latent(n, kind=("active",) * 3 + ("passive",) * (n - 3))},
             {"model": "vae", "latents": 20},
             UNDECIDED,
         ),
@@ -165,8 +180,29 @@ def test_statements_and_tolerances_are_those_of_verify():
 )
 def test_claims_are_refuted(broken, change, where, if_unconverged):
     results = changed(planted(), change, **where)
-    assert failing(EXPERIMENT, results) == {len(STATEMENTS) + broken}
-    assert failing(EXPERIMENT, unconverged(results), if_unconverged) == {len(STATEMENTS) + broken}
+    assert failing(EXPERIMENT, results) == {len(ABOUT) + broken}
+    assert failing(EXPERIMENT, unconverged(results), if_unconverged) == {len(ABOUT) + broken}
+
+
+def test_a_model_that_uses_all_its_latents_says_nothing_about_wider_ones():
+    """Ten active latents of ten, and twelve of twenty: the narrow model may have needed more."""
+    used = lambda count: lambda n: {"per_latent": per_latent(n, kind=("active",) * count + ("passive",) * (n - count))}  # noqa: E731
+    results = changed(changed(planted(), used(10), latents=10), used(12), latents=20)
+    claim = judge(EXPERIMENT, results)[len(ABOUT) + 1]
+    assert str(claim.verdict) == UNDECIDED
+    assert claim.note == ("Active latents: VAE 10 of 10, 12 of 20; iVAE, prior mean 0 10 of 10, 12 of 20.")
+
+
+def test_one_value_of_beta_makes_no_claim_about_it():
+    one, two = (PolarisedRegimeExperiment().claims(replace(EXPERIMENT.quick, betas=b)) for b in ((1.0,), (1.0, 4.0)))
+    assert len(one) == len(two) - 1
+
+
+def test_seeds_of_compared_models():
+    settings = replace(EXPERIMENT.laptop, seeds=3)
+    cells = EXPERIMENT.cells(settings)
+    assert len(cells) == 3 * 3 + 3 * 2
+    assert len(EXPERIMENT.cells(replace(settings, compared_seeds=None))) == 3 * 3 + 3 * 2 * 3
 
 
 def test_the_rule_on_variances_is_one_of_the_baselines():

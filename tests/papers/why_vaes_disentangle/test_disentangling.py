@@ -7,10 +7,19 @@ import pytest
 from vaescope.data.catalogue import official_file
 from vaescope.errors import RunError
 from vaescope.models import ConvNetworks
+from vaescope.objectives import beta_elbo
+from vaescope.objectives.elbo import describe
 from vaescope.papers.experiment import RunOptions
 from vaescope.papers.run import reproduce
 from vaescope.papers.why_vaes_disentangle import local_nonlinearity, orthogonality
-from vaescope.papers.why_vaes_disentangle.disentangling import FULL, QUICK, DisentanglingCell, ImageSet
+from vaescope.papers.why_vaes_disentangle.disentangling import (
+    FULL,
+    LAPTOP,
+    OBJECTIVES,
+    QUICK,
+    DisentanglingCell,
+    ImageSet,
+)
 from vaescope.training import NoProgress
 
 TINY = {"samples": 200, "epochs": 1, "size": 16, "colour_size": 16, "hidden": (20,), "points": 2, "draws": 60}
@@ -56,3 +65,17 @@ def test_a_missing_official_file_is_named(monkeypatch):
     monkeypatch.delenv("VAESCOPE_DATA", raising=False)
     with pytest.raises(RunError, match=r"the official file of MPI3D is missing; set VAESCOPE_DATA"):
         orthogonality.EXPERIMENT.data(DisentanglingCell("mpi3d", True, "vae", 0), replace(FULL, samples=10))
+
+
+def test_smaller_images_keep_the_published_balance():
+    """At 32 x 32 the log-likelihood counts four times, also for the β-TCVAE; at 64 x 64 and on official files, once."""
+    experiment = orthogonality.EXPERIMENT
+    cells = {objective: DisentanglingCell("dsprites", False, objective, 0) for objective in OBJECTIVES}
+    assert {repr(experiment.objective(cells[o], 100, LAPTOP)) for o in ("vae", "beta-vae")} == {
+        "Weighted(beta_elbo, likelihood_weight=4.0)"
+    }
+    tc = experiment.objective(cells["beta-tcvae"], 100, LAPTOP)
+    assert describe(tc) == "Weighted(BetaTC(samples=100, sampling='stratified'), likelihood_weight=4.0)"
+    assert experiment.objective(cells["vae"], 100, FULL) is beta_elbo
+    assert experiment.objective(replace(cells["vae"], official=True), 100, LAPTOP) is beta_elbo
+    assert {experiment.member(cell, 0, LAPTOP).beta for cell in cells.values()} == {1.0, 6.0}

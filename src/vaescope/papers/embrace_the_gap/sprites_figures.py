@@ -10,18 +10,23 @@ from vaescope.papers.embrace_the_gap.sprites_results import (
     STEPS,
     Results,
     SpriteMeasurement,
-    SpriteResult,
-    best_first,
+    best_members,
     member_label,
+    shown_member,
 )
 from vaescope.papers.experiment import ReportFigure
+from vaescope.papers.statistics import median
 from vaescope.report import figures
 
 TRAINING_CAPTION = (
-    "Left: recovery by posterior means during training, for every member. Dashed: the MCC of principal components, and "
-    "of codes without any information (floor). Right: median contrast of the decoder; dotted, that of the renderer."
+    "Left: recovery by posterior means during training, one colour per data set; thick: the member with the highest "
+    "ELBO. Dashed: the MCC of linear ICA, and of codes without any information (floor). Right: median contrast of the "
+    "decoder; dotted, that of the renderer."
 )
-SCATTER_CAPTION = "True and estimated factors of the member with the highest ELBO; sign, scale and offset are fitted."
+SCATTER_CAPTION = (
+    "True and estimated factors; sign, scale and offset are fitted. Shown is one member: of all members with the "
+    "highest ELBO on their data set, the one with the highest MCC."
+)
 INTERPOLATION_CAPTION = (
     "In each row the latent matched to one factor moves through its range, starting from the code of one image. The "
     "number is the MCC of that factor."
@@ -35,24 +40,31 @@ def all_figures(results: Results, size: int) -> list[ReportFigure]:
         results: of all members that finished.
         size: height and width of the images.
     """
-    best = best_first(results)[0]
+    shown = shown_member(results).measured
     return [
-        ReportFigure("sprites_along_training", _training_curves(results, best), TRAINING_CAPTION),
-        ReportFigure("sprites_factors", _scatter(best.measured), SCATTER_CAPTION),
-        ReportFigure("sprites_interpolations", _interpolations(best.measured, size), INTERPOLATION_CAPTION),
+        ReportFigure("sprites_along_training", _training_curves(results), TRAINING_CAPTION),
+        ReportFigure("sprites_factors", _scatter(shown), SCATTER_CAPTION),
+        ReportFigure("sprites_interpolations", _interpolations(shown, size), INTERPOLATION_CAPTION),
     ]
 
 
-def _training_curves(results: Results, best: SpriteResult) -> Figure:
+def _training_curves(results: Results) -> Figure:
     figure, axes = figures.row_of_panels(2, width=5.6)
+    best = best_members(results)
+    colours = {data_set: f"C{index}" for index, data_set in enumerate(dict.fromkeys(r.cell.data_set for r in results))}
     for result in results:
-        curve, width = result.measured.curve, 2.2 if result is best else 1.2
+        curve, chosen = result.measured.curve, result in best
         for axis, values in zip(axes, (curve.mcc, curve.contrast), strict=True):
-            axis.plot(curve.epoch, values, label=f"seed {member_label(result, best)}", linewidth=width)
-    chosen = best.measured
-    axes[0].axhline(chosen.mcc_pca, color="#6b7680", linestyle="--", linewidth=1.2, label="PCA")
-    axes[0].axhline(chosen.mcc_floor, color="#aab3bb", linestyle="--", linewidth=1.2, label="floor")
-    axes[1].axhline(chosen.renderer_contrast, color="#6b7680", linestyle=":", linewidth=1.4, label="renderer")
+            label = member_label(result, best) if chosen else None
+            axis.plot(
+                curve.epoch, values, label=label, color=colours[result.cell.data_set], linewidth=2.2 if chosen else 1
+            )
+    for result in best:
+        m, colour = result.measured, colours[result.cell.data_set]
+        axes[0].axhline(m.mcc_ica, color=colour, linestyle="--", linewidth=1.0)
+        axes[1].axhline(m.renderer_contrast, color=colour, linestyle=":", linewidth=1.2)
+    floor = median([r.measured.mcc_floor for r in best])
+    axes[0].axhline(floor, color="#aab3bb", linestyle="--", linewidth=1.2, label="floor")
     figures.format_axis(axes[0], title="Recovery of the factors", x="epoch", y="MCC", log="")
     axes[0].set_ylim(0, 1.02)
     figures.format_axis(axes[1], title="IMA contrast", x="epoch", y="c_IMA in nats", log="y")

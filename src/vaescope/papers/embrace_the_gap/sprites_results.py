@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import rankdata
 
 from vaescope.papers.claims import ClaimSpec, members_converged, show
 from vaescope.papers.criteria import Bound, Pairs, RankCorrelation, above, at_least, at_most
 from vaescope.papers.embrace_the_gap import PAPER
-from vaescope.papers.experiment import ReportTable
+from vaescope.papers.experiment import ReportTable, TableRow
 from vaescope.papers.published import Comparison, compare
-from vaescope.papers.results import Result
+from vaescope.papers.results import Result, grouped
 from vaescope.papers.statistics import median
 
 FACTORS = ("x", "y", "scale", "hue")
 STEPS = 9  # images per latent interpolation
 PUBLISHED_MCC = {"x": 0.996, "y": 0.989, "scale": 0.933, "hue": 0.989}
+HIGH_MCC = 0.95
 SOURCE = f"{PAPER}, §4.3 and Fig. 5"
 
 
 @dataclass(frozen=True)
 class SpriteCell:
+    data_set: int
+    """The draw of the authors' generator."""
     seed: int
 
 
@@ -32,6 +36,7 @@ class FactorRecovery:
 
     mcc: float
     mcc_pca: float
+    mcc_ica: float
     true: tuple[float, ...]
     """Values of the first test images."""
     estimated: tuple[float, ...]
@@ -56,6 +61,12 @@ class SpriteMeasurement:
     mcc_floor: float
     """Of codes without any information."""
     mcc_pca: float
+    mcc_ica: float
+    """Of linear ICA on the principal components."""
+    mcc_unmixed: float
+    """Of the member's codes after linear ICA: higher than its MCC if the codes are rotated factors."""
+    latents_in_use: int
+    """Latents whose posterior means vary more over the images than their posteriors are wide."""
     r2: float
     r2_pca: float
     ima_contrast: float
@@ -74,34 +85,79 @@ SpriteResult = Result[SpriteCell, SpriteMeasurement]
 Results = Sequence[SpriteResult]
 
 
-def best_first(results: Results) -> list[SpriteResult]:
-    """Members by ELBO, the highest first: a choice that does not use the factors."""
-    return sorted(results, key=lambda r: r.elbo, reverse=True)
+def best_members(results: Results) -> list[SpriteResult]:
+    """The member of every data set with the highest ELBO: a choice that does not use the factors."""
+    groups = grouped(results, lambda r: r.cell.data_set).values()
+    return [max(own, key=lambda r: r.elbo) for own in groups]
+
+
+def shown_member(results: Results) -> SpriteResult:
+    """The member of the figures: of all best members, the one with the highest MCC."""
+    return max(best_members(results), key=lambda r: r.measured.mcc)
 
 
 # claims ---------------------------------------------------------------------------------------
 
 
-def mcc_over_pca(results: Results, _: object) -> list[float]:
-    """MCC minus that of PCA, the best member first."""
-    return [r.measured.mcc - r.measured.mcc_pca for r in best_first(results)]
-
-
 def mccs(results: Results, _: object) -> list[float]:
-    """MCC, the best member first."""
-    return [r.measured.mcc for r in best_first(results)]
+    """MCC of the best member of every data set."""
+    return [r.measured.mcc for r in best_members(results)]
 
 
-def mcc_over_epochs(results: Results, _: object) -> Pairs:
-    curve = best_first(results)[0].measured.curve
-    return Pairs([float(epoch) for epoch in curve.epoch], curve.mcc)
+def lead_over(baseline: Callable[[FactorRecovery], float]) -> Callable[[Results, object], list[float]]:
+    """For the best member of every data set: the smallest lead over a baseline among factors."""
+
+    def measure(results: Results, _: object) -> list[float]:
+        factors = [r.measured.factors.values() for r in best_members(results)]
+        return [min(factor.mcc - baseline(factor) for factor in own) for own in factors]
+
+    return measure
 
 
-def mcc_over_contrast(results: Results, _: object) -> Pairs:
-    """Contrast and MCC of the best member, from the epoch with the highest contrast."""
-    curve = best_first(results)[0].measured.curve
-    peak = int(np.argmax(curve.contrast)) if curve.contrast else 0
-    return Pairs(curve.contrast[peak:], curve.mcc[peak:])
+def leads_note(baseline: Callable[[FactorRecovery], float]) -> Callable[[Results, object], str]:
+    def note(results: Results, _: object) -> str:
+        best = best_members(results)
+        leads = {
+            n: median([r.measured.factors[n].mcc - baseline(r.measured.factors[n]) for r in best]) for n in FACTORS
+        }
+        return f"Median lead by factor: {', '.join(f'{name} {lead:+.2f}' for name, lead in leads.items())}."
+
+    return note
+
+
+def ranks_along_training(
+    x: Callable[[TrainingCurve], Sequence[float]], *, after_peak: bool = False
+) -> Callable[[Results, object], Pairs]:
+    """x and MCC along the training of the best members, as ranks within each member: levels differ between data sets.
+
+    Args:
+        x: the other quantity.
+        after_peak: from the epoch with the highest contrast.
+    """
+
+    def measure(results: Results, _: object) -> Pairs:
+        found = Pairs([], [])
+        for curve in (r.measured.curve for r in best_members(results)):
+            first = int(np.argmax(curve.contrast)) if after_peak and curve.contrast else 0
+            pair = (rankdata(values[first:]).tolist() for values in (x(curve), curve.mcc))
+            found = Pairs(*([*own, *new] for own, new in zip(found, pair, strict=True)))
+        return found
+
+    return measure
+
+
+def failure_note(results: Results, _: object) -> str:
+    """What the members with a low MCC have: latents in use, linear R², and codes that linear ICA can unmix."""
+    low = [r for r in results if r.measured.mcc < HIGH_MCC]
+    if not low:
+        return "Every member is above it."
+    rows = [
+        f"data set {r.cell.data_set}, seed {r.cell.seed}: {show(r.measured.mcc)}, {r.measured.latents_in_use} latents "
+        f"in use, R² {show(r.measured.r2)}, after linear ICA of the codes {show(r.measured.mcc_unmixed)}, "
+        f"c_IMA {show(r.measured.ima_contrast)}"
+        for r in low
+    ]
+    return f"Members below it: {'; '.join(rows)}."
 
 
 def renderer_contrasts(results: Results, _: object) -> list[float]:
@@ -115,33 +171,41 @@ def fine_renderer_note(results: Results, _: object) -> str:
 
 CLAIMS = (
     ClaimSpec(
-        sentence="The best VAE recovers the factors better than principal components.",
+        sentence="The best VAE of a data set recovers the factors.",
         source=SOURCE,
-        measure=mcc_over_pca,
-        criterion=Bound("MCC minus MCC of PCA, of the member with the highest ELBO,", above(0), statistic="first"),
-        note="The range is over members.",
+        measure=mccs,
+        criterion=Bound("MCC of the member with the highest ELBO", at_least(HIGH_MCC), over="data sets"),
+        published="0.977 (mean of 0.996, 0.989, 0.933, 0.989)",
+        note=failure_note,
         requires=(members_converged(),),
     ),
     ClaimSpec(
-        sentence="The best VAE recovers the factors.",
+        sentence="The best VAE recovers every factor better than principal components.",
         source=SOURCE,
-        measure=mccs,
-        criterion=Bound("MCC of the member with the highest ELBO", at_least(0.9), statistic="first"),
-        published="0.977 (mean of 0.996, 0.989, 0.933, 0.989)",
-        note="The range is over members. The claim is about the published settings, which the quick profile reduces.",
+        measure=lead_over(lambda f: f.mcc_pca),
+        criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
+        note=leads_note(lambda f: f.mcc_pca),
+        requires=(members_converged(),),
+    ),
+    ClaimSpec(
+        sentence="The best VAE recovers every factor better than linear ICA.",
+        source="Beyond the paper",
+        measure=lead_over(lambda f: f.mcc_ica),
+        criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
+        note=leads_note(lambda f: f.mcc_ica),
         requires=(members_converged(),),
     ),
     ClaimSpec(
         sentence="Recovery improves during training.",
         source=f"{SOURCE} left",
-        measure=mcc_over_epochs,
-        criterion=RankCorrelation(sign=1, over="epochs of the best member"),
+        measure=ranks_along_training(lambda curve: curve.epoch),
+        criterion=RankCorrelation(sign=1, over="epochs of the best members"),
     ),
     ClaimSpec(
         sentence="After its peak the contrast of the decoder falls while recovery improves.",
         source=f"{SOURCE} left",
-        measure=mcc_over_contrast,
-        criterion=RankCorrelation(sign=-1, over="epochs of the best member"),
+        measure=ranks_along_training(lambda curve: curve.contrast, after_peak=True),
+        criterion=RankCorrelation(sign=-1, over="epochs of the best members"),
     ),
     ClaimSpec(
         sentence="The renderer is close to the IMA class.",
@@ -156,35 +220,72 @@ CLAIMS = (
 # comparisons and table ------------------------------------------------------------------------
 
 WHY = (
-    "The published values are those of the member that the authors selected by inspection; ours are those of the "
-    "member with the highest ELBO. Their data set is one draw of Beta distributions that are not published; other "
-    "draws are far from the IMA class."
+    "The published values are those of the member that the authors selected by inspection, on one draw of their "
+    "generator, which is not published. Ours are medians and ranges over data sets, of the member with the highest "
+    "ELBO on each."
 )
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    best = best_first(results)[0].measured.factors
-    rows = [compare(name, [best[name].mcc], PUBLISHED_MCC[name]) for name in FACTORS]
-    return [Comparison("Fig. 5 centre and right", "MCC per factor of the best member", rows, WHY)]
+    best = best_members(results)
+    rows = [compare(name, [r.measured.factors[name].mcc for r in best], PUBLISHED_MCC[name]) for name in FACTORS]
+    return [Comparison("Fig. 5 centre and right", "MCC per factor of the best member of each data set", rows, WHY)]
 
 
-def member_label(result: SpriteResult, best: SpriteResult) -> str:
-    return f"{result.cell.seed} (highest ELBO)" if result is best else f"{result.cell.seed}"
+def member_label(result: SpriteResult, best: Results) -> str:
+    label = f"data set {result.cell.data_set}, seed {result.cell.seed}"
+    return f"{label} (highest ELBO)" if result in best else label
 
 
-def members_table(results: Results) -> ReportTable:
-    best = best_first(results)[0]
-    return ReportTable("Every member, with its baselines", [_member_row(r, best) for r in results])
+def tables(results: Results) -> list[ReportTable]:
+    best = best_members(results)
+    groups = grouped(results, lambda r: r.cell.data_set).values()
+    return [
+        ReportTable("Every data set", [_data_set_row(own) for own in groups]),
+        ReportTable("Every member, with its baselines", [_member_row(r, best) for r in results]),
+        ReportTable("Every factor of the best members", [_factor_row(r, name) for r in best for name in FACTORS]),
+    ]
 
 
-def _member_row(result: SpriteResult, best: SpriteResult) -> dict[str, object]:
+def _data_set_row(results: Results) -> TableRow:
+    best = best_members(results)[0].measured
+    return {
+        "data set": results[0].cell.data_set,
+        "members": len(results),
+        "MCC of the highest ELBO": best.mcc,
+        "median MCC": median([r.measured.mcc for r in results]),
+        "highest MCC": max(r.measured.mcc for r in results),
+        "PCA": best.mcc_pca,
+        "linear ICA": best.mcc_ica,
+        "floor": best.mcc_floor,
+        "c_IMA": best.ima_contrast,
+        "c_IMA of the renderer": best.renderer_contrast,
+    }
+
+
+def _factor_row(result: SpriteResult, name: str) -> TableRow:
+    factor = result.measured.factors[name]
+    return {
+        "data set": result.cell.data_set,
+        "factor": name,
+        "MCC": factor.mcc,
+        "PCA": factor.mcc_pca,
+        "linear ICA": factor.mcc_ica,
+        "published": PUBLISHED_MCC[name],
+    }
+
+
+def _member_row(result: SpriteResult, best: Results) -> TableRow:
     m = result.measured
     return {
-        "seed": member_label(result, best),
+        "member": member_label(result, best),
         "ELBO": result.elbo,
         "MCC": m.mcc,
         "PCA": m.mcc_pca,
+        "linear ICA": m.mcc_ica,
         "floor": m.mcc_floor,
+        "codes after linear ICA": m.mcc_unmixed,
+        "latents in use": m.latents_in_use,
         "MCC sampled": m.mcc_sampled,
         **{name: m.factors[name].mcc for name in FACTORS},
         "R²": m.r2,

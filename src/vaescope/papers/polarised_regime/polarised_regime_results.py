@@ -23,10 +23,14 @@ class RegimeSettings(TrainedSettings):
 
     size: int = 64
     """Pixels along a side of an image."""
+    balanced_size: int = 64
+    """Log-likelihoods count as much against the KL as at this size, because they are weighted by (this / size)²."""
     latents: tuple[int, ...] = (30, 10)
     """Numbers of latents; the first is that of the figures."""
     betas: tuple[float, ...] = (1.0, 4.0)
     """Values of β; the first is that of the figures."""
+    compared_seeds: int | None = None
+    """Seeds of models with other numbers of latents or other β; None for as many as those of the figures."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,7 @@ STATEMENTS: Mapping[str, Statement] = {
     "Theorem 2 (ii)": Statement("Active latents are distributed like their means.", Tolerances.distribution),
 }
 MIXED_STATEMENT = "Theorem 2 (iii)"  # in the table only: on this data no latent should be mixed
+FIXED_MEAN_STATEMENT = "Proposition 2 (ii)"  # only about priors with a fixed mean
 
 
 # tables ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple, TypeVar
 
@@ -14,6 +14,7 @@ from vaescope.data.files.official import load_official
 from vaescope.errors import RunError
 from vaescope.models import VAE
 from vaescope.objectives import BetaTC, Objective, beta_elbo
+from vaescope.objectives.weighted import balanced
 from vaescope.papers.results import Result, grouped
 from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings
 from vaescope.training import MemberSpec
@@ -23,6 +24,7 @@ OBJECTIVES = {"vae": "VAE", "beta-vae": "β-VAE", "beta-tcvae": "β-TCVAE"}
 TITLES = {"dsprites": "dSprites", "3dshapes": "3DShapes", "mpi3d": "MPI3D", "3dfaces": "3DFaces"}
 RENDERED = ("dsprites", "3dshapes")
 GREY = ("dsprites", "3dfaces")  # one channel; the others have three
+PUBLISHED_SIZE = 64
 M = TypeVar("M")
 T = TypeVar("T")
 
@@ -36,12 +38,14 @@ class DisentanglingSettings(TrainedSettings):
     latent_dim: int = 10
     hidden: tuple[int, ...] = (1200, 1200)
     """Hidden units of the MLP."""
-    network: str = "conv"
-    """For data other than dSprites: `conv` or `mlp`. On dSprites networks are MLPs, as in the paper."""
-    size: int = 64
+    network: str = "published"
+    """`published`: an MLP for dSprites and convolutions for other data, as in Tab. 3; or an architecture for all."""
+    size: int = PUBLISHED_SIZE
     """Pixels along a side of dSprites images."""
-    colour_size: int = 64
+    colour_size: int = PUBLISHED_SIZE
     """Pixels along a side of other images."""
+    balanced_size: int = PUBLISHED_SIZE
+    """Log-likelihoods count as much against the KL as at this size, because they are weighted by (this / size)²."""
     points: int = 256
     """Test images at which a decoder is fitted locally."""
     draws: int = 1000
@@ -51,23 +55,24 @@ class DisentanglingSettings(TrainedSettings):
 
 
 QUICK = DisentanglingSettings(
-    seeds=3,
-    samples=12_000,
-    epochs=20,
-    patience=20,
-    learning_rate=2e-3,
-    hidden=(128, 128),
-    network="mlp",
+    seeds=1,
+    samples=10_000,
+    epochs=7,
+    patience=7,
+    learning_rate=1e-3,
+    decay="cosine",
+    network="regime",
     size=32,
-    colour_size=16,
+    colour_size=32,
     points=12,
     draws=300,
 )
+LAPTOP = replace(QUICK, seeds=5, samples=26_000, epochs=15, patience=15, points=16)
 FULL = DisentanglingSettings(seeds=5, samples=200_000, epochs=100, patience=10, learning_rate=1e-3, official_files=True)
-QUICK_CHANGES = (
-    "The quick profile has small images (32 x 32, and 16 x 16 in colour), small MLPs for both data sets and about "
-    "2,600 steps. Its β is that of the paper, but it acts more strongly on small images, because losses are summed "
-    "over pixels."
+SMALLER_CHANGES = (
+    "The quick and laptop profiles have images of 32 x 32 pixels, the convolutions of Bonheme & Grzes 2023 for both "
+    "data sets, and about 900 or 4,900 steps with a decaying learning rate. Losses are summed over pixels: at 32 x 32 "
+    "the log-likelihood is weighted by (64/32)² = 4, so that β = 6 means what it means at 64 x 64."
 )
 
 
@@ -116,6 +121,11 @@ def on_images(
     return lambda results, settings: function([r for r in results if r.cell.images == images], settings)
 
 
+def beside(images: ImageSet, published: float | None) -> float | str | None:
+    """A published value, which is that of official images: beside rendered ones it stands as text, without a ratio."""
+    return published if images.official or published is None else f"{published:.4g} (official images)"
+
+
 # experiments ----------------------------------------------------------------------------------
 
 
@@ -123,7 +133,7 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
     """All objectives on all image sets; the seeds of one image set are trained on the same images."""
 
     quick = QUICK
-    laptop = FULL
+    laptop = LAPTOP
     paper = FULL
     cell_type = DisentanglingCell
 
@@ -148,8 +158,8 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         return MemberSpec(cell.seed, beta=1.0 if cell.objective == "vae" else settings.beta, data=data_index)
 
     def model(self, cell: DisentanglingCell, settings: DisentanglingSettings) -> VAE:
-        channels, size = 1 if cell.data in GREY else 3, _size(cell.data, settings)
-        if cell.data == "dsprites" or settings.network == "mlp":
+        channels, size = 1 if cell.data in GREY else 3, _size(cell, settings)
+        if cell.data == "dsprites" and settings.network == "published":
             return VAE.mlp(
                 channels * size**2,
                 settings.latent_dim,
@@ -157,26 +167,30 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
                 activation="relu",
                 likelihood="bernoulli",
             )
-        architecture = "orthogonality-faces" if cell.data == "3dfaces" else "orthogonality-shapes"
-        shape = (channels, size, size)
-        return VAE.conv(shape, settings.latent_dim, architecture=architecture, likelihood="bernoulli")
+        published = "orthogonality-faces" if cell.data == "3dfaces" else "orthogonality-shapes"
+        architecture = published if settings.network == "published" else settings.network
+        return VAE.conv((channels, size, size), settings.latent_dim, architecture=architecture, likelihood="bernoulli")
 
     def data(self, cell: DisentanglingCell, settings: DisentanglingSettings) -> FactorData:
-        loaded = _official(cell.data, settings) if cell.official else _rendered(cell.data, settings)
+        loaded = _official(cell.data, settings) if cell.official else _rendered(cell, settings)
         assert loaded.factors is not None
-        parts = split(loaded.x.float())
+        parts = split(loaded.x.float(), fractions=(0.8, 0.1))
         return FactorData(parts, loaded.factors[-len(parts.test) :])
 
-    def objective(self, cell: DisentanglingCell, samples: int) -> Objective:
-        return BetaTC(samples) if cell.objective == "beta-tcvae" else beta_elbo
+    def objective(self, cell: DisentanglingCell, samples: int, settings: DisentanglingSettings) -> Objective:
+        own: Objective = BetaTC(samples) if cell.objective == "beta-tcvae" else beta_elbo
+        return balanced(own, size=_size(cell, settings), reference=settings.balanced_size)
 
 
-def _size(data: str, settings: DisentanglingSettings) -> int:
-    return settings.size if data == "dsprites" else settings.colour_size
+def _size(cell: DisentanglingCell, settings: DisentanglingSettings) -> int:
+    """Pixels along a side; official files have the published size."""
+    if cell.official:
+        return PUBLISHED_SIZE
+    return settings.size if cell.data == "dsprites" else settings.colour_size
 
 
-def _rendered(data: str, settings: DisentanglingSettings) -> Dataset:
-    return render_dataset(find_dataset(data), rows=settings.samples, seed=0, size=_size(data, settings))
+def _rendered(cell: DisentanglingCell, settings: DisentanglingSettings) -> Dataset:
+    return render_dataset(find_dataset(cell.data), rows=settings.samples, seed=0, size=_size(cell, settings))
 
 
 def _official(data: str, settings: DisentanglingSettings) -> Dataset:

@@ -16,7 +16,7 @@ from vaescope.papers.trained import FactorData
 from vaescope.papers.why_vaes_disentangle import LOCAL_NONLINEARITY
 from vaescope.papers.why_vaes_disentangle import local_nonlinearity_results as report
 from vaescope.papers.why_vaes_disentangle.disentangling import (
-    QUICK_CHANGES,
+    SMALLER_CHANGES,
     DisentanglingCell,
     DisentanglingExperiment,
     DisentanglingSettings,
@@ -39,7 +39,7 @@ class LocalNonlinearityExperiment(DisentanglingExperiment[LocalMeasurement]):
         "linear map and by one non-linearity after a linear map. The linear map is the exact least-squares solution, "
         "and the non-linear fit starts from it. The decoder's own Jacobian, which is not fitted, is compared with "
         "them. Errors are measured on draws of ε that were not used for fitting, as a share of E‖Δ‖². Tests are paired "
-        f"by image. {QUICK_CHANGES}"
+        f"by image. {SMALLER_CHANGES}"
     )
     measured_type = LocalMeasurement
     shares_members_with = ("orthogonality",)

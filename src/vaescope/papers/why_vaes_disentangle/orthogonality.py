@@ -30,7 +30,7 @@ from vaescope.papers.why_vaes_disentangle import ORTHOGONALITY
 from vaescope.papers.why_vaes_disentangle import orthogonality_figures as drawings
 from vaescope.papers.why_vaes_disentangle import orthogonality_results as report
 from vaescope.papers.why_vaes_disentangle.disentangling import (
-    QUICK_CHANGES,
+    SMALLER_CHANGES,
     DisentanglingCell,
     DisentanglingExperiment,
     DisentanglingSettings,
@@ -63,7 +63,7 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
         "images and the same fit. The score is computed over latents in use, with V aligned to the identity before it "
         "is compared. The score as published is shown next to it, and so are the contrast c_IMA and the mean squared "
         "cosine of the Jacobian's columns, which need no alignment, and the scores of random directions. "
-        f"{QUICK_CHANGES}"
+        f"{SMALLER_CHANGES}"
     )
     measured_type = OrthogonalityMeasurement
     shares_members_with = ("local-nonlinearity",)
@@ -109,7 +109,7 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
         return drawings.figures_of(results)
 
     def tables(self, results: Sequence[OrthogonalityResult], settings: DisentanglingSettings) -> list[ReportTable]:
-        return [report.medians_table(results)]
+        return [report.ranking_table(results), report.medians_table(results)]
 
 
 def _floats(values: Tensor | np.ndarray) -> tuple[float, ...]:
