@@ -139,8 +139,8 @@ def ranks_along_training(
         found = Pairs([], [])
         for curve in (r.measured.curve for r in best_members(results)):
             first = int(np.argmax(curve.contrast)) if after_peak and curve.contrast else 0
-            pair = (rankdata(values[first:]).tolist() for values in (x(curve), curve.mcc))
-            found = Pairs(*([*own, *new] for own, new in zip(found, pair, strict=True)))
+            own_x, own_y = (rankdata(values[first:]).tolist() for values in (x(curve), curve.mcc))
+            found = Pairs([*found.x, *own_x], [*found.y, *own_y])
         return found
 
     return measure

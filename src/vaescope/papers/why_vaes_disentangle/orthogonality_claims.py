@@ -101,7 +101,8 @@ def per_image_set(pairs: PairsOf) -> Callable[[Results, object], str]:
 
     def note(results: Results, _: object) -> str:
         found = {images.title: pairs(own) for images, own in by_images(results).items()}
-        tests = {title: rank_test(list(p.x), list(p.y)) for title, p in found.items() if min(map(len, map(set, p))) > 2}
+        varied = {title: p for title, p in found.items() if min(len(set(p.x)), len(set(p.y))) > 2}
+        tests = {title: rank_test(list(p.x), list(p.y)) for title, p in varied.items()}
         return "".join(f"On {title}: ρ = {rho:.2f}, p = {p:.2g}. " for title, (rho, p) in tests.items()).strip()
 
     return note
