@@ -19,6 +19,7 @@ from vaescope.protocol import LatentModel, LogLikelihood
 
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Decoder = Callable[[Tensor], Tensor]
+POSTERIOR_FAMILIES = ("diagonal", "marginals")
 SCALES: dict[str, Callable[[Tensor], Tensor]] = {
     "variance": lambda s: s,
     "log_variance": torch.exp,
@@ -41,6 +42,8 @@ class Adapted(LatentModel):
     image_shape: tuple[int, int, int] | None = None
     beta: float = 1.0
     log_likelihood: LogLikelihood | None = None
+    objective: str = "elbo"
+    posterior_family: str = "diagonal"
     networks: tuple[nn.Module, ...] = ()
     """Called in evaluation mode; inputs are converted to their floating-point type and device."""
 
@@ -55,6 +58,7 @@ class Adapted(LatentModel):
             if self.likelihood == "bernoulli":
                 raise InputError("a Bernoulli likelihood has no precision; specify only one.")
         validation.number("beta", self.beta, above=0.0)
+        validation.choice("posterior_family", self.posterior_family, POSTERIOR_FAMILIES)
         if self.image_shape is not None:
             validation.image_shape(self.image_shape)
         if not isinstance(self.prior, Prior):
@@ -120,6 +124,8 @@ def from_callables(
     image_shape: tuple[int, int, int] | None = None,
     beta: float = 1.0,
     log_likelihood: LogLikelihood | None = None,
+    objective: str = "elbo",
+    posterior_family: str = "diagonal",
     networks: Sequence[nn.Module] | None = None,
 ) -> Adapted:
     """A model from functions.
@@ -135,6 +141,8 @@ def from_callables(
         image_shape: (channels, height, width) of decoded images.
         beta: the weight of the KL in training.
         log_likelihood: (x, z) -> log p(x|z), one number per row, for any other likelihood.
+        objective: what training maximised; name it if it is not the ELBO, such as `iwae`.
+        posterior_family: `marginals` if q(z|x) has a full covariance or is a flow, and `encode` returns its marginals.
         networks: modules to call in evaluation mode; by default those that the functions are, belong to or refer to.
 
     >>> from_callables(encode=lambda x: (x, 0.1 + 0 * x), decode=lambda z: z, latent_dim=2).encode(torch.ones(3, 2))[1]
@@ -153,6 +161,8 @@ def from_callables(
         image_shape,
         beta,
         log_likelihood,
+        objective,
+        posterior_family,
         networks_behind(encode, decode, log_likelihood) if networks is None else tuple(networks),
     )
 
