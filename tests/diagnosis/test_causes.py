@@ -164,7 +164,6 @@ def images(seed=0):
 )
 def test_images_in_another_range_or_orientation(change, advice):
     model, x = images()
-    assert codes(model, x) in ([], ["aggregate"])  # six heights are six clusters of codes
     found = vs.diagnose(model, change(x), progress=None)
     assert [f.code for f in found.findings if f.severity != "note"] == ["reconstruction"]
     assert advice in found.findings[0].advice

@@ -55,7 +55,7 @@ def test_bernoulli_models():
     turn = torch.tensor([[1.0, -1.0], [1.0, 1.0]], dtype=torch.float64) / 2**0.5
     rotated = vs.diagnose(*pixels(turn=turn))
     assert [(f.code, f.severity) for f in rotated.findings] == [("rotated", "warning")]
-    assert [f.code for f in vs.diagnose(*pixels(shift=1.5)).findings] == ["amortisation"]
+    assert [f.code for f in vs.diagnose(*pixels(shift=3.0)).findings] == ["amortisation"]
     assert [f.code for f in vs.diagnose(*pixels(beta=20.0)).findings] == ["beta-high"]
 
 

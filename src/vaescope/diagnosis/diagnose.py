@@ -231,7 +231,7 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts,
         reconstruction=attempts("reconstruction", lambda: measure_reconstruction(sample)),
         aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, regime.used)),
         geometry=None if jacobian is None else attempts("geometry", lambda: measure_geometry(jacobian)),
-        noise=attempts("noise", lambda: measure_noise(sample, jacobian)),
+        noise=attempts("noise", lambda: measure_noise(sample, regime.used)),
         eq12=None if derivatives is None else near_deterministic_ratio(derivatives),
     )
     broken = next((f.code for f in judge(evidence) if f.code in MAKES_GAP_MEANINGLESS), None)

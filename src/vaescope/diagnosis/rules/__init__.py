@@ -21,10 +21,10 @@ RULES = (
     likelihood.decoder_variance,
     likelihood.beta,
     likelihood.amortisation,
+    latents.axes,
     latents.aggregate,
     latents.width,
     latents.wide_posteriors,
-    latents.axes,
     latents.stability,
     likelihood.reliability,
 )
@@ -44,7 +44,8 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "beta-high": frozenset({"amortisation", "over-wide", "aggregate", "rotated"}),
     "beta-low": frozenset({"amortisation", "aggregate", "rotated"}),
     "amortisation": frozenset({"aggregate", "wide-posteriors", "rotated"}),
-    "aggregate": frozenset({"rotated", "wide-posteriors"}),
+    "rotated": frozenset({"aggregate"}),
+    "aggregate": frozenset({"wide-posteriors"}),
 }
 """What a finding is the cause of; these are not reported beside it."""
 

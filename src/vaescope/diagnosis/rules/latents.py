@@ -11,8 +11,8 @@ from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.findings import Finding
 from vaescope.diagnosis.rules.wording import listed
 
-ROTATED = 0.1  # nats of contrast that a rotation must save
-ROTATED_SHARE = 0.3  # share of the contrast that it must save
+ROTATED = 0.15  # nats of contrast that a rotation must save
+ROTATED_SHARE = 0.6  # share of the contrast that it must save
 STABLE = 0.8  # mean correlation of matched latents between seeds
 SAME_SUBSPACE = 0.8  # mean squared canonical correlation
 WIDE = 0.2  # share of posteriors wider than their prior
@@ -85,12 +85,16 @@ def axes(evidence: Evidence) -> Iterator[Finding]:
     if rotation is None:
         return
     if rotation.gain >= ROTATED and rotation.gain >= ROTATED_SHARE * rotation.before:
-        known = evidence.likelihood is not None
+        known = evidence.likelihood is not None and evidence.elbo_trained
         yield Finding(
             "rotated",
             "warning" if known else "note",
             "The latent axes are not those that the decoder favours.",
-            ("" if known else "The likelihood is unknown, so all outputs are assumed to be equally noisy. ")
+            (
+                ""
+                if evidence.likelihood
+                else "The likelihood is unknown, so all outputs are assumed to be equally noisy. "
+            )
             + f"Rotating the latents in use (by up to {rotation.largest_angle:.0f}°) would lower the mean contrast "
             f"c_IMA from {rotation.before:.2f} to {rotation.after:.2f} nats at the same likelihood.",
             "Do not interpret single latents. Train longer with diagonal posteriors, or rotate codes with the matrix "

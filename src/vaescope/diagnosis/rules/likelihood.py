@@ -15,6 +15,8 @@ VARIANCE_WRONG = 10.0  # factor between declared and measured decoder variance
 BETA_WRONG = 4.0  # factor between declared and effective β
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
+AMORTISATION_SPREAD = 0.5  # of the variation of the best ELBO between samples that it must lose
+SCATTERED = 0.6  # mean |log| distance of variances from Eq. 12 beyond which they do not follow it with any β
 OVERFIT = 1.5  # factor between held-out and training errors
 OVERFIT_ERRORS = 4.0  # standard errors of their difference
 UNRELIABLE = 0.7  # Pareto k̂ above which importance sampling is unreliable
@@ -65,14 +67,15 @@ def decoder_variance(evidence: Evidence) -> Iterator[Finding]:
 
 def beta(evidence: Evidence) -> Iterator[Finding]:
     """The weight of the KL, relative to the declared one."""
-    noise = evidence.noise
-    if noise is None or noise.beta is None:
+    noise, fit = evidence.noise, evidence.scale.found if evidence.scale is not None else None
+    if noise is None or noise.beta is None or (fit is not None and fit.scatter > SCATTERED):
         return
     factor, declared = noise.beta / noise.declared_beta, noise.declared_beta
     reference = "of the likelihood" if declared == 1 else f"of β = {declared:g}"
     assert noise.implied is not None
     assert noise.declared is not None
-    compared = f"as those of a decoder with precision {amount(noise.implied)} (Eq. 12), but the decoder's is {amount(noise.declared)}."
+    implied, stated = amount(noise.implied), amount(noise.declared)
+    compared = f"as those of a decoder with precision {implied} (Eq. 12), but the decoder's is {stated}."
     if factor > BETA_WRONG:
         yield Finding(
             "beta-high",
@@ -98,14 +101,16 @@ def amortisation(evidence: Evidence) -> Iterator[Finding]:
     if gap is None or not evidence.elbo_trained or stated_beta:
         return
     lost, error = gap.mean("amortisation")
+    typical, low = (float(gap.amortisation.quantile(q)) for q in (0.5, 0.25))
+    spread = float((gap.elbo + gap.amortisation).std()) if len(gap.elbo) > 1 else 0.0
     total = float(np.sum(evidence.regime.kl))
-    if lost > AMORTISATION and lost > 3 * error and lost > AMORTISATION_SHARE * total:
+    if low > AMORTISATION and typical > max(AMORTISATION_SHARE * total, AMORTISATION_SPREAD * spread):
         yield Finding(
             "amortisation",
             "warning",
             "The encoder is far from optimal for its decoder.",
-            f"It loses {lost:.2f} ± {2 * error:.2f} nats compared with the best posterior of its family, of a KL of "
-            f"{total:.3g}; the family itself loses {gap.mean('family')[0]:.2f}.",
+            f"It loses {amount(lost)} ± {amount(2 * error)} nats compared with the best posterior of its family, of a "
+            f"KL of {amount(total)}; the family itself loses {gap.mean('family')[0]:.2f}.",
             "Train the encoder alone with the decoder frozen. If it loses much less on training samples (pass train=), "
             "it overfits: use more data instead.",
         )
