@@ -75,7 +75,7 @@ class Adapted(LatentModel):
         with evaluation_mode(self.networks):
             found: object = self._call_encoder(x)
         if not isinstance(found, tuple | list) or len(found) != 2:
-            raise InputError(f"encode must return a mean and a variance, got {type(found).__name__}.")
+            raise InputError(f"encode must return a mean and a variance, got {_described(found)}.")
         mean, variance = (_rows(value, name, len(x)) for value, name in zip(found, ("mean", "variance"), strict=True))
         if mean.shape != variance.shape or mean.shape[1] != self.latent_dim:
             raise InputError(
@@ -102,7 +102,23 @@ class Adapted(LatentModel):
         weights = dtype_and_device(self.networks)
         with evaluation_mode(self.networks):
             found: object = call_user_function("decode", self.decoder, z if weights is None else z.to(weights[1]))
+        if isinstance(found, tuple | list | dict):
+            raise InputError(
+                f"decode must return one tensor, the mean of p(x|z), got {_described(found)}; "
+                "write decode=lambda z: decoder(z)[0] with the index of the mean."
+            )
         return _rows(found, "decode's output", len(z))
+
+
+def _described(found: object) -> str:
+    """What a user's function returned, with the line to write instead if it is several tensors."""
+    if isinstance(found, dict):
+        return f"a dictionary with {', '.join(map(str, list(found)[:5]))}"
+    if isinstance(found, tuple | list):
+        shapes = ", ".join(str(tuple(v.shape)) if isinstance(v, Tensor) else type(v).__name__ for v in found[:5])
+        hint = "; if it is (z, mean, log_variance), write encode=lambda x: (out := encoder(x))[1:2] + (out[2].exp(),)"
+        return f"{len(found)} values ({shapes})" + hint * (len(found) == 3)
+    return type(found).__name__
 
 
 def _rows(value: object, name: str, count: int) -> Tensor:
@@ -198,8 +214,10 @@ def from_modules(
                     f"{tuple(found.shape)}."
                 )
             found = found.split(latent_dim, dim=-1)
-        if not isinstance(found, tuple | list) or len(found) < 2:
-            raise InputError("the encoder must return means and scales; for other outputs use from_callables.")
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise InputError(
+                f"the encoder must return means and scales, got {_described(found)}; otherwise use from_callables."
+            )
         return found[0], SCALES[scale](found[1])
 
     networks = [network for network in (encoder, decoder) if network is not None]

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import metrics
+from vaescope import metrics, validation
 from vaescope.adapters.arrays import Arrays
 from vaescope.adapters.models import as_models
 from vaescope.adapters.repaired import Repair, repair, with_normal_prior
@@ -122,7 +122,7 @@ def diagnose(
         model: a member of a fit, a model from `vs.adapters`, or your own `LatentModel`. Of several models of the same
             data (a list or a fit), the first (the best member) is diagnosed, and all are compared.
         x: samples, a row or an image each; not needed for posteriors alone (`vs.adapters.from_arrays`).
-        factors: (N, k) known factors of the samples, to score the codes against.
+        factors: (N, k) known factors of the samples, or (N,) labels, to score the codes against.
         auxiliary: the auxiliary input of an iVAE, a label or a row of numbers per sample.
         train: samples that the model was trained on, to find overfitting.
         name: what the report calls the model.
@@ -299,4 +299,5 @@ def _stability(
 def _evaluation(codes: _MeanCodes, factors: object | None) -> Evaluation:
     if factors is None or codes.values is None:
         raise Skipped("no factors were given")
-    return metrics.evaluate(codes.values, factors)
+    labels = validation.array(factors, "factors")
+    return metrics.evaluate(codes.values, labels[:, None] if labels.ndim == 1 else labels)

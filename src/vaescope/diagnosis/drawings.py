@@ -100,6 +100,7 @@ def _curves(sample: EncodedSample, latents: list[int]) -> Figure:
     for axis, latent in zip(axes, latents, strict=False):
         values = _values(sample, latent, 25)
         curves = (_traverse(sample, latent, values).double() - x.mean(0)) / scale
+        curves[:, x.std(0, correction=0) == 0] = 0  # a column that is constant has no scale to be drawn in
         largest = curves.std(0, correction=0).argsort(descending=True)[:OUTPUTS]
         for output in largest.tolist():
             axis.plot(values, curves[:, output].numpy(), lw=1.3, label=f"x{output}")

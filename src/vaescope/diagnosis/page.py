@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from vaescope.diagnosis.drawings import drawings
 from vaescope.diagnosis.geometry import Geometry
+from vaescope.diagnosis.rules.wording import amount
 from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
 
@@ -75,15 +76,16 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     regime, noise, geometry = evidence.regime, evidence.noise, evidence.geometry
     found = [
         ("latents in use", f"{len(regime.used)} of {regime.latent_dim}"),
-        ("KL", f"{number(float(sum(regime.kl)))} nats"),
+        ("KL", f"{amount(float(sum(regime.kl)))} nats"),
     ]
     if noise is not None:
         if math.isfinite(noise.explained):
-            found.append(("variance explained", f"{noise.explained:.1%}"))
+            share = f"{noise.explained:.1%}" if noise.explained > -1 else "worse than the mean"
+            found.append(("variance explained", share))
         if noise.likelihood != "bernoulli":
-            found.append(("decoder variance, from errors", number(1 / noise.precision)))
+            found.append(("decoder variance, from errors", amount(1 / noise.precision)))
         if noise.beta is not None:
-            found.append(("effective β", f"{noise.beta:.2g}"))
+            found.append(("effective β", amount(noise.beta)))
     if geometry is not None:
         found.append(("contrast c_IMA", _contrast(geometry)))
         if geometry.rotation is not None:
@@ -95,8 +97,14 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     near = evidence.near_deterministic()
     if near is not None:
         found.append(("near-deterministic theory", "applies" if near.applies else "does not apply"))
+    if evidence.aggregate is not None:
+        found.append(("codes told from prior samples, AUC", f"{evidence.aggregate.auc:.2f}"))
+    if evidence.generalisation is not None:
+        lost = evidence.generalisation
+        found.append(("ELBO, training - held-out", f"{_nats(lost.lost)} ± {_nats(2 * lost.stderr, 1)} nats"))
     if evidence.stability is not None:
-        found.append(("agreement between seeds", f"{float(evidence.stability.score):.2f}"))
+        found.append(("agreement between seeds", f"{evidence.stability.score:.2f}"))
+        found.append(("agreement of their subspaces", f"{evidence.stability.subspace:.2f}"))
     return found
 
 
