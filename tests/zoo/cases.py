@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-import vaescope as vs
 from tests.zoo import faults, foreign
-from tests.zoo.datasets import DEVELOPMENT, SCORED, Data, load
+from tests.zoo.datasets import DEVELOPMENT, Data, load
 from tests.zoo.networks import (
     GRUVAE,
     IWAE,
@@ -87,66 +86,94 @@ def faulty(data: str, kind: Kind, wider: Callable[[int], nn.Module], wanted: str
     known = {"image_shape": d.image} if d.image else {}
     bernoulli = kind.build().kind == "bce"
 
-    def case(name: str, condition: str, make: Callable[[], Given], also: tuple[str, ...] = ()) -> Case:
-        return Case(f"{data}/{kind.label}, {name}", data, kind.library, condition, make, also)
-
-    def give(model: Callable[[], object], x: torch.Tensor | None = None, **more) -> Callable[[], Given]:
-        return lambda: (model(), d.test if x is None else x, more)
-
     def base(seed: int = 0) -> nn.Module:
         return net(data, kind, seed)
 
-    def scaled(name: str) -> Callable[[], object]:
-        return lambda: faults.scale(base(), name, **known)
+    def variant(suffix: str, **training) -> nn.Module:
+        return net(data, kind, suffix=suffix, **training)
 
-    def unstated() -> object:
-        return faults.given(base(), precision=None, likelihood=None, **known)
+    def plain(**change) -> object:
+        return faults.given(base(), **known | change)
+
+    def scaled(name: str) -> object:
+        return faults.scale(base(), name, **known)
+
+    def autoencoder(variance: float) -> object:
+        return faults.autoencoder(variant("-ae", beta=0.0), variance, **known)
 
     def weighted() -> nn.Module:
         """β = 6, with the noise that the healthy model found."""
         stated = base().stated()
-        build = (
-            partial(
-                kind.build.func,
-                *kind.build.args,
-                **kind.build.keywords | {"kind": "mse", "variance": 1 / stated["precision"]},
-            )
-            if "precision" in stated
-            else kind.build
-        )
-        return net(data, kind, suffix="-high", build=build, beta=6.0)
+        if "precision" not in stated:
+            return variant("-high", beta=6.0)
+        noise = {"kind": "mse", "variance": 1 / stated["precision"]}
+        return variant("-high", beta=6.0, build=partial(kind.build, **noise))
+
+    def overfitted() -> nn.Module:
+        build = partial(wider, kind.build().latent)
+        return variant("-overfit", build=build, rows=60, epochs=1500, patience=None, lr=1e-3)
+
+    def precision(factor: float) -> object:
+        return plain(precision=factor * base().stated().get("precision", 1.0))
+
+    def logits() -> object:
+        return plain(decode=lambda z: torch.logit(base().decode(z).clamp(1e-6, 1 - 1e-6)))
+
+    def new(initialise=None) -> object:
+        return faults.given(fresh(kind.build, initialise), **known)
+
+    def low(**change) -> object:
+        return faults.given(variant("-low", beta=0.02), **known | change)
 
     moved = d.test * 16 if d.image or bernoulli else d.test * 16 + 5
-    every = {
-        "scaled": case("x times 16", "data-range" if bernoulli else "reconstruction", give(lambda: faults.given(base(), **known), moved)),
-        "unstated": case("x times 16, nothing stated", "reconstruction", give(unstated, moved)),
-        "inverted": case("x inverted", "reconstruction", give(lambda: faults.given(base(), **known), d.test.max() - d.test)),
-        "transposed": case("x transposed", "reconstruction", give(lambda: faults.given(base(), **known), d.test.mT)),
-        "mixed": case("decoder of another run", "reconstruction", give(lambda: faults.mixed(base(), base(1), **known))),
-        "new": case("untrained", "untrained", give(lambda: faults.given(fresh(kind.build), **known))),
-        "xavier": case("untrained, Xavier", "untrained", give(lambda: faults.given(fresh(kind.build, nn.init.xavier_normal_), **known))),
-        "deviation": case("standard deviation as variance", "scale-of-variance", give(scaled("deviation"))),
-        "logdeviation": case("log standard deviation as variance", "scale-of-variance", give(scaled("log-deviation"))),
-        "precision": case("precision as variance", "scale-of-variance", give(scaled("precision"))),
-        "squared": case("squared variance as variance", "scale-of-variance", give(scaled("squared"))),
-        "logvariance": case("log-variance as variance", "log-variance", give(scaled("log-variance"))),
-        "collapsed": case("collapsed", "collapsed", give(lambda: faults.given(net(data, kind, suffix="-collapsed", beta=300.0, epochs=60), **known)), ("over-wide",)),
-        "wide": case("too many latents", "over-wide", give(lambda: faults.given(net(data, kind, suffix="-wide", build=partial(wider, 32)), **known))),
-        "high": case("β 6 unstated", "beta-high", give(lambda: faults.given(weighted(), **known)), ("dead-latent", "over-wide")),
-        "low": case("β 1/50 unstated", "beta-low", give(lambda: faults.given(net(data, kind, suffix="-low", beta=0.02), **known)), ("aggregate",)),
-        "aggregate": case("β 1/50 stated", "aggregate", give(lambda: faults.given(net(data, kind, suffix="-low", beta=0.02), beta=0.02, **known))),
-        "ae": case("autoencoder, variance 1e-6", "not-a-vae", give(lambda: faults.autoencoder(net(data, kind, suffix="-ae", beta=0.0), 1e-6, **known))),
-        "ae0": case("autoencoder, variance 0", "not-a-vae", give(lambda: faults.autoencoder(net(data, kind, suffix="-ae", beta=0.0), 0.0, **known))),
-        "ae1": case("autoencoder, variance 1", "not-a-vae", give(lambda: faults.autoencoder(net(data, kind, suffix="-ae", beta=0.0), 1.0, **known))),
-        "fit": case("overfitted", "overfit", give(lambda: faults.given(net(data, kind, suffix="-overfit", build=partial(wider, kind.build().latent), rows=60, epochs=1500, patience=None, lr=1e-3), **known), train=d.train[:60])),
-        "encoder": case("noise on the encoder", "amortisation", give(lambda: faults.noisy_encoder(base(), 0.6, **known))),
-        "variance": case("decoder variance 100 times too large", "decoder-variance", give(lambda: faults.given(base(), **known | {"precision": base().stated().get("precision", 1.0) / 100}))),
-        "variance-": case("decoder variance 100 times too small", "decoder-variance", give(lambda: faults.given(base(), **known | {"precision": base().stated().get("precision", 1.0) * 100}))),
-        "rotated": case("rotated by 45 degrees", "rotated", give(lambda: faults.rotated(base(), d.train, **known))),
-        "seeds": case("another seed, rotated", "unstable", give(lambda: [faults.given(base(), **known), faults.rotated(base(), d.train, **known)])),
-        "logits": case("logits as probabilities", "logits", give(lambda: faults.given(base(), decode=lambda z: torch.logit(base().decode(z).clamp(1e-6, 1 - 1e-6)), **known))),
-    }  # fmt: skip
-    yield from (every[name] for name in wanted.split())
+    deviation = "scale-of-variance"
+    every: dict[str, tuple[str, str, Callable[[], object]]] = {
+        "scaled": ("x times 16", "data-range" if bernoulli else "reconstruction", plain),
+        "unstated": ("x times 16, nothing stated", "reconstruction", lambda: plain(precision=None, likelihood=None)),
+        "inverted": ("x inverted", "reconstruction", plain),
+        "transposed": ("x transposed", "reconstruction", plain),
+        "mixed": ("decoder of another run", "reconstruction", lambda: faults.mixed(base(), base(1), **known)),
+        "new": ("untrained", "untrained", new),
+        "xavier": ("untrained, Xavier", "untrained", lambda: new(nn.init.xavier_normal_)),
+        "deviation": ("standard deviation as variance", deviation, lambda: scaled("deviation")),
+        "logdeviation": ("log standard deviation as variance", deviation, lambda: scaled("log-deviation")),
+        "precision": ("precision as variance", deviation, lambda: scaled("precision")),
+        "squared": ("squared variance as variance", deviation, lambda: scaled("squared")),
+        "logvariance": ("log-variance as variance", "log-variance", lambda: scaled("log-variance")),
+        "collapsed": (
+            "collapsed",
+            "collapsed",
+            lambda: faults.given(variant("-collapsed", beta=300.0, epochs=60), **known),
+        ),
+        "wide": (
+            "too many latents",
+            "over-wide",
+            lambda: faults.given(variant("-wide", build=partial(wider, 32)), **known),
+        ),
+        "high": ("β 6 unstated", "beta-high", lambda: faults.given(weighted(), **known)),
+        "low": ("β 1/50 unstated", "beta-low", low),
+        "aggregate": ("β 1/50 stated", "aggregate", lambda: low(beta=0.02)),
+        "ae": ("autoencoder, variance 1e-6", "not-a-vae", lambda: autoencoder(1e-6)),
+        "ae0": ("autoencoder, variance 0", "not-a-vae", lambda: autoencoder(0.0)),
+        "ae1": ("autoencoder, variance 1", "not-a-vae", lambda: autoencoder(1.0)),
+        "fit": ("overfitted", "overfit", lambda: faults.given(overfitted(), **known)),
+        "encoder": ("noise on the encoder", "amortisation", lambda: faults.noisy_encoder(base(), 0.6, **known)),
+        "variance": ("decoder variance 100 times too large", "decoder-variance", lambda: precision(0.01)),
+        "variance-": ("decoder variance 100 times too small", "decoder-variance", lambda: precision(100.0)),
+        "rotated": ("rotated by 45 degrees", "rotated", lambda: faults.rotated(base(), d.train, **known)),
+        "seeds": ("another seed, rotated", "unstable", lambda: [plain(), faults.rotated(base(), d.train, **known)]),
+        "logits": ("logits as probabilities", "logits", logits),
+    }
+    samples = {"scaled": moved, "unstated": moved, "inverted": d.test.max() - d.test, "transposed": d.test.mT}
+    for fault in wanted.split():
+        title, condition, make = every[fault]
+        more = {"train": d.train[:60]} if fault == "fit" else {}
+        give = partial(_given, make, samples.get(fault, d.test), more)
+        yield Case(f"{data}/{kind.label}, {title}", data, kind.library, condition, give)
+
+
+def _given(make: Callable[[], object], x: torch.Tensor, more: dict[str, Any]) -> Given:
+    return make(), x, more
 
 
 def fresh(build: Callable[[], nn.Module], initialise=None) -> nn.Module:
@@ -160,16 +187,18 @@ def fresh(build: Callable[[], nn.Module], initialise=None) -> nn.Module:
 
 def marginals(data: str, kind: Kind) -> Iterator[Case]:
     """A posterior with a full covariance, given by its marginals."""
-    make = lambda: (
-        faults.given(net(data, kind), encode=net(data, kind).marginals, posterior_family="marginals"),
-        load(data).test,
-        {},
-    )  # noqa: E731
+
+    def make() -> Given:
+        trained = net(data, kind)
+        return faults.given(trained, encode=trained.marginals, posterior_family="marginals"), load(data).test, {}
+
     yield Case(f"{data}/{kind.label}", data, kind.library, HEALTHY, make)
 
 
 def other_objective(data: str, kind: Kind, objective: str) -> Iterator[Case]:
-    make = lambda: (faults.given(net(data, kind), objective=objective), load(data).test, {})  # noqa: E731
+    def make() -> Given:
+        return faults.given(net(data, kind), objective=objective), load(data).test, {}
+
     yield Case(f"{data}/{kind.label}", data, kind.library, HEALTHY, make)
 
 
@@ -296,7 +325,8 @@ def scored() -> Iterator[Case]:
         "swiss",
         deep,
         lambda n: DeepVAE(10, n),
-        "unstated mixed xavier deviation logdeviation precision squared wide high aggregate ae0 fit encoder variance- rotated seeds",
+        "unstated mixed xavier deviation logdeviation precision squared wide high aggregate ae0 fit encoder variance- "
+        "rotated seeds",
     )
     conv = Kind("conv", partial(ConvVAE, (3, 8, 8), 4, kind="sigma"), settings={"epochs": 100, "patience": 12})
     bce = Kind("mlp-bce", partial(ExampleVAE, 192, 6), settings={"epochs": 200, "patience": 20})
@@ -335,10 +365,3 @@ def scored() -> Iterator[Case]:
 
 def cases() -> list[Case]:
     return [*development(), *scored()]
-
-
-def by_half(half: str) -> list[Case]:
-    return [case for case in cases() if case.half == half]
-
-
-__all__ = ["DEVELOPMENT", "SCORED", "Case", "by_half", "cases", "vs"]

@@ -125,7 +125,8 @@ class ConvVAE(nn.Module, Losses):
         super().__init__()
         channels, side = image[0], image[1] // 4
         self.features = nn.Sequential(
-            nn.Conv2d(channels, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.ReLU(), nn.Flatten()
+            nn.Conv2d(channels, width, 4, 2, 1), nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 4, 2, 1), nn.ReLU(), nn.Flatten(),
         )  # fmt: skip
         self.mu, self.logvar = (nn.Linear(2 * width * side * side, latent) for _ in range(2))
         self.lift = nn.Linear(latent, 2 * width * side * side)

@@ -29,6 +29,18 @@ LEGEND = (
     "holds. Effect: squared error added by drawing the latent from its prior, as a share of the variance of x."
 )
 
+GLOSSARY = {
+    "ELBO": "What training maximises: log p(x|z) of reconstructions minus the KL. At most log p(x), nats per sample.",
+    "KL": "How far the posterior of a latent is from its prior: the information in the code of a sample.",
+    "β": "What the KL is multiplied by in the loss. 1 is the ELBO; precision / β is what matters.",
+    "precision": "1 / variance of the decoder: 1 for half the summed squared error, 2/n for a mean over n numbers.",
+    "Eq. 12": "σ² = 1 / (1 + precision · ‖column‖²), the variance of the best narrow posterior.",
+    "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses; amortisation: the encoder, beyond it.",
+    "c_IMA": "How far the columns of the decoder's Jacobian are from orthogonal; 0 if they are.",
+    "AUC": "How well codes of the data and draws from the prior are told apart: 0.5 if they are alike, 1 if always.",
+    "±": "Two standard errors.",
+}
+
 
 def html(diagnosis: Diagnosis) -> str:
     """The page; text from users is escaped."""
@@ -48,6 +60,7 @@ def html(diagnosis: Diagnosis) -> str:
         columns=list(rows[0]) if rows else [],
         rows=rows,
         legend=LEGEND,
+        glossary=GLOSSARY,
         drawings=figures,
         scores=[] if evaluation is None else evaluation.rows,
         skipped=diagnosis.skipped,
