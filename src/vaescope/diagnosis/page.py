@@ -37,7 +37,7 @@ GLOSSARY = {
     "Eq. 12": "σ² = 1 / (1 + precision · ‖column‖²), the variance of the best narrow posterior.",
     "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses; amortisation: the encoder, beyond it.",
     "c_IMA": "How far the columns of the decoder's Jacobian are from orthogonal; 0 if they are.",
-    "AUC": "How well codes of the data and draws from the prior are told apart: 0.5 if they are alike, 1 if always.",
+    "AUC": "How well codes of the data and draws from the prior are distinguished: 0.5 if they are alike, 1 if always.",
     "±": "Two standard errors.",
 }
 
@@ -111,7 +111,7 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if near is not None:
         found.append(("near-deterministic theory", "applies" if near.applies else "does not apply"))
     if evidence.aggregate is not None:
-        found.append(("codes told from prior samples, AUC", f"{evidence.aggregate.auc:.2f}"))
+        found.append(("codes against prior samples, AUC", f"{evidence.aggregate.auc:.2f}"))
     if evidence.generalisation is not None:
         lost = evidence.generalisation
         found.append(("ELBO, training - held-out", f"{_nats(lost.lost)} ± {_nats(2 * lost.stderr, 1)} nats"))

@@ -63,7 +63,9 @@ def decoder_variance(evidence: Evidence) -> Iterator[Finding]:
 def beta(evidence: Evidence) -> Iterator[Finding]:
     """The weight of the KL, relative to the declared one."""
     noise, fit = evidence.noise, evidence.scale.found if evidence.scale is not None else None
-    if noise is None or noise.beta is None or (fit is not None and fit.scatter > SCATTERED):
+    if noise is None or noise.beta is None or not evidence.elbo_trained:
+        return
+    if fit is not None and fit.scatter > SCATTERED:
         return
     factor, declared = noise.beta / noise.declared_beta, noise.declared_beta
     reference = "of the likelihood" if declared == 1 else f"of β = {declared:g}"
