@@ -6,7 +6,7 @@ BENCH_STAMP := .venv/.installed-bench
 FOREIGN_STAMP := .venv/.installed-foreign
 LONG_STAMP := .venv/.installed-long
 
-.PHONY: install reproduce laptop results/laptop paper results/paper test test-long test-foreign chromium bench bench-machines lint clean
+.PHONY: install reproduce laptop results/laptop paper results/paper test test-long test-foreign test-zoo chromium bench bench-machines lint clean
 
 install: $(STAMP)
 
@@ -67,6 +67,11 @@ $(LONG_STAMP): $(STAMP)
 # Models that other libraries trained: pythae, scvi-tools, diffusers.
 test-foreign: install $(FOREIGN_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/foreign
+
+# Train the zoo once (ten minutes on one core; weights are kept in ~/.cache/vaescope-zoo), diagnose all of it, and score.
+test-zoo: install $(FOREIGN_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.zoo.score
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/zoo
 
 $(FOREIGN_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[foreign]'

@@ -81,6 +81,16 @@ class LatentModel(Protocol):
         return 1.0
 
     @property
+    def objective(self) -> str:
+        """What training maximised: `elbo` (with β), or another name such as `iwae`."""
+        return "elbo"
+
+    @property
+    def posterior_family(self) -> str:
+        """`diagonal` if `encode` returns all of q(z|x); `marginals` if q has correlations that it does not return."""
+        return "diagonal"
+
+    @property
     def has_decoder(self) -> bool:
         """Whether `decode` can be called."""
         return True
@@ -159,6 +169,14 @@ class WrappedModel(LatentModel):
     @property
     def beta(self) -> float:
         return self.model.beta
+
+    @property
+    def objective(self) -> str:
+        return self.model.objective
+
+    @property
+    def posterior_family(self) -> str:
+        return self.model.posterior_family
 
     @property
     def has_decoder(self) -> bool:

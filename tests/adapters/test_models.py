@@ -141,7 +141,7 @@ def test_a_class_without_latent_dim_is_explained():
 
 def test_log_variances_are_repaired():
     found = repair(adapted(encode=lambda x: (x[:, :2], -2 + 0 * x[:, :2])), X, None, 10)
-    assert found.model.log_variance
+    assert found.model.scale == "log-variance"
     assert not found.zero_variance
     torch.testing.assert_close(found.sample.variance, torch.full((10, 2), -2.0).exp())
     torch.testing.assert_close(found.model.encode(X)[1], torch.full((60, 2), -2.0).exp())
@@ -149,7 +149,7 @@ def test_log_variances_are_repaired():
 
 def test_zero_variances_are_replaced():
     found = repair(adapted(encode=lambda x: (x[:, :2], 0 * x[:, :2])), X, None, 10)
-    assert (found.model.log_variance, found.zero_variance) == (False, True)
+    assert (found.model.scale, found.zero_variance) == ("variance", True)
     assert (found.sample.variance > 0).all()
     assert (found.model.encode(X)[1] > 0).all()
 

@@ -27,7 +27,7 @@ def test_analyses_that_do_not_apply_are_skipped_with_a_reason():
     numpy = linear(decode=lambda z: torch.from_numpy(z.detach().numpy() @ W.numpy().T.astype(z.detach().numpy().dtype)))
     by_differences = vs.diagnose(numpy, X)
     assert by_differences.evidence.geometry.rank == 2
-    assert "decode failed" in by_differences.skipped["gap"]
+    assert "could not be differentiated" in by_differences.skipped["gap"]
 
 
 @pytest.mark.parametrize("prior", [vs.Uniform(-2.0, 2.0), vs.Laplace(0.0, 0.7), vs.Beta(2.0, 3.0, low=-2.0, high=2.0)])
@@ -300,3 +300,44 @@ def test_an_ivae_is_diagnosed_with_its_auxiliary_input(tmp_path, capsys):
 def test_mistakes_on_the_command_line(run, arguments, message):
     with pytest.raises(InputError, match=message):
         cli.dispatch(["diagnose", *(a.format(run=run) for a in arguments)])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"encode": lambda x: (x[:, :2], x[:, :2], x[:, :2])},
+            r"got 3 values .* if it is \(z, mean, log_variance\), write",
+        ),
+        ({"encode": lambda x: {"mu": x}}, "got a dictionary with mu"),
+    ],
+)
+def test_ambiguous_returns_of_the_encoder_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        vs.diagnose(linear(**change), X, progress=None)
+
+
+def test_ambiguous_returns_of_modules_and_decoders_are_refused():
+    class Three(torch.nn.Module):
+        def forward(self, x):
+            return x[:, :2], x[:, :2], x[:, :2]
+
+    with pytest.raises(InputError, match="got 3 values"):
+        vs.adapters.from_modules(Three(), torch.nn.Linear(2, 5), latent_dim=2).encode(X)
+    with pytest.raises(InputError, match=r"decode=lambda z: decoder\(z\)\[0\]"):
+        linear(decode=lambda z: (z @ W.T.to(z), z)).decode(torch.zeros(3, 2))
+
+
+def test_progress_and_budget():
+    lines = []
+    found = vs.diagnose(linear(), X, budget=1e-3, progress=lines.append)
+    assert lines[0] == "diagnose: encoding 400 samples"
+    assert "budget=" in found.skipped["gap"]
+    assert found.findings == []
+    with pytest.raises(InputError, match="budget must be > 0"):
+        vs.diagnose(linear(), X, budget=0)
+
+
+def test_labels_may_be_one_column():
+    labels = (X @ W[:, 0] > 0).long()
+    assert vs.diagnose(linear(), X, factors=labels, progress=None, budget=1e-3).evidence.evaluation is not None

@@ -77,7 +77,7 @@ def undertrained(member):
     """Noise on the weights of the encoder, not of the decoder."""
     generator = torch.Generator().manual_seed(member.seed)
     params = {
-        name: value * (1 + 0.15 * torch.randn(value.shape, generator=generator)) if "encoder" in name else value
+        name: value * (1 + 0.5 * torch.randn(value.shape, generator=generator)) if "encoder" in name else value
         for name, value in member.params.items()
     }
     return replace(member, params=params)

@@ -19,6 +19,7 @@ from vaescope.protocol import LatentModel, LogLikelihood
 
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Decoder = Callable[[Tensor], Tensor]
+POSTERIOR_FAMILIES = ("diagonal", "marginals")
 SCALES: dict[str, Callable[[Tensor], Tensor]] = {
     "variance": lambda s: s,
     "log_variance": torch.exp,
@@ -41,6 +42,8 @@ class Adapted(LatentModel):
     image_shape: tuple[int, int, int] | None = None
     beta: float = 1.0
     log_likelihood: LogLikelihood | None = None
+    objective: str = "elbo"
+    posterior_family: str = "diagonal"
     networks: tuple[nn.Module, ...] = ()
     """Called in evaluation mode; inputs are converted to their floating-point type and device."""
 
@@ -55,6 +58,7 @@ class Adapted(LatentModel):
             if self.likelihood == "bernoulli":
                 raise InputError("a Bernoulli likelihood has no precision; specify only one.")
         validation.number("beta", self.beta, above=0.0)
+        validation.choice("posterior_family", self.posterior_family, POSTERIOR_FAMILIES)
         if self.image_shape is not None:
             validation.image_shape(self.image_shape)
         if not isinstance(self.prior, Prior):
@@ -71,7 +75,7 @@ class Adapted(LatentModel):
         with evaluation_mode(self.networks):
             found: object = self._call_encoder(x)
         if not isinstance(found, tuple | list) or len(found) != 2:
-            raise InputError(f"encode must return a mean and a variance, got {type(found).__name__}.")
+            raise InputError(f"encode must return a mean and a variance, got {_described(found)}.")
         mean, variance = (_rows(value, name, len(x)) for value, name in zip(found, ("mean", "variance"), strict=True))
         if mean.shape != variance.shape or mean.shape[1] != self.latent_dim:
             raise InputError(
@@ -98,7 +102,23 @@ class Adapted(LatentModel):
         weights = dtype_and_device(self.networks)
         with evaluation_mode(self.networks):
             found: object = call_user_function("decode", self.decoder, z if weights is None else z.to(weights[1]))
+        if isinstance(found, tuple | list | dict):
+            raise InputError(
+                f"decode must return one tensor, the mean of p(x|z), got {_described(found)}; "
+                "write decode=lambda z: decoder(z)[0] with the index of the mean."
+            )
         return _rows(found, "decode's output", len(z))
+
+
+def _described(found: object) -> str:
+    """What a user's function returned, with the line to write instead if it is several tensors."""
+    if isinstance(found, dict):
+        return f"a dictionary with {', '.join(map(str, list(found)[:5]))}"
+    if isinstance(found, tuple | list):
+        shapes = ", ".join(str(tuple(v.shape)) if isinstance(v, Tensor) else type(v).__name__ for v in found[:5])
+        hint = "; if it is (z, mean, log_variance), write encode=lambda x: (out := encoder(x))[1:2] + (out[2].exp(),)"
+        return f"{len(found)} values ({shapes})" + hint * (len(found) == 3)
+    return type(found).__name__
 
 
 def _rows(value: object, name: str, count: int) -> Tensor:
@@ -120,6 +140,8 @@ def from_callables(
     image_shape: tuple[int, int, int] | None = None,
     beta: float = 1.0,
     log_likelihood: LogLikelihood | None = None,
+    objective: str = "elbo",
+    posterior_family: str = "diagonal",
     networks: Sequence[nn.Module] | None = None,
 ) -> Adapted:
     """A model from functions.
@@ -135,6 +157,8 @@ def from_callables(
         image_shape: (channels, height, width) of decoded images.
         beta: the weight of the KL in training.
         log_likelihood: (x, z) -> log p(x|z), one number per row, for any other likelihood.
+        objective: what training maximised; name it if it is not the ELBO, such as `iwae`.
+        posterior_family: `marginals` if q(z|x) has a full covariance or is a flow, and `encode` returns its marginals.
         networks: modules to call in evaluation mode; by default those that the functions are, belong to or refer to.
 
     >>> from_callables(encode=lambda x: (x, 0.1 + 0 * x), decode=lambda z: z, latent_dim=2).encode(torch.ones(3, 2))[1]
@@ -153,6 +177,8 @@ def from_callables(
         image_shape,
         beta,
         log_likelihood,
+        objective,
+        posterior_family,
         networks_behind(encode, decode, log_likelihood) if networks is None else tuple(networks),
     )
 
@@ -188,8 +214,10 @@ def from_modules(
                     f"{tuple(found.shape)}."
                 )
             found = found.split(latent_dim, dim=-1)
-        if not isinstance(found, tuple | list) or len(found) < 2:
-            raise InputError("the encoder must return means and scales; for other outputs use from_callables.")
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise InputError(
+                f"the encoder must return means and scales, got {_described(found)}; otherwise use from_callables."
+            )
         return found[0], SCALES[scale](found[1])
 
     networks = [network for network in (encoder, decoder) if network is not None]

@@ -12,6 +12,7 @@ from vaescope.errors import InputError
 
 GAUSSIAN = {"VAE", "BetaVAE", "DisentangledBetaVAE", "FactorVAE", "BetaTCVAE", "INFOVAE_MMD", "IWAE", "MIWAE"}
 """pythae's models with a diagonal Gaussian posterior and the prior N(0, I)."""
+ELBO = {"VAE", "BetaVAE"}  # the others maximise something else
 PRECISION = {"mse": 1.0}  # pythae's loss is half the summed squared error: decoder variance 1
 
 
@@ -46,6 +47,7 @@ def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
         name=name,
         image_shape=(shape[0], shape[1], shape[2]) if len(shape) == 3 else None,
         beta=float(getattr(config, "beta", 1.0)) if kind == "BetaVAE" else 1.0,
+        objective="elbo" if kind is None or kind in ELBO else kind,
         networks=(model,),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -15,6 +16,15 @@ from vaescope.encoded import EncodedSample, encode_sample
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel, WrappedModel
 
+SCALES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "variance": (lambda s: s, False),
+    "standard deviation": (torch.square, False),
+    "precision": (torch.reciprocal, False),
+    "squared variance": (torch.sqrt, False),
+    "log-variance": (torch.exp, True),
+    "log standard deviation": (lambda s: (2 * s).exp(), True),
+}
+"""What an encoder may return in place of a variance: how it becomes one, and whether it may be negative."""
 ROUNDING = 1e-4  # by which probabilities may be outside [0, 1]
 
 
@@ -27,8 +37,8 @@ class RepairedModel(WrappedModel):
     """
 
     model: LatentModel
-    log_variance: bool = False
-    """The encoder returns log-variances; they are exponentiated."""
+    scale: str = "variance"
+    """What the encoder returns in place of variances, one of `SCALES`; it is converted."""
     logits: bool = False
     """A Bernoulli decoder returns logits; they are converted to probabilities."""
     normal_prior: Normal | None = None
@@ -49,7 +59,7 @@ class RepairedModel(WrappedModel):
         return mean, self.repair_variance(variance)
 
     def repair_variance(self, variance: Tensor) -> Tensor:
-        variance = variance.exp() if self.log_variance else variance
+        variance = SCALES[self.scale][0](variance)
         if not self.replace_zero_variance:
             return variance
         return variance.where(variance != 0, torch.finfo(variance.dtype).tiny)
@@ -82,6 +92,15 @@ class Repair:
     sample: EncodedSample
     zero_variance: bool
     """Whether some variances are exactly zero."""
+    second: Tensor
+    """What the encoder returned for the samples as variances."""
+
+    def with_scale(self, scale: str) -> Repair:
+        """The same with the encoder's second output taken for something else."""
+        model = replace(self.model, scale=scale)
+        return replace(
+            self, model=model, sample=replace(self.sample, model=model, variance=model.repair_variance(self.second))
+        )
 
 
 def repair(model: LatentModel, x: object, auxiliary: object | None, count: int) -> Repair:
@@ -96,9 +115,10 @@ def repair(model: LatentModel, x: object, auxiliary: object | None, count: int) 
     plain = with_normal_prior(model)
     raw = encode_sample(replace(plain, replace_zero_variance=False), x, auxiliary, count)
     negative, zero = bool((raw.variance < 0).any()), bool((raw.variance == 0).any())
-    repaired = replace(plain, log_variance=negative, logits=_returns_logits(model, raw))
+    logits = _returns_logits(model, raw)
+    repaired = replace(plain, scale="log-variance" if negative else "variance", logits=logits)
     sample = replace(raw, model=repaired, variance=repaired.repair_variance(raw.variance))
-    return Repair(repaired, sample, zero and not negative)
+    return Repair(repaired, sample, zero and not negative, raw.variance)
 
 
 def _returns_logits(model: LatentModel, sample: EncodedSample) -> bool:

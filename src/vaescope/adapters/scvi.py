@@ -11,7 +11,7 @@ from vaescope.adapters.adapted import Adapted
 from vaescope.errors import InputError
 
 
-def from_scvi(model: Any, *, batch: int = 0, name: str = "scvi model") -> Adapted:
+def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi model") -> Adapted:
     """A model from a trained `SCVI` or similar; x are rows of raw counts, as in the model's own data.
 
     The decoder returns expected shares of expression, scaled to the median library size of the model's data, so that
@@ -19,20 +19,19 @@ def from_scvi(model: Any, *, batch: int = 0, name: str = "scvi model") -> Adapte
 
     Args:
         model: a trained scvi-tools model without covariates.
-        batch: index of the batch that all samples come from.
+        batch: index or name of the batch that all samples come from; needed if the model has several.
         name: what reports call the model.
     """
     module = getattr(model, "module", None)
     if module is None or not hasattr(module, "inference") or not hasattr(module, "generative"):
         raise InputError(f"from_scvi needs an scvi-tools model, got {type(model).__name__}.")
     _refuse_covariates(model)
-    if not 0 <= batch < max(1, int(getattr(module, "n_batch", 1))):
-        raise InputError(f"this scvi model has batches 0 to {max(1, int(module.n_batch)) - 1}, got {batch}.")
+    index = _batch_index(model, batch)
     depth = _median_library(model)
     transform = getattr(getattr(module, "z_encoder", None), "z_transformation", None) or (lambda z: z)
 
     def batches(count: int) -> Tensor:
-        return torch.full((count, 1), batch, dtype=torch.long)
+        return torch.full((count, 1), index, dtype=torch.long)
 
     def encode(x: Tensor) -> tuple[Tensor, Tensor]:
         found = module.inference(x=x.float(), batch_index=batches(len(x)))
@@ -51,6 +50,31 @@ def from_scvi(model: Any, *, batch: int = 0, name: str = "scvi model") -> Adapte
         return counts.to(z)
 
     return Adapted(int(module.n_latent), encode, decode, name=name, log_likelihood=log_likelihood, networks=(module,))
+
+
+def _batch_index(model: Any, batch: int | str | None) -> int:
+    """The index of the batch that all samples come from."""
+    count = max(1, int(getattr(model.module, "n_batch", 1)))
+    names = _batch_names(model) or [str(k) for k in range(count)]
+    if batch is None and count > 1:
+        raise InputError(
+            f"this scvi model has {count} batches ({', '.join(names[:5])}{', …' * (count > 5)}); pass the cells of one "
+            f"batch as x, and write from_scvi(model, batch={names[0]!r})."
+        )
+    if isinstance(batch, str) and batch in names:
+        return names.index(batch)
+    found = 0 if batch is None else batch
+    if isinstance(found, str) or not 0 <= found < count:
+        raise InputError(f"this scvi model has batches 0 to {count - 1} ({', '.join(names[:5])}), got {batch!r}.")
+    return found
+
+
+def _batch_names(model: Any) -> list[str]:
+    try:
+        mapping = model.adata_manager.get_state_registry("batch").categorical_mapping
+    except (AttributeError, KeyError, TypeError):
+        return []
+    return [str(name) for name in mapping]
 
 
 def _refuse_covariates(model: Any) -> None:

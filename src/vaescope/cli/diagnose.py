@@ -37,6 +37,10 @@ class Diagnose:
     html: Path | None = None
     """Write the report to this file, and its numbers to a .json file next to it."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    train: str | None = None
+    """Samples that the model was trained on, to find overfitting: a file or a name."""
+    budget: float = 30.0
+    """Seconds that the diagnosis may take; what there is no time for is listed as skipped."""
     fail_on: str | None = None
     """note, warning or error: exit with code 1 if a finding is at least this severe."""
 
@@ -75,7 +79,16 @@ class Diagnose:
             raise InputError("--data is required: samples on which the model is diagnosed.")
         data, auxiliary = self.source.open(self.data)
         check_auxiliary(models, auxiliary)
-        return diagnose(models, data.x.float(), factors=data.factors, auxiliary=auxiliary, name=name)
+        train = None if self.train is None else self.source.open(self.train)[0].x.float()
+        return diagnose(
+            models,
+            data.x.float(),
+            factors=data.factors,
+            auxiliary=auxiliary,
+            train=train,
+            name=name,
+            budget=self.budget,
+        )
 
     def _posteriors(self) -> object:
         """Posteriors without a model, from a .npz file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,13 +13,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import metrics
+from vaescope import metrics, validation
 from vaescope.adapters.arrays import Arrays
 from vaescope.adapters.models import as_models
 from vaescope.adapters.repaired import Repair, repair, with_normal_prior
+from vaescope.adapters.weights import weights_are_initial
+from vaescope.checks import number
+from vaescope.diagnosis.aggregate import measure_aggregate
+from vaescope.diagnosis.agreement import Agreement, measure_agreement
+from vaescope.diagnosis.budget import Budget, Progress, to_stderr
 from vaescope.diagnosis.evidence import Evidence, to_json
 from vaescope.diagnosis.findings import Finding, by_severity, worst_severity
 from vaescope.diagnosis.gap import measure_gap
+from vaescope.diagnosis.generalisation import Generalisation, measure_generalisation
 from vaescope.diagnosis.geometry import (
     WeightedJacobian,
     differentiate_decoder,
@@ -27,20 +34,24 @@ from vaescope.diagnosis.geometry import (
 )
 from vaescope.diagnosis.noise import measure_noise
 from vaescope.diagnosis.page import html
+from vaescope.diagnosis.reconstruction import measure_reconstruction
 from vaescope.diagnosis.rules import judge
+from vaescope.diagnosis.scales import find_scale
 from vaescope.diagnosis.skipped import Skipped, first_line
 from vaescope.distributions import Normal
-from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks
+from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
 from vaescope.encoded.sample import Samples, check_samples
 from vaescope.errors import InputError
 from vaescope.metrics.evaluate import Evaluation
-from vaescope.metrics.stability import Stability
 from vaescope.protocol import LatentModel
+from vaescope.regime import Regime
 from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
 from vaescope.runs.files import write_json, write_text
 
 T = TypeVar("T")
 STABILITY_SAMPLES = 2000
+RANGE_ROUNDING = 1e-4  # by which x may be outside the range of its likelihood
+MAKES_GAP_MEANINGLESS = {"untrained", "data-range", "reconstruction", "not-a-vae", "collapsed"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +108,10 @@ def diagnose(
     *,
     factors: object | None = None,
     auxiliary: object | None = None,
+    train: object | None = None,
     name: str | None = None,
+    budget: float = 30.0,
+    progress: Progress | None = to_stderr,
 ) -> Diagnosis:
     """Find out what is wrong with a trained VAE, from samples that it was not trained on.
 
@@ -108,36 +122,48 @@ def diagnose(
         model: a member of a fit, a model from `vs.adapters`, or your own `LatentModel`. Of several models of the same
             data (a list or a fit), the first (the best member) is diagnosed, and all are compared.
         x: samples, a row or an image each; not needed for posteriors alone (`vs.adapters.from_arrays`).
-        factors: (N, k) known factors of the samples, to score the codes against.
+        factors: (N, k) known factors of the samples, or (N,) labels, to score the codes against.
         auxiliary: the auxiliary input of an iVAE, a label or a row of numbers per sample.
+        train: samples that the model was trained on, to find overfitting.
         name: what the report calls the model.
+        budget: seconds that this may take. Cheap analyses come first; what there is no time for is in `skipped`.
+        progress: called with lines that say what is being done; None for silence.
 
     >>> from vaescope.adapters import from_arrays
     >>> found = diagnose(from_arrays(torch.zeros(300, 3), torch.ones(300, 3)))
     >>> [finding.code for finding in found.findings]
     ['collapsed']
     """
+    clock = Budget(number("budget", budget, above=0.0, hint="it is in seconds"), progress)
     models = as_models(model)
     samples, auxiliary = check_samples(_own_samples(models[0], x), auxiliary)
+    clock.say(f"encoding {len(samples)} samples")
     repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES)
+    attempts = _Attempts()
+    scale = attempts("scale of variances", lambda: find_scale(repaired.sample, repaired.second))
+    repaired = repaired if scale is None else repaired.with_scale(scale.name)
     kept = len(samples) if factors is not None else STABILITY_SAMPLES if len(models) > 1 else 0
     codes = _MeanCodes(min(kept, len(samples)))
     regime = regime_of(codes.collect(encode_chunks(repaired.model, samples, auxiliary, first=repaired.sample)))
-    attempts = _Attempts()
     if repaired.model.normal_prior is not None:
         prior = type(models[0].prior).__name__
         attempts.skipped["exact KL"] = f"the prior is {prior}, replaced by a normal prior of its mean and variance"
-    evidence = replace(
-        _decoder_evidence(Evidence(regime), repaired, attempts),
-        log_variance=repaired.model.log_variance,
+    first = replace(
+        Evidence(regime),
+        scale=scale,
+        initial_weights=weights_are_initial(models[0]),
+        data_range=_outside_range(repaired),
+        elbo_trained=models[0].objective == "elbo" and models[0].posterior_family == "diagonal",
+        generative=models[0].likelihood is not None or models[0].log_likelihood is not None,
         logits=repaired.model.logits,
         zero_variance=repaired.zero_variance,
         rotatable=_is_isotropic(models[0]),
         likelihood=models[0].likelihood,
-        stability=attempts("stability", lambda: _stability(codes, models[1:], x, auxiliary)),
+        generalisation=attempts("overfitting", lambda: _generalisation(repaired, train)),
+        stability=attempts("stability", lambda: _stability(codes, regime, models[1:], x, auxiliary)),
         evaluation=attempts("metrics", lambda: _evaluation(codes, factors)),
-        skipped=attempts.skipped,
     )
+    evidence = replace(_decoder_evidence(first, repaired, attempts, clock), skipped=attempts.skipped)
     decoded = repaired.sample if repaired.model.has_decoder else None
     return Diagnosis(name or models[0].name, by_severity(judge(evidence)), evidence, len(samples), decoded)
 
@@ -189,23 +215,55 @@ def _own_samples(model: LatentModel, x: object | None) -> object:
     return x
 
 
-def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts) -> Evidence:
-    """Everything that needs a decoder."""
+def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts, clock: Budget) -> Evidence:
+    """Everything that needs a decoder: cheap analyses first, the gap only if it can still mean something."""
     model, sample, regime = repaired.model, repaired.sample, evidence.regime
     if not model.has_decoder:
         attempts.skipped["decoder"] = "the model has no decoder"
         return evidence
+    clock.say("reconstructing, and differentiating the decoder")
     derivatives = attempts("geometry", lambda: differentiate_decoder(sample, regime.used))
     jacobian = None if derivatives is None else attempts("geometry", lambda: WeightedJacobian.of(derivatives))
     column_norm = attempts("column norm", lambda: _column_norm(derivatives))
-    return replace(
+    evidence = replace(
         evidence,
-        regime=replace(regime, column_norm=column_norm, effect=attempts("effect", lambda: effect(sample))),
+        regime=replace(regime, column_norm=column_norm, effect=attempts("effect", lambda: _effect(sample, clock))),
+        reconstruction=attempts("reconstruction", lambda: measure_reconstruction(sample)),
+        aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, regime.used)),
         geometry=None if jacobian is None else attempts("geometry", lambda: measure_geometry(jacobian)),
-        noise=attempts("noise", lambda: measure_noise(sample, jacobian)),
-        gap=attempts("gap", lambda: measure_gap(sample, regime.used)),
+        noise=attempts("noise", lambda: measure_noise(sample, regime.used)),
         eq12=None if derivatives is None else near_deterministic_ratio(derivatives),
     )
+    broken = next((f.code for f in judge(evidence) if f.code in MAKES_GAP_MEANINGLESS), None)
+    if broken is not None:
+        attempts.skipped["gap"] = f"it means nothing with the finding {broken}"
+        return evidence
+    clock.say(f"measuring the gap between ELBO and log p(x), {max(0.0, clock.left):.0f} s left")
+    return replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
+
+
+def _effect(sample: EncodedSample, clock: Budget) -> np.ndarray:
+    started = time.monotonic()
+    _ = sample.decoded
+    clock.need(sample.mean.shape[1] * (time.monotonic() - started) - 1)
+    return effect(sample)
+
+
+def _outside_range(repaired: Repair) -> tuple[float, float] | None:
+    """Smallest and largest x, if a Bernoulli likelihood does not allow them."""
+    x = repaired.sample.x
+    low, high = float(x.min()), float(x.max())
+    outside = low < -RANGE_ROUNDING or high > 1 + RANGE_ROUNDING
+    return (low, high) if repaired.model.likelihood == "bernoulli" and outside else None
+
+
+def _generalisation(repaired: Repair, train: object | None) -> Generalisation:
+    if train is None:
+        raise Skipped("no training samples were given; pass train=")
+    if not repaired.model.has_decoder:
+        raise Skipped("the model has no decoder")
+    samples = check_samples(train)[0]
+    return measure_generalisation(encode_sample(repaired.model, samples, None, EFFECT_SAMPLES), repaired.sample)
 
 
 def _column_norm(derivatives: DecoderDerivatives | None) -> np.ndarray:
@@ -223,19 +281,23 @@ def _is_isotropic(model: LatentModel) -> bool:
 
 
 def _stability(
-    codes: _MeanCodes, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
-) -> Stability:
+    codes: _MeanCodes, regime: Regime, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
+) -> Agreement:
     if not others or codes.values is None:
         raise Skipped("one model was given; pass several seeds to compare them")
-    means = [codes.values[:STABILITY_SAMPLES]]
+    means, used = [codes.values[:STABILITY_SAMPLES].double().numpy()], [regime.used]
     for other in others:
         samples = check_samples(_own_samples(other, x))[0][:STABILITY_SAMPLES]
         labels = None if auxiliary is None else auxiliary[:STABILITY_SAMPLES]
-        means.append(torch.cat([chunk.mean for chunk in encode_chunks(with_normal_prior(other), samples, labels)]))
-    return metrics.stability(means)
+        collected = _MeanCodes(len(samples))
+        used.append(regime_of(collected.collect(encode_chunks(with_normal_prior(other), samples, labels))).used)
+        assert collected.values is not None
+        means.append(collected.values.double().numpy())
+    return measure_agreement(means, used)
 
 
 def _evaluation(codes: _MeanCodes, factors: object | None) -> Evaluation:
     if factors is None or codes.values is None:
         raise Skipped("no factors were given")
-    return metrics.evaluate(codes.values, factors)
+    labels = validation.array(factors, "factors")
+    return metrics.evaluate(codes.values, labels[:, None] if labels.ndim == 1 else labels)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from vaescope import randomness
 from vaescope.adapters.repaired import drawable_shape
 from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.gap import ElboGap
@@ -17,6 +19,7 @@ from vaescope.errors import InputError
 from vaescope.report import figures
 
 LATENTS = 8  # that are drawn, at most
+PICTURES = 8  # that are shown with their reconstructions
 STEPS = 7  # of a traversal
 OUTPUTS = 10  # that are drawn of data other than images, at most
 RANGE = 2.0  # of a traversal, in standard deviations of the prior
@@ -25,6 +28,8 @@ RANGE = 2.0  # of a traversal, in standard deviations of the prior
 def drawings(evidence: Evidence, sample: EncodedSample | None) -> Iterator[tuple[str, Figure, str]]:
     """Name, figure and caption of each figure."""
     latents = evidence.regime.used[:LATENTS]
+    if sample is not None and _can_be_drawn(sample) and (image := _image_shape(sample)) is not None:
+        yield "reconstructions", _reconstructions(sample, image), _RECONSTRUCTIONS
     if sample is not None and latents and _can_be_drawn(sample):
         yield "traversals", _traversals(sample, latents), _traversal_caption(sample, evidence)
     if sample is not None and latents:
@@ -82,13 +87,36 @@ def _images(sample: EncodedSample, latents: list[int], image: tuple[int, int, in
         low, high = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
         for step in range(STEPS):
             axis = axes[row * STEPS + step]
-            pixels = ((frames[step] - low) / max(high - low, 1e-12)).clamp(0, 1).permute(1, 2, 0).numpy()
-            axis.imshow(pixels[..., 0] if image[0] == 1 else pixels[..., :3], cmap="gray", vmin=0, vmax=1)
-            axis.set_xticks([])
-            axis.set_yticks([])
+            _show(axis, (frames[step] - low) / max(high - low, 1e-12), image)
             if step == 0:
                 axis.set_ylabel(f"z{latent}", rotation=0, ha="right", va="center")
     return figure
+
+
+@torch.no_grad()
+def _reconstructions(sample: EncodedSample, image: tuple[int, int, int]) -> Figure:
+    """Samples, their reconstructions, and what the decoder makes of draws from the prior."""
+    chosen = sample.random_subset(PICTURES)
+    noise = torch.randn(chosen.mean.shape, generator=randomness.generator(0, "pictures"), dtype=chosen.mean.dtype)
+    drawn = chosen.decode(chosen.prior_mean + chosen.prior_variance.sqrt() * noise)
+    rows = {"x": chosen.observations, "rebuilt": chosen.decoded, "prior": drawn}
+    figure, axes = figures.grid_of_panels(len(rows), len(chosen), width=1.1, height=1.1)
+    low, high = float(chosen.observations.min()), float(chosen.observations.max())
+    for row, (name, values) in enumerate(rows.items()):
+        for column, frame in enumerate(values.double().reshape(-1, *image)):
+            axis = axes[row * len(chosen) + column]
+            _show(axis, (frame - low) / max(high - low, 1e-12), image)
+            if column == 0:
+                axis.set_ylabel(name, rotation=0, ha="right", va="center")
+    return figure
+
+
+def _show(axis: Axes, frame: torch.Tensor, image: tuple[int, int, int]) -> None:
+    """An image with values from 0 to 1."""
+    pixels = frame.clamp(0, 1).permute(1, 2, 0).numpy()
+    axis.imshow(pixels[..., 0] if image[0] == 1 else pixels[..., :3], cmap="gray", vmin=0, vmax=1)
+    axis.set_xticks([])
+    axis.set_yticks([])
 
 
 def _curves(sample: EncodedSample, latents: list[int]) -> Figure:
@@ -100,6 +128,7 @@ def _curves(sample: EncodedSample, latents: list[int]) -> Figure:
     for axis, latent in zip(axes, latents, strict=False):
         values = _values(sample, latent, 25)
         curves = (_traverse(sample, latent, values).double() - x.mean(0)) / scale
+        curves[:, x.std(0, correction=0) == 0] = 0  # a column that is constant has no scale to be drawn in
         largest = curves.std(0, correction=0).argsort(descending=True)[:OUTPUTS]
         for output in largest.tolist():
             axis.plot(values, curves[:, output].numpy(), lw=1.3, label=f"x{output}")
@@ -169,6 +198,7 @@ def _gap(gap: ElboGap) -> Figure:
     return figure
 
 
+_RECONSTRUCTIONS = "Samples, their reconstructions, and what the decoder makes of draws from the prior."
 _CODES = "Posterior means of latents in use, in standard deviations of their prior (the line)."
 _ANGLES = "Mean angle between columns of the decoder's Jacobian, latents in use, highest KL first."
 _GAP = "The gap between log p(x) and the ELBO, mean over samples with two standard errors."

@@ -8,11 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vaescope.diagnosis.aggregate import Aggregate
+from vaescope.diagnosis.agreement import Agreement
 from vaescope.diagnosis.gap import ElboGap
+from vaescope.diagnosis.generalisation import Generalisation
 from vaescope.diagnosis.geometry import Geometry
 from vaescope.diagnosis.noise import Noise
+from vaescope.diagnosis.reconstruction import Reconstruction
+from vaescope.diagnosis.scales import VarianceScale
 from vaescope.metrics.evaluate import Evaluation
-from vaescope.metrics.stability import Stability
 from vaescope.regime import Regime
 
 NARROW = 0.1  # largest posterior over prior variance of a near-deterministic model
@@ -31,7 +35,18 @@ class Evidence:
     """All measurements; None for those that were skipped, with the reason in `skipped`."""
 
     regime: Regime
-    log_variance: bool = False
+    scale: VarianceScale | None = None
+    initial_weights: bool = False
+    """Whether weights are as PyTorch initialises them."""
+    data_range: tuple[float, float] | None = None
+    """Smallest and largest x, if x is outside the range of its likelihood."""
+    elbo_trained: bool = True
+    """Whether training maximised the ELBO of the posteriors that `encode` returns."""
+    generative: bool = True
+    """Whether the prior was meant to be sampled from: not if the likelihood is unknown."""
+    reconstruction: Reconstruction | None = None
+    aggregate: Aggregate | None = None
+    generalisation: Generalisation | None = None
     logits: bool = False
     zero_variance: bool = False
     rotatable: bool = True
@@ -42,7 +57,7 @@ class Evidence:
     gap: ElboGap | None = None
     eq12: np.ndarray | None = None
     """(d,) posterior variances divided by those of Eq. 12."""
-    stability: Stability | None = None
+    stability: Agreement | None = None
     evaluation: Evaluation | None = None
     skipped: dict[str, str] = field(default_factory=dict)
 
@@ -79,10 +94,13 @@ class Evidence:
             "latents": self.latents(),
             "skipped": self.skipped,
             "geometry": None if self.geometry is None else self.geometry.to_data(),
+            "reconstruction": None if self.reconstruction is None else self.reconstruction.to_data(),
+            "aggregate": None if self.aggregate is None else self.aggregate.to_data(),
+            "generalisation": None if self.generalisation is None else self.generalisation.to_data(),
             "noise": None if self.noise is None else self.noise.to_data(),
             "gap": None if self.gap is None else self.gap.to_data(),
             "near_deterministic": None if near is None else near.applies,
-            "stability": None if self.stability is None else float(self.stability.score),
+            "stability": None if self.stability is None else self.stability.score,
             "metrics": None if self.evaluation is None else self.evaluation.rows,
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
 
 import torch
@@ -11,25 +11,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness, theory
-from vaescope.adapters.networks import call_user_function
 from vaescope.adapters.repaired import RepairedModel
+from vaescope.diagnosis.budget import Budget
+from vaescope.diagnosis.few_latents import ORDERS, quadrature_gap
 from vaescope.diagnosis.geometry import declared_beta, output_weights
 from vaescope.diagnosis.noise import DRAWS
 from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
+from vaescope.diagnosis.terms import sample_log_likelihood
 from vaescope.distributions import DiagonalGaussian, Normal
-from vaescope.distributions.likelihoods import log_likelihood
 from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
-from vaescope.protocol import LogLikelihood
+from vaescope.protocol import LatentModel
 from vaescope.regime.posteriors import Posteriors
 from vaescope.theory.derivatives import Decoder
 from vaescope.theory.sampled import sampled_gap
 
-POINTS = 32  # samples at which the gap is measured; half as many for each latent beyond two
-LARGEST_EXACT = 4  # latents in use up to which the best posterior is computed exactly
-LARGEST_OUTPUT = 4096  # outputs up to which it is
-SAMPLED_OUTPUTS = 2**15  # outputs times samples, if the gap is estimated by sampling
+POINTS = 32  # samples at which the gap is measured
 FEWEST_POINTS = 4
+DECODED = 64  # codes whose decoding is timed
+QUADRATURE_DECODES = 60  # times the nodes of the lowest order: decodings per point
+SAMPLED_DECODES = 6000  # decodings per point
+LARGEST_EXACT = max(ORDERS)  # latents in use up to which expectations are quadratures
 LARGEST_SAMPLED = 64  # latents in use up to which the gap is estimated
 
 
@@ -59,22 +61,38 @@ class ElboGap:
         return parts | {"pareto_k": self.pareto_k, "note": self.note}
 
 
-def measure_gap(sample: EncodedSample, used: list[int]) -> ElboGap:
-    """The gap and its parts at a few samples."""
+def measure_gap(sample: EncodedSample, used: list[int], budget: Budget) -> ElboGap:
+    """The gap and its parts at as many samples as there is time for."""
     model, own = sample.model, sample.model.log_likelihood is not None
     if isinstance(model, RepairedModel) and model.normal_prior is not None:
         raise Skipped("the gap is only computed for normal priors")
+    if model.posterior_family != "diagonal":
+        raise Skipped("encode returns the marginals of q(z|x), not q itself")
     if not used:
         raise Skipped("no latent is in use")
     gaussian = model.likelihood == "gaussian" and model.precision is not None and not own
     if not gaussian and model.likelihood != "bernoulli" and not own:
         raise Skipped("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter")
-    outputs = sample.observations.shape[1]
-    if gaussian and len(used) <= LARGEST_EXACT and outputs <= LARGEST_OUTPUT and not model.auxiliary_dim:
-        return _exact(_Points.of(sample.random_subset(POINTS // 2 ** max(0, len(used) - 2)), used))
     if len(used) > LARGEST_SAMPLED:
         raise Skipped(f"more than {LARGEST_SAMPLED} latents in use would take too long")
-    return _sampled(_Points.of(sample.random_subset(max(FEWEST_POINTS, min(POINTS, SAMPLED_OUTPUTS // outputs))), used))
+    exact = not own and len(used) <= LARGEST_EXACT
+    decodes = QUADRATURE_DECODES * ORDERS[len(used)][0] ** len(used) if exact else SAMPLED_DECODES
+    points = affordable_points(sample, decodes, budget)
+    chosen = _Points.of(sample.random_subset(points), used)
+    return _quadrature(chosen) if exact else _sampled(chosen)
+
+
+def affordable_points(sample: EncodedSample, decodes: int, budget: Budget) -> int:
+    """How many samples there is time for, from the time that it takes to decode a few codes and differentiate."""
+    codes = sample.mean[:DECODED].double()
+    started = time.monotonic()
+    with torch.enable_grad():
+        output = sample.decode(codes.clone().requires_grad_())
+        if output.requires_grad:
+            output.sum().backward()
+    per_point = decodes * (time.monotonic() - started) / len(codes)
+    budget.need(FEWEST_POINTS * per_point)
+    return int(max(FEWEST_POINTS, min(POINTS, 0.25 * budget.left / max(per_point, 1e-9))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,44 +154,51 @@ class _Points:
         return x.shape[1] / max(float(torch.stack(errors).mean()), 1e-300)
 
 
-def _exact(points: _Points) -> ElboGap:
-    assert points.sample.model.precision is not None
-    prior_mean, prior_variance = (torch.as_tensor(v)[0] for v in (points.prior.mean, points.prior.variance))
-    found = theory.gap(
-        points.decoder(points.base[0]),
-        points.sample.observations,
-        points.posterior,
-        precision=float(points.sample.model.precision),
-        prior=Normal(prior_mean, prior_variance),
-    )
+def _quadrature(points: _Points) -> ElboGap:
+    decoder = points.decoder(points.base.mean(0))
+    log_p, x = sample_log_likelihood(points.sample), points.sample.observations
+    try:
+        found = quadrature_gap(
+            lambda rows, v: log_p(x[rows], points.codes(rows, v)),
+            points.posterior,
+            points.prior,
+            lambda v: _curvature(points.sample.model, decoder, v),
+        )
+        contrast = theory.ima_contrast(decoder, found.best.mean)
+    except (RuntimeError, NotImplementedError, InputError) as error:
+        raise could_not_differentiate(error) from None
+    if not bool(found.log_marginal.isfinite().all()):
+        raise Skipped("the likelihood of these samples is not finite")
     return ElboGap(
         found.log_marginal,
         found.elbo - points.unused_kl,
-        found.family,
-        found.amortisation + points.unused_kl,
-        found.contrast,
-        None if found.pareto_k is None else float(found.pareto_k.max()),
-        points.note(),
-        points.precision(DiagonalGaussian(found.projection.mean, found.projection.variance)),
+        found.log_marginal - found.best_elbo,
+        found.best_elbo - found.elbo + points.unused_kl,
+        contrast,
+        None,
+        f"By quadrature at {len(x)} samples. {points.note()}".strip(),
+        points.precision(found.best),
     )
+
+
+def _curvature(model: LatentModel, decoder: Decoder, v: Float[Tensor, "P u"]) -> Float[Tensor, "P u u"]:
+    """Gauss-Newton curvature of -log p(x|z)."""
+    with torch.no_grad():
+        weights = output_weights(model.likelihood, decoder(v).double())
+    J = theory.jacobian(decoder, v) * weights
+    return (model.precision or 1.0) * J.mT @ J
 
 
 def _sampled(points: _Points) -> ElboGap:
     model, x = points.sample.model, points.sample.observations
-    log_p, decoder = _log_likelihood(points.sample), points.decoder(points.base.mean(0))
-
-    def curvature(v: Float[Tensor, "P u"]) -> Float[Tensor, "P u u"]:
-        with torch.no_grad():
-            weights = output_weights(model.likelihood, decoder(v).double())
-        J = theory.jacobian(decoder, v) * weights
-        return (model.precision or 1.0) * J.mT @ J
+    log_p, decoder = sample_log_likelihood(points.sample), points.decoder(points.base.mean(0))
 
     try:
         found = sampled_gap(
             lambda rows, v: log_p(x[rows], points.codes(rows, v)),
             points.posterior,
             points.prior,
-            curvature=curvature if model.log_likelihood is None else None,
+            curvature=(lambda v: _curvature(model, decoder, v)) if model.log_likelihood is None else None,
         )
     except (RuntimeError, NotImplementedError, InputError) as error:
         raise could_not_differentiate(error) from None
@@ -192,25 +217,3 @@ def _sampled(points: _Points) -> ElboGap:
         f"{note} {points.note()}".strip(),
         points.precision(found.best),
     )
-
-
-def _log_likelihood(sample: EncodedSample) -> Callable[[Tensor, Tensor], Tensor]:
-    """(x, z) -> log p(x|z) of each row."""
-    model = sample.model
-    if model.log_likelihood is not None:
-        return _user_log_likelihood(model.log_likelihood, sample.mean.dtype)
-    assert model.likelihood is not None
-    kind, precision = model.likelihood, model.precision
-    return lambda x, z: log_likelihood(kind, x, sample.decode(z), precision)
-
-
-def _user_log_likelihood(function: LogLikelihood, dtype: torch.dtype) -> LogLikelihood:
-    """A user's log-likelihood, called with the floating-point type of its networks."""
-
-    def call(x: Tensor, z: Tensor) -> Tensor:
-        found = call_user_function("log_likelihood", function, x.to(dtype), z.to(dtype))
-        if found.shape != (len(z),):
-            raise Skipped(f"log_likelihood must return a number per row, got {tuple(found.shape)} for {len(z)} rows")
-        return found.to(z)
-
-    return call

@@ -6,14 +6,21 @@ import math
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from vaescope import randomness
-from vaescope.diagnosis.geometry import WeightedJacobian, declared_beta
+from vaescope.diagnosis.geometry import declared_beta, output_weights
 from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample
 
 SAMPLES = 256  # whose reconstruction error is measured
 DRAWS = 16  # of z, per sample
+CODES = 64  # at whose posteriors slopes of the decoder are measured
+SLOPE_DRAWS = 4
+LATENTS = 32  # in use, whose slopes are measured
+STEP = 0.5  # of differences, in posterior deviations
+SMALLEST_STEP = 1e-3  # differences of smaller steps are rounding errors
 
 
 @dataclass(frozen=True)
@@ -45,15 +52,15 @@ class Noise:
         }
 
 
-def measure_noise(sample: EncodedSample, jacobian: WeightedJacobian | None) -> Noise:
-    """Reconstruction errors of draws, and what the widths of posteriors imply, if the Jacobian is known."""
+def measure_noise(sample: EncodedSample, used: list[int]) -> Noise:
+    """Reconstruction errors of draws, and what the widths of posteriors imply."""
     model, subset = sample.model, sample.random_subset(SAMPLES)
     error, x = _mean_squared_error(subset), subset.observations
     total = float((x - x.mean(0)).square().sum(1).mean())
     return Noise(
         precision=x.shape[1] / max(error, 1e-300),
         declared=1.0 if model.likelihood == "bernoulli" else model.precision,
-        implied=None if model.likelihood is None or jacobian is None else _implied_precision(jacobian),
+        implied=None if model.likelihood is None else _implied_precision(sample.random_subset(CODES), used),
         explained=1 - error / total if total > 0 else math.nan,
         likelihood=model.likelihood,
         declared_beta=declared_beta(model),
@@ -76,12 +83,34 @@ def _mean_squared_error(sample: EncodedSample) -> float:
     return float(errors.mean())
 
 
-def _implied_precision(jacobian: WeightedJacobian) -> float | None:
-    """Median over samples and latents in use of (1/σ² - 1/σ†²) / ‖c‖², c weighted by the likelihood."""
-    codes, used, lengths = jacobian.codes, jacobian.latents, jacobian.columns.square().sum(1)
-    prior_variance = codes.prior_variance[: len(lengths), used].double()
-    added = 1 / codes.variance[: len(lengths), used].double() - 1 / prior_variance
-    ratios = added / lengths
+@torch.no_grad()
+def _implied_precision(sample: EncodedSample, used: list[int]) -> float | None:
+    """Median over samples and latents in use of (1/σ² - 1/σ†²) / E‖c‖², c weighted by the likelihood.
+
+    Eq. 12 with the expectation over the posterior: at wide posteriors the slope at the mean is not representative.
+    """
+    latents = used[:LATENTS]
+    slopes = expected_slopes(sample, latents)
+    prior_variance = sample.prior_variance[:, latents].double()
+    added = 1 / sample.variance[:, latents].double() - 1 / prior_variance
+    ratios = added / slopes
     # variances above half of the prior's are determined by the prior
     reliable = (added * prior_variance > 1) & ratios.isfinite()
     return float(ratios[reliable].median()) if bool(reliable.any()) else None
+
+
+def expected_slopes(sample: EncodedSample, latents: list[int]) -> Float[Tensor, "N u"]:
+    """E‖∂f/∂z_k‖² over z ~ q, in units of the noise of each output, by differences of half a posterior deviation."""
+    generator, deviation = randomness.generator(0, "slopes"), sample.variance.sqrt()
+    total = torch.zeros(len(sample), len(latents), dtype=torch.float64)
+    for _ in range(SLOPE_DRAWS):
+        noise = torch.randn(sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
+        z = sample.mean + deviation * noise
+        weights = output_weights(sample.model.likelihood, sample.decode(z).double())
+        for column, k in enumerate(latents):
+            step = torch.zeros_like(z)
+            step[:, k] = (STEP * deviation[:, k]).clamp(min=SMALLEST_STEP)
+            moved = sample.decode(z + step).double() - sample.decode(z - step).double()
+            moved = moved * (weights.squeeze(2) if isinstance(weights, Tensor) else weights)
+            total[:, column] += moved.square().sum(1) / (2 * step[:, k].double()).square() / SLOPE_DRAWS
+    return total

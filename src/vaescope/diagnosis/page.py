@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from vaescope.diagnosis.drawings import drawings
 from vaescope.diagnosis.geometry import Geometry
+from vaescope.diagnosis.rules.wording import amount
 from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
 
@@ -27,6 +28,18 @@ LEGEND = (
     "unit of the latent. σ² / Eq. 12: posterior variance over that of a near-deterministic optimum, 1 if the theory "
     "holds. Effect: squared error added by drawing the latent from its prior, as a share of the variance of x."
 )
+
+GLOSSARY = {
+    "ELBO": "What training maximises: log p(x|z) of reconstructions minus the KL. At most log p(x), nats per sample.",
+    "KL": "How far the posterior of a latent is from its prior: the information in the code of a sample.",
+    "β": "What the KL is multiplied by in the loss. 1 is the ELBO; precision / β is what matters.",
+    "precision": "1 / variance of the decoder: 1 for half the summed squared error, 2/n for a mean over n numbers.",
+    "Eq. 12": "σ² = 1 / (1 + precision · ‖column‖²), the variance of the best narrow posterior.",
+    "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses; amortisation: the encoder, beyond it.",
+    "c_IMA": "How far the columns of the decoder's Jacobian are from orthogonal; 0 if they are.",
+    "AUC": "How well codes of the data and draws from the prior are distinguished: 0.5 if they are alike, 1 if always.",
+    "±": "Two standard errors.",
+}
 
 
 def html(diagnosis: Diagnosis) -> str:
@@ -47,6 +60,7 @@ def html(diagnosis: Diagnosis) -> str:
         columns=list(rows[0]) if rows else [],
         rows=rows,
         legend=LEGEND,
+        glossary=GLOSSARY,
         drawings=figures,
         scores=[] if evaluation is None else evaluation.rows,
         skipped=diagnosis.skipped,
@@ -75,15 +89,16 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     regime, noise, geometry = evidence.regime, evidence.noise, evidence.geometry
     found = [
         ("latents in use", f"{len(regime.used)} of {regime.latent_dim}"),
-        ("KL", f"{number(float(sum(regime.kl)))} nats"),
+        ("KL", f"{amount(float(sum(regime.kl)))} nats"),
     ]
     if noise is not None:
         if math.isfinite(noise.explained):
-            found.append(("variance explained", f"{noise.explained:.1%}"))
+            share = f"{noise.explained:.1%}" if noise.explained > -1 else "worse than the mean"
+            found.append(("variance explained", share))
         if noise.likelihood != "bernoulli":
-            found.append(("decoder variance, from errors", number(1 / noise.precision)))
+            found.append(("decoder variance, from errors", amount(1 / noise.precision)))
         if noise.beta is not None:
-            found.append(("effective β", f"{noise.beta:.2g}"))
+            found.append(("effective β", amount(noise.beta)))
     if geometry is not None:
         found.append(("contrast c_IMA", _contrast(geometry)))
         if geometry.rotation is not None:
@@ -95,8 +110,14 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     near = evidence.near_deterministic()
     if near is not None:
         found.append(("near-deterministic theory", "applies" if near.applies else "does not apply"))
+    if evidence.aggregate is not None:
+        found.append(("codes against prior samples, AUC", f"{evidence.aggregate.auc:.2f}"))
+    if evidence.generalisation is not None:
+        lost = evidence.generalisation
+        found.append(("ELBO, training - held-out", f"{_nats(lost.lost)} ± {_nats(2 * lost.stderr, 1)} nats"))
     if evidence.stability is not None:
-        found.append(("agreement between seeds", f"{float(evidence.stability.score):.2f}"))
+        found.append(("agreement between seeds", f"{evidence.stability.score:.2f}"))
+        found.append(("agreement of their subspaces", f"{evidence.stability.subspace:.2f}"))
     return found
 
 

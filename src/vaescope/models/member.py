@@ -114,6 +114,14 @@ class Member:
         return True
 
     @property
+    def objective(self) -> str:
+        return "elbo"
+
+    @property
+    def posterior_family(self) -> str:
+        return "marginals" if self.model.posterior == "full" else "diagonal"
+
+    @property
     def prior(self) -> Prior:
         """p(z); for an iVAE use `prior_at`."""
         return ConditionalPrior() if self.auxiliary_dim else self.model.prior

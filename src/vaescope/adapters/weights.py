@@ -1,0 +1,79 @@
+"""Whether the weights of a model are still those that PyTorch starts with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vaescope.adapters.adapted import Adapted
+from vaescope.protocol import LatentModel, WrappedModel
+
+FEWEST = 32  # numbers without which nothing is said
+ROUNDING = 1e-5
+SPREAD = 0.25  # relative difference between the spread of weights and that of the uniform distribution
+LINEAR = (nn.Linear, nn.modules.conv._ConvNd)
+NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+
+
+def weights_are_initial(model: LatentModel) -> bool:
+    """Whether no step of training can have been made; False if weights have changed or cannot be seen."""
+    while isinstance(model, WrappedModel):
+        model = model.model
+    if isinstance(model, nn.Module):
+        return networks_are_initial([model])
+    return isinstance(model, Adapted) and networks_are_initial(model.networks)
+
+
+def networks_are_initial(networks: Sequence[nn.Module]) -> bool:
+    """Normalisation layers at exactly 1 and 0; or weights, or biases, that fill exactly the interval they start in.
+
+    PyTorch draws the weights and biases of linear, convolutional and recurrent layers uniformly within a bound that
+    depends on the number of inputs. One step of training moves some of them out of it. Weights may be initialised by
+    other rules, so biases alone are enough.
+
+    >>> networks_are_initial([nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 5))])
+    True
+    """
+    layers = [layer for network in networks for layer in network.modules()]
+    scales = [p for layer in layers if isinstance(layer, NORMALISATION) for p in _scale_and_shift(layer)]
+    if scales:
+        return all(bool((value == start).all()) for value, start in scales)
+    pairs = [pair for layer in layers for pair in _bounded(layer)]
+    weights = [value / bound for value, bound, bias in pairs if not bias]
+    biases = [value / bound for value, bound, bias in pairs if bias]
+    return _is_uniform(weights) or _is_uniform(biases) or _all_zero([value for value, _, bias in pairs if bias])
+
+
+def _scale_and_shift(layer: nn.Module) -> Iterator[tuple[Tensor, float]]:
+    for name, start in (("weight", 1.0), ("bias", 0.0)):
+        value = getattr(layer, name, None)
+        if isinstance(value, Tensor):
+            yield value.detach(), start
+
+
+def _bounded(layer: nn.Module) -> Iterator[tuple[Tensor, float, bool]]:
+    """Weights of a layer, the bound within which they start, and whether they are biases."""
+    if isinstance(layer, LINEAR) and isinstance(layer.weight, Tensor):
+        bound = 1 / math.sqrt(max(1, layer.weight[0].numel()))
+        yield layer.weight.detach().flatten(), bound, False
+        if isinstance(layer.bias, Tensor):
+            yield layer.bias.detach().flatten(), bound, True
+    elif isinstance(layer, nn.RNNBase):
+        for name, value in layer.named_parameters():
+            yield value.detach().flatten(), 1 / math.sqrt(layer.hidden_size), "bias" in name
+
+
+def _is_uniform(parts: list[Tensor]) -> bool:
+    """Whether numbers fill [-1, 1] and none is outside."""
+    if sum(map(len, parts)) < FEWEST:
+        return False
+    values = torch.cat([part.double() for part in parts])
+    inside = bool((values.abs() <= 1 + ROUNDING).all())
+    return inside and abs(float(values.std()) * math.sqrt(3) - 1) < SPREAD
+
+
+def _all_zero(parts: list[Tensor]) -> bool:
+    return sum(map(len, parts)) >= FEWEST and all(bool((part == 0).all()) for part in parts)

@@ -1,0 +1,188 @@
+"""Faults in what is given: samples, outputs of the encoder and decoder, weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from vaescope.diagnosis.evidence import Evidence
+from vaescope.diagnosis.findings import Finding
+from vaescope.diagnosis.reconstruction import DISPERSED, Reconstruction
+from vaescope.diagnosis.rules.wording import explained, times
+
+WORSE = -0.1  # share of variance explained below which reconstructions are worse than the mean
+POOR = 0.05  # share below which another input may be the right one
+HALVED = 0.5  # error of another input, relative to that of x, that makes it the right one
+GENERATES = 0.3  # alignment of the decoder's output with x from which on the decoder knows the data
+INFORMS = 0.1  # share of x that a linear map of the codes explains from which on the encoder knows the data
+TINY = 1e-4  # variance ratio of a deterministic code
+BETA_OFF = 4.0  # factor from Eq. 12 that a made-up variance has
+FAR_CODES = 0.5  # |log E[(μ² + σ²)/σ†²]| of codes that were not trained with a prior
+CORRECTED = {
+    "standard deviation": "standard deviations: return their squares",
+    "precision": "precisions: return 1 / precision",
+    "squared variance": "squared variances: return their square roots",
+    "log standard deviation": "logarithms of standard deviations: return exp(2 * log_std)",
+}
+
+
+def untrained(evidence: Evidence) -> Iterator[Finding]:
+    found = evidence.reconstruction
+    behaves = found is not None and _behaves_untrained(found)
+    if not evidence.initial_weights and not behaves:
+        return
+    why = (
+        "Every weight is still where PyTorch initialises it."
+        if evidence.initial_weights
+        else "The decoder's output hardly depends on the codes and is not at the mean of x."
+    )
+    seen = "" if found is None else f" Reconstructions: {explained(found.given)}."
+    yield Finding(
+        "untrained",
+        "error",
+        "This model is not trained.",
+        f"{why}{seen}",
+        "Train it, or load its weights: model.load_state_dict(torch.load(file)) and check that all keys match.",
+    )
+
+
+def _behaves_untrained(found: Reconstruction) -> bool:
+    """A decoder with a nearly constant output that is not the mean of x, the first thing that training finds."""
+    return found.given.explained < WORSE and found.spread < 0.15 and found.centre > 0.1 and found.alignment < GENERATES
+
+
+def data_range(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.data_range is None:
+        return
+    low, high = evidence.data_range
+    better = None if evidence.reconstruction is None else evidence.reconstruction.best
+    known = better is not None and better.change and better.explained > POOR
+    what = f"Pass {better.change}" if known and better is not None else "Rescale x to [0, 1] as in training"
+    yield Finding(
+        "data-range",
+        "error",
+        "x is outside [0, 1], the range of a Bernoulli likelihood.",
+        f"x is between {low:.3g} and {high:.3g}; cross-entropies and ELBOs of such values mean nothing."
+        + (f" With {better.change}: {explained(better)}." if known and better is not None else ""),
+        f"{what}, or leave out likelihood='bernoulli' if the loss was a squared error.",
+    )
+
+
+def reconstruction(evidence: Evidence) -> Iterator[Finding]:
+    found = evidence.reconstruction
+    if found is None:
+        return
+    if wrong_input(found):
+        yield Finding(
+            "reconstruction",
+            "error",
+            "x is not preprocessed as in training.",
+            f"As given: {explained(found.given)}. With {found.best.change}: {explained(found.best)}.",
+            f"Pass {found.best.change} instead of x, or repeat the preprocessing of the training code.",
+        )
+    elif found.given.explained < WORSE and found.given.explained < -3 * found.given.stderr:
+        yield _worse_than_mean(found)
+
+
+def wrong_input(found: Reconstruction) -> bool:
+    """Whether another input is clearly the one that the model was trained on."""
+    given, best = found.given, found.best
+    if not best.change or best.explained < max(POOR, given.explained - POOR):
+        return False
+    poor = given.explained < POOR or given.dispersion > DISPERSED
+    if poor and best.dispersion <= max(0.5 * given.dispersion, FAR_CODES):
+        return best.explained > given.explained + 0.1 or given.dispersion > DISPERSED
+    return 1 - best.explained < HALVED * (1 - given.explained) and best.dispersion < given.dispersion + 0.2
+
+
+def _worse_than_mean(found: Reconstruction) -> Finding:
+    evidence = f"{explained(found.given)}: worse than answering with the mean of x. No other scaling of x helps."
+    if found.linear > INFORMS and found.alignment > GENERATES and found.centre < 1:
+        return Finding(
+            "reconstruction",
+            "error",
+            "Encoder and decoder do not belong together.",
+            f"{evidence} The codes determine {found.linear:.0%} of x linearly, and the decoder generates outputs like "
+            "x, but not from these codes.",
+            "Load both from the same checkpoint; check the order of latents, and that codes are scaled and shifted as "
+            "in training.",
+        )
+    return Finding(
+        "reconstruction",
+        "error",
+        "Reconstructions are worse than the mean of x.",
+        f"{evidence} {_weak_part(found)}",
+        "Check that all weights were loaded (strict=True), that x is from the data of training, and train longer.",
+    )
+
+
+def _weak_part(found: Reconstruction) -> str:
+    if found.alignment <= GENERATES or found.centre >= 1:
+        return "The decoder does not generate anything like x: it was trained on other data, or hardly at all."
+    return "The codes do not tell samples apart: the encoder was trained on other data, or hardly at all."
+
+
+def not_a_vae(evidence: Evidence) -> Iterator[Finding]:
+    scale, found = evidence.scale, evidence.reconstruction
+    if scale is None or not scale.constant or (found is not None and found.given.explained < POOR):
+        return
+    ratio = float(evidence.regime.variance_ratio.max())
+    effective = evidence.noise.beta if evidence.noise is not None else None
+    declared = evidence.noise.declared_beta if evidence.noise is not None else 1.0
+    off = effective is not None and abs(math.log(effective / declared)) > math.log(BETA_OFF)
+    codes = found.given.dispersion if found is not None else 0.0
+    if evidence.zero_variance or ratio < TINY or off or codes > FAR_CODES:
+        value = "zero" if evidence.zero_variance else f"{ratio:.2g} times that of the prior"
+        yield Finding(
+            "not-a-vae",
+            "error",
+            "This is not a variational autoencoder.",
+            f"Every posterior has the same variance for all samples and latents, {value}, and codes were not trained "
+            "with it: the code is deterministic.",
+            "Return the variances that the encoder was trained with. An autoencoder without them has no posterior: "
+            "fit a density to its codes to generate samples, and omit KL, ELBO and β.",
+        )
+
+
+def variances(evidence: Evidence) -> Iterator[Finding]:
+    scale = evidence.scale
+    if scale is not None and scale.name not in ("variance", "log-variance"):
+        stated, found = scale.taken, scale.found
+        numbers = ""
+        if stated is not None and found is not None and not math.isnan(found.factor):
+            numbers = f" Read so, posteriors are {times(found.factor)} as precise as the stated likelihood implies; as "
+            numbers += f"{scale.expected}s, {times(stated.factor)}."
+        yield Finding(
+            "scale-of-variance",
+            "error",
+            "The encoder does not return variances.",
+            f"The numbers agree with {scale.name}s, and are treated so here.{numbers}",
+            f"These are {CORRECTED[scale.name]}, or pass scale= to vs.adapters.from_modules.",
+        )
+    elif scale is not None and scale.name == "log-variance":
+        yield Finding(
+            "log-variance",
+            "error",
+            "The encoder does not return variances.",
+            "Some of the returned variances are negative; they are treated as log-variances here.",
+            "Return exp(log-variance) from encode, or pass scale='log_variance' to from_modules.",
+        )
+    elif evidence.zero_variance:
+        yield Finding(
+            "zero-variance",
+            "warning",
+            "Some posterior variances are exactly zero.",
+            "They are replaced by the smallest positive number; the KL and everything derived from it is unbounded.",
+            "Compute log-variances, or clamp variances in the encoder; a deterministic autoencoder has no posterior.",
+        )
+
+
+def logits(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.logits:
+        yield Finding(
+            "logits",
+            "error",
+            "The decoder does not return probabilities.",
+            "Some outputs of the Bernoulli decoder are below 0 or above 1; they are treated as logits here.",
+            "Return sigmoid(logits) from decode.",
+        )

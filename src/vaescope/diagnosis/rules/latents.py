@@ -1,0 +1,133 @@
+"""Faults of latents: collapse, too many of them, rotated axes, codes that do not follow the prior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from vaescope.diagnosis.evidence import Evidence
+from vaescope.diagnosis.findings import Finding
+from vaescope.diagnosis.rules.wording import listed
+
+ROTATED = 0.15  # nats of contrast that a rotation must save
+ROTATED_SHARE = 0.6  # share of the contrast that it must save
+STABLE = 0.8  # mean correlation of matched latents between seeds
+SAME_SUBSPACE = 0.8  # mean squared canonical correlation
+WIDE = 0.2  # share of posteriors wider than their prior
+LITTLE = 0.5  # nats of all latents together with which a model has nearly collapsed
+LITTLE_EXPLAINED = 0.1  # share of the variance of x that it then explains, at most
+APART = 0.82  # AUC of telling codes from prior samples
+
+
+def collapse(evidence: Evidence) -> Iterator[Finding]:
+    regime, total = evidence.regime, float(np.sum(evidence.regime.kl))
+    if regime.collapse.kind in ("full", "repeats prior") or _nearly_collapsed(evidence):
+        nearly = regime.collapse.kind not in ("full", "repeats prior")
+        what = regime.collapse.description if not nearly else "All latents together carry almost no information."
+        yield Finding(
+            "repeats-prior" if regime.collapse.kind == "repeats prior" else "collapsed",
+            "error",
+            "The posterior has nearly collapsed."
+            if nearly
+            else "The posterior has collapsed: codes carry no information about x.",
+            f"{what} Mean KL {total:.3g} nats.",
+            "Lower β, raise the decoder's precision or use warm-up, or use a weaker decoder that depends on its codes.",
+        )
+
+
+def _nearly_collapsed(evidence: Evidence) -> bool:
+    found = evidence.reconstruction
+    little = float(np.sum(evidence.regime.kl)) < LITTLE
+    return little and found is not None and found.given.explained < LITTLE_EXPLAINED
+
+
+def width(evidence: Evidence) -> Iterator[Finding]:
+    regime = evidence.regime
+    passive, d = regime.passive, regime.latent_dim
+    if len(passive) >= max(2, math.ceil(d / 2)):
+        yield Finding(
+            "over-wide",
+            "warning",
+            f"{d - len(passive)} of {d} latents are enough.",
+            f"{len(passive)} latents stay at their prior; the decoder gets no information from them.",
+            f"Use latent_dim={d - len(passive)}, or drop them with vs.regime.prune. If reconstructions are poor, the "
+            "model is over-regularised instead: check β and the precision.",
+        )
+    elif passive:
+        yield Finding(
+            "dead-latent",
+            "note",
+            f"{len(passive)} of {d} latents {'is' if len(passive) == 1 else 'are'} not in use.",
+            f"Latent{'s' * (len(passive) > 1)} {listed(passive)}: posterior at the prior for nearly every sample.",
+            "Exclude them from downstream analyses of the codes; small variations of their means are misleading.",
+        )
+
+
+def wide_posteriors(evidence: Evidence) -> Iterator[Finding]:
+    regime = evidence.regime
+    wide = [k for k in range(regime.latent_dim) if regime.wide_fraction[k] > WIDE]
+    if wide:
+        yield Finding(
+            "wide-posteriors",
+            "note",
+            "Some posteriors are wider than their prior.",
+            f"Latents {listed(wide)}, for more than {WIDE:.0%} of samples.",
+            "Train the encoder longer: no optimal posterior is wider than its prior.",
+        )
+
+
+def axes(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.geometry is None or len(evidence.regime.used) < 2 or not evidence.rotatable:
+        return
+    rotation = evidence.geometry.rotation
+    if rotation is None:
+        return
+    if rotation.gain >= ROTATED and rotation.gain >= ROTATED_SHARE * rotation.before:
+        known = evidence.likelihood is not None and evidence.elbo_trained
+        yield Finding(
+            "rotated",
+            "warning" if known else "note",
+            "The latent axes are not those that the decoder favours.",
+            (
+                ""
+                if evidence.likelihood
+                else "The likelihood is unknown, so all outputs are assumed to be equally noisy. "
+            )
+            + f"Rotating the latents in use (by up to {rotation.largest_angle:.0f}°) would lower the mean contrast "
+            f"c_IMA from {rotation.before:.2f} to {rotation.after:.2f} nats at the same likelihood.",
+            "Do not interpret single latents. Train longer with diagonal posteriors, or rotate codes with the matrix "
+            "in geometry.axes of the JSON file, whose columns are the better axes.",
+        )
+
+
+def aggregate(evidence: Evidence) -> Iterator[Finding]:
+    found = evidence.aggregate
+    if found is None or found.auc - 2 * found.stderr < APART - 0.06 or found.auc < APART:
+        return
+    yield Finding(
+        "aggregate",
+        "warning" if evidence.generative else "note",
+        "Samples from the prior will not look like data.",
+        f"Codes of data are easily distinguished from draws from the prior: AUC {found.auc:.2f}, 0.5 if they were alike "
+        f"(a normal distribution fitted to the codes would save {found.gain:.1f} nats).",
+        "To generate, sample from a density fitted to the codes, or train with a larger β (or a learned prior). For "
+        "reconstructions and codes it does not matter.",
+    )
+
+
+def stability(evidence: Evidence) -> Iterator[Finding]:
+    found = evidence.stability
+    if found is None or found.score >= STABLE:
+        return
+    same = found.subspace >= SAME_SUBSPACE
+    yield Finding(
+        "unstable",
+        "warning",
+        "Other seeds give the same information on other axes." if same else "Other seeds give other latents.",
+        f"Mean correlation of matched latents in use between models {found.score:.2f} (floor "
+        f"{float(found.axes.floor):.2f}); of the subspaces that they span {found.subspace:.2f}.",
+        "Do not interpret single latents; "
+        + ("use methods that do not depend on axes." if same else "rely on what all seeds have in common."),
+    )

@@ -1,0 +1,126 @@
+"""Faults of the likelihood and of the fit: decoder variance, β, the encoder, overfitting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from vaescope.diagnosis.evidence import Evidence
+from vaescope.diagnosis.findings import Finding
+from vaescope.diagnosis.rules.wording import amount, times
+
+VARIANCE_WRONG = 10.0  # factor between declared and measured decoder variance
+BETA_WRONG = 4.0  # factor between declared and effective β
+AMORTISATION = 0.5  # nats that an encoder must lose
+AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
+AMORTISATION_SPREAD = 0.5  # of the variation of the best ELBO between samples that it must lose
+SCATTERED = 0.6  # mean |log| distance of variances from Eq. 12 beyond which they do not follow it with any β
+OVERFIT = 1.5  # factor between held-out and training errors
+OVERFIT_ERRORS = 4.0  # standard errors of their difference
+UNRELIABLE = 0.7  # Pareto k̂ above which importance sampling is unreliable
+
+
+def overfit(evidence: Evidence) -> Iterator[Finding]:
+    found = evidence.generalisation
+    if found is None or found.lost < 0 or found.error_ratio < OVERFIT or found.error_score < OVERFIT_ERRORS:
+        return
+    yield Finding(
+        "overfit",
+        "warning",
+        "The model overfits its training samples.",
+        f"Held-out samples have {found.lost:.3g} ± {2 * found.stderr:.2g} nats less than training samples, and squared "
+        f"errors {times(found.error_ratio)} as large.",
+        "Train on more data, stop earlier, or use weight decay, dropout in the encoder or smaller networks; a larger "
+        "encoder makes it worse.",
+    )
+
+
+def decoder_variance(evidence: Evidence) -> Iterator[Finding]:
+    """A precision γ² with β is a precision γ²/β with β = 1: a variance is wrong only if it is in both readings."""
+    noise = evidence.noise
+    if noise is None or noise.declared is None or noise.likelihood != "gaussian":
+        return
+    at_best = 0.0 if evidence.gap is None else evidence.gap.precision or 0.0
+    measured = max(noise.precision, at_best)  # errors of the encoder are not noise
+    wrong = sorted((noise.declared / measured, noise.declared / noise.declared_beta / measured))
+    factor = wrong[0] if wrong[0] > VARIANCE_WRONG else wrong[1] if wrong[1] < 1 / VARIANCE_WRONG else None
+    if factor is None:
+        return
+    yield Finding(
+        "decoder-variance",
+        "warning",
+        f"The decoder's variance is {times(max(factor, 1 / factor))} too {'small' if factor > 1 else 'large'}.",
+        f"It is declared as {amount(noise.declared_beta / noise.declared)}"
+        + (f" (β / precision, β = {noise.declared_beta:g})" if noise.declared_beta != 1 else "")
+        + f", but reconstruction errors imply {amount(1 / measured)}.",
+        "Train with its maximum-likelihood value (precision='optimal'), or divide the summed squared error by "
+        "twice that variance.",
+    )
+
+
+def beta(evidence: Evidence) -> Iterator[Finding]:
+    """The weight of the KL, relative to the declared one."""
+    noise, fit = evidence.noise, evidence.scale.found if evidence.scale is not None else None
+    if noise is None or noise.beta is None or not evidence.elbo_trained:
+        return
+    if fit is not None and fit.scatter > SCATTERED:
+        return
+    factor, declared = noise.beta / noise.declared_beta, noise.declared_beta
+    reference = "of the likelihood" if declared == 1 else f"of β = {declared:g}"
+    assert noise.implied is not None
+    assert noise.declared is not None
+    implied, stated = amount(noise.implied), amount(noise.declared)
+    compared = f"as those of a decoder with precision {implied} (Eq. 12), but the decoder's is {stated}."
+    if factor > BETA_WRONG:
+        yield Finding(
+            "beta-high",
+            "warning",
+            f"The effective weight of the KL is {times(factor)} that {reference}.",
+            f"Posteriors are as wide {compared}",
+            "If β should not be that high: sum the loss over pixels and latents instead of averaging over pixels.",
+        )
+    elif factor < 1 / BETA_WRONG:
+        yield Finding(
+            "beta-low",
+            "warning",
+            f"The effective weight of the KL is {times(factor)} that {reference}.",
+            f"Posteriors are as narrow {compared}",
+            "Samples from the prior will not look like data: raise β, or declare the precision that the loss implies.",
+        )
+
+
+def amortisation(evidence: Evidence) -> Iterator[Finding]:
+    """Only if training maximised the ELBO of the posterior that is given."""
+    gap = evidence.gap
+    stated_beta = evidence.noise is not None and evidence.noise.declared_beta != 1
+    if gap is None or not evidence.elbo_trained or stated_beta:
+        return
+    lost, error = gap.mean("amortisation")
+    typical, low = (float(gap.amortisation.quantile(q)) for q in (0.5, 0.25))
+    spread = float((gap.elbo + gap.amortisation).std()) if len(gap.elbo) > 1 else 0.0
+    total = float(np.sum(evidence.regime.kl))
+    if low > AMORTISATION and typical > max(AMORTISATION_SHARE * total, AMORTISATION_SPREAD * spread):
+        yield Finding(
+            "amortisation",
+            "warning",
+            "The encoder is far from optimal for its decoder.",
+            f"It loses {amount(lost)} ± {amount(2 * error)} nats compared with the best posterior of its family, of a "
+            f"KL of {amount(total)}; the family itself loses {gap.mean('family')[0]:.2f}.",
+            "Check that encoder and decoder are of the same checkpoint; then train the encoder alone with the decoder "
+            "frozen. If it loses much less on training samples (pass train=), "
+            "it overfits: use more data instead.",
+        )
+
+
+def reliability(evidence: Evidence) -> Iterator[Finding]:
+    gap = evidence.gap
+    if gap is not None and gap.pareto_k is not None and gap.pareto_k > UNRELIABLE and math.isfinite(gap.pareto_k):
+        yield Finding(
+            "unreliable-likelihood",
+            "note",
+            "The importance sampling estimate of log p(x) is unreliable.",
+            f"Pareto k̂ {gap.pareto_k:.2f}, above {UNRELIABLE:g}.",
+            "Treat the gap as a lower bound.",
+        )

@@ -1,0 +1,163 @@
+"""What the encoder's second output is: a variance, or another quantity in its place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.adapters.repaired import SCALES
+from vaescope.diagnosis.geometry import declared_beta, output_weights
+from vaescope.diagnosis.skipped import Skipped
+from vaescope.diagnosis.terms import sample_log_likelihood
+from vaescope.encoded import EncodedSample
+from vaescope.errors import InputError
+
+FAR = 0.5  # |log E[(μ² + σ²)/σ†²]| that no healthy model of the zoo has
+NEAR_FACTOR = 2.5  # largest factor between γ²/β as stated and as implied by a reading that is right
+FAR_FACTOR = 2.8  # smallest such factor of a reading that is wrong
+CODES = 48  # at which the decoder is differentiated
+LATENTS = 256  # with more latents the check is skipped
+STEP = 0.05  # of differences, in standard deviations of the prior
+USER_STEP = 0.2  # the same of a log-likelihood, whose second differences are noisier
+
+
+@dataclass(frozen=True)
+class ScaleFit:
+    """How well one reading of the encoder's second output agrees with what is true of trained VAEs."""
+
+    name: str
+    moment: float
+    """Mean |log E[(μ² + σ²)/σ†²]| over latents: 0 at any optimum, whatever β, likelihood and decoder."""
+    scatter: float
+    """Mean |log σ² - log σ²*| over codes and latents in use, σ²* by Eq. 12 with the best common factor."""
+    factor: float
+    """That common factor: effective over declared γ²/β."""
+
+
+def curvature(sample: EncodedSample) -> Float[Tensor, "P d"] | None:
+    """-∂² log p(x|z) / ∂z_k² at the posterior means, by differences of the decoder; None if that is not possible."""
+    model, z = sample.model, sample.mean
+    if not model.has_decoder or z.shape[1] > LATENTS:
+        return None
+    if model.log_likelihood is not None:
+        return _user_curvature(sample)
+    columns = []
+    try:
+        with torch.no_grad():
+            weights = output_weights(model.likelihood, sample.decode(z).double())
+            weights = weights.squeeze(2) if isinstance(weights, Tensor) else weights
+            for k in range(z.shape[1]):
+                step = torch.zeros_like(z)
+                step[:, k] = STEP * sample.prior_variance[:, k].sqrt()
+                moved = (sample.decode(z + step).double() - sample.decode(z - step).double()) * weights
+                columns.append(moved.square().sum(1) / (2 * step[:, k].double()).square())
+    except (InputError, RuntimeError, NotImplementedError):
+        return None
+    found = torch.stack(columns, dim=1) * (model.precision or 1.0) / declared_beta(model)
+    return found if bool(found.isfinite().all()) else None
+
+
+def _user_curvature(sample: EncodedSample) -> Float[Tensor, "P d"] | None:
+    """The same from a user's log-likelihood."""
+    z, log_p, columns = sample.mean, sample_log_likelihood(sample), []
+    try:
+        with torch.no_grad():
+            x, here = sample.observations, log_p(sample.observations, z).double()
+            for k in range(z.shape[1]):
+                step = torch.zeros_like(z)
+                step[:, k] = USER_STEP * sample.prior_variance[:, k].sqrt()
+                sides = log_p(x, z + step).double() + log_p(x, z - step).double()
+                columns.append((2 * here - sides) / step[:, k].double().square())
+    except (InputError, Skipped, RuntimeError, NotImplementedError):
+        return None
+    found = torch.stack(columns, dim=1).clamp(min=0)
+    return found if bool(found.isfinite().all()) else None
+
+
+def scale_fits(sample: EncodedSample, second: Float[Tensor, "N d"]) -> list[ScaleFit]:
+    """How well every possible reading of `second`, the encoder's second output, fits."""
+    codes = sample.random_subset(CODES)
+    curved = curvature(codes)
+    index = np.random.default_rng(0).permutation(len(sample))[:CODES]
+    fits = []
+    for name, (function, logarithmic) in SCALES.items():
+        if not logarithmic and not bool((second >= 0).all()):
+            continue
+        variance = function(second.double()).clamp(1e-300, 1e300)
+        ratio = variance / sample.prior_variance.double()
+        shift = (sample.mean - sample.prior_mean).double().square() / sample.prior_variance.double()
+        moment = float((ratio + shift).mean(0).clamp(1e-300, 1e300).log().abs().mean())
+        scatter, factor = (math.nan, math.nan) if curved is None else _scatter(ratio[index], curved)
+        fits.append(ScaleFit(name, moment, scatter, factor))
+    return fits
+
+
+def _scatter(ratio: Float[Tensor, "P d"], curved: Float[Tensor, "P d"]) -> tuple[float, float]:
+    """The smallest mean distance from Eq. 12 over a common factor of the curvature, and that factor."""
+    factors = torch.logspace(-6, 6, 121, dtype=torch.float64)
+    used = curved.mean(0) > 1e-2 * curved.mean(0).max()
+    predicted = -torch.log1p(factors[:, None, None] * curved[:, used])
+    distance = (ratio[:, used].log() - predicted).abs().mean((1, 2))
+    best = int(distance.argmin())
+    return float(distance[best]), float(factors[best])
+
+
+@dataclass(frozen=True)
+class VarianceScale:
+    """What the encoder's second output is taken for."""
+
+    name: str
+    """One of `SCALES`."""
+    expected: str
+    """`variance`, or `log-variance` if there are negative numbers."""
+    constant: bool
+    """Whether it is the same number for all samples and latents."""
+    taken: ScaleFit | None
+    """As what it is said to be."""
+    found: ScaleFit | None
+    """As what it is taken for."""
+
+
+def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"]) -> VarianceScale:
+    """Decide what the encoder's second output is.
+
+    At any optimum, E[(μ² + σ²)/σ†²] = 1 for every latent, since the decoder can absorb the scale of a latent; and
+    variances follow the curvature of the likelihood (Eq. 12), with factor 1 if the likelihood and β are as stated. A
+    reading other than the stated one needs to agree with both, where the stated one does not.
+
+    Args:
+        sample: samples of the model, with variances as stated.
+        second: what the encoder returned.
+    """
+    expected = "log-variance" if bool((second < 0).any()) else "variance"
+    spread = (second.double() if expected != "variance" else second.double().clamp(min=1e-300).log()).std()
+    constant = bool(spread < 1e-3) and second.numel() > 1
+    if not bool(second.isfinite().all()) or constant:
+        return VarianceScale(expected, expected, constant, None, None)
+    fits = {fit.name: fit for fit in scale_fits(sample, second)}
+    stated = fits[expected]
+    model = sample.model
+    known = model.log_likelihood is not None or model.precision is not None or model.likelihood == "bernoulli"
+    candidates = [f for f in fits.values() if SCALES[f.name][1] == SCALES[expected][1] and _explains(f, stated, known)]
+    best = min(candidates, key=_distance, default=stated)
+    return VarianceScale(best.name, expected, constant, stated, best)
+
+
+def _explains(other: ScaleFit, stated: ScaleFit, known: bool) -> bool:
+    """Whether another reading agrees with what is true of trained VAEs, and the stated one does not."""
+    if stated.moment > FAR and other.moment < min(FAR, stated.moment / 3):
+        return True
+    if not known or math.isnan(stated.factor):
+        return False
+    near = abs(math.log(other.factor)) < math.log(NEAR_FACTOR)
+    far = abs(math.log(stated.factor)) > math.log(FAR_FACTOR)
+    return near and far and other.moment + other.scatter < stated.moment + stated.scatter
+
+
+def _distance(fit: ScaleFit) -> float:
+    return fit.moment + (0.0 if math.isnan(fit.scatter) else fit.scatter + abs(math.log(fit.factor)) / 2)

@@ -1,0 +1,302 @@
+"""The first cause is named, healthy models get no warning, and absurd numbers are not shown: planted truth."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vaescope as vs
+from tests.diagnosis.models import W, X, linear, pixels
+from vaescope.adapters.weights import networks_are_initial
+from vaescope.diagnosis import page
+from vaescope.diagnosis.aggregate import separability
+from vaescope.diagnosis.rules.wording import times
+
+VARIANCE = 1 / (1 + 100 * W.square().sum(0))
+
+
+def codes(model, x=X, **more):
+    """Findings other than notes, the most severe first."""
+    return [f.code for f in vs.diagnose(model, x, progress=None, **more).findings if f.severity != "note"]
+
+
+def given(function):
+    """The optimal linear model with another quantity in the place of its variances."""
+    return linear(encode=lambda x: (100 * (x @ W) * VARIANCE, function(VARIANCE).expand(len(x), 2)))
+
+
+# healthy models -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("precision", "beta"), [(100.0, 1.0), (1.0, 0.01), (10_000.0, 100.0)])
+def test_precision_and_beta_are_judged_together(precision, beta):
+    assert codes(linear(precision=precision, beta=beta)) == []
+
+
+def test_a_variance_that_is_wrong_in_both_readings_is_found():
+    assert codes(linear(precision=1.0, beta=1.0)) == ["decoder-variance"]
+    assert codes(linear(precision=1.0, beta=2.0)) == ["decoder-variance"]
+
+
+def with_dead_latents(seed):
+    """Three latents in use, the same for every seed, and five that are not, with means that vary a little."""
+    generator = torch.Generator().manual_seed(10)
+    V = torch.linalg.qr(torch.randn(12, 3, generator=generator))[0] * torch.tensor([3.0, 2.0, 1.5])
+    variance = 1 / (1 + 100 * V.square().sum(0))
+    noise = 0.02 * torch.randn(12, 5, generator=torch.Generator().manual_seed(seed))
+
+    def encode(x):
+        mean = torch.cat([100 * (x @ V) * variance, x @ noise], dim=1)
+        return mean, torch.cat([variance, 0.99 * torch.ones(5)]).expand_as(mean)
+
+    x = torch.randn(300, 3, generator=generator) @ V.T + 0.1 * torch.randn(300, 12, generator=generator)
+    return vs.adapters.from_callables(encode=encode, decode=lambda z: z[:, :3] @ V.T.to(z), latent_dim=8), x
+
+
+def test_stability_is_that_of_latents_in_use():
+    (first, x), (second, _) = with_dead_latents(1), with_dead_latents(2)
+    found = vs.diagnose([first, second], x, progress=None)
+    assert found.evidence.stability.score == pytest.approx(1, abs=1e-6)
+    assert found.evidence.stability.subspace == pytest.approx(1, abs=1e-6)
+    assert "unstable" not in [f.code for f in found.findings]
+
+
+def test_the_same_subspace_on_other_axes_is_said_to_be_so():
+    turn = torch.tensor([[1.0, -1.0], [1.0, 1.0]]) / 2**0.5
+    other = linear(encode=lambda x: ((100 * (x @ W) * VARIANCE) @ turn, (VARIANCE @ turn.square()).expand(len(x), 2)))
+    found = vs.diagnose([linear(), other], X, progress=None)
+    finding = next(f for f in found.findings if f.code == "unstable")
+    assert "on other axes" in finding.title
+    assert found.evidence.stability.subspace == pytest.approx(1, abs=1e-6)
+
+
+def full_covariance(**known):
+    """A decoder with columns that are not orthogonal, and the marginals of its exact posterior."""
+    A = torch.tensor([[2.0, 1.6, 0.3], [0.0, 1.2, 1.0]]).T
+    S = torch.linalg.inv(torch.eye(2) + 100 * A.T @ A)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 2, generator=generator) @ A.T + 0.1 * torch.randn(300, 3, generator=generator)
+    model = vs.adapters.from_callables(
+        encode=lambda x: (100 * x @ A @ S, S.diagonal().expand(len(x), 2)),
+        decode=lambda z: z @ A.T.to(z),
+        latent_dim=2,
+        precision=100.0,
+        **known,
+    )
+    return model, x
+
+
+def test_marginals_of_a_full_posterior_are_not_judged_as_the_posterior():
+    found = vs.diagnose(*full_covariance(posterior_family="marginals"), progress=None)
+    assert "amortisation" not in [f.code for f in found.findings]
+    assert "marginals" in found.skipped["gap"]
+
+
+@pytest.mark.parametrize("known", [{"objective": "iwae"}, {"beta": 3.0}])
+def test_an_encoder_that_maximised_something_else_is_not_blamed(known):
+    shifted = {"encode": lambda x: (100 * (x @ W) * VARIANCE + 0.3, VARIANCE.expand(len(x), 2))}
+    assert codes(linear(**shifted)) == ["amortisation"]
+    assert "amortisation" not in codes(linear(**shifted, **known))
+
+
+def test_a_small_loss_of_the_encoder_is_not_a_finding():
+    """A quarter of a nat per latent, of about five nats of KL."""
+    shift = 0.7 * VARIANCE.sqrt()
+    found = vs.diagnose(
+        linear(encode=lambda x: (100 * (x @ W) * VARIANCE + shift, VARIANCE.expand(len(x), 2))), X, progress=None
+    )
+    assert found.evidence.gap.mean("amortisation")[0] == pytest.approx(0.49, abs=0.02)
+    assert found.findings == []
+
+
+# samples and weights --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stated", [True, False])
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        (lambda x: 16 * x, "x"),
+        (lambda x: 16 * x + 50, "x"),
+        (lambda x: 255 * x + 255, "x"),
+    ],
+)
+def test_samples_that_are_not_preprocessed_as_in_training(change, advice, stated):
+    model = linear() if stated else linear(precision=None)
+    found = vs.diagnose(model, change(X), progress=None)
+    assert [f.code for f in found.findings if f.severity != "note"] == ["reconstruction"]
+    assert "not preprocessed" in found.findings[0].title
+    assert found.evidence.reconstruction.best.explained > 0.9
+
+
+def images(seed=0):
+    """Images of one bright row at a random height, and the exact linear VAE of their distribution."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(1, 7, (400,), generator=generator)
+    x = 0.02 * torch.randn(400, 1, 8, 8, generator=generator) + 0.1
+    x[torch.arange(400), 0, rows] += 0.8
+    flat = x.flatten(1)
+    centre = flat.mean(0)
+    _, S, V = torch.linalg.svd((flat - centre) / 400**0.5, full_matrices=False)
+    A = V[:5].T * (S[:5].square() - 0.02**2).sqrt()
+    precision = 1 / 0.02**2
+    variance = 1 / (1 + precision * A.square().sum(0))
+    model = vs.adapters.from_callables(
+        encode=lambda x: (precision * ((x.flatten(1) - centre.to(x)) @ A.to(x)) * variance, variance.expand(len(x), 5)),
+        decode=lambda z: (z @ A.T.to(z) + centre.to(z)).reshape(-1, 1, 8, 8),
+        latent_dim=5,
+        precision=precision,
+        image_shape=(1, 8, 8),
+    )
+    return model, x
+
+
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        (lambda x: x.mT, "x.mT"),
+        (lambda x: 1 - x, "x"),
+        (lambda x: 255 * x, "x / 255"),
+        (lambda x: 2 * x - 1, "(x + 1) / 2"),
+    ],
+)
+def test_images_in_another_range_or_orientation(change, advice):
+    model, x = images()
+    found = vs.diagnose(model, change(x), progress=None)
+    assert [f.code for f in found.findings if f.severity != "note"] == ["reconstruction"]
+    assert advice in found.findings[0].advice
+
+
+def test_encoder_and_decoder_of_different_runs():
+    swapped = linear(decode=lambda z: -z.flip(1) @ W.T.to(z))
+    finding = vs.diagnose(swapped, X, progress=None).findings[0]
+    assert finding.code == "reconstruction"
+    assert "belong together" in finding.title
+
+
+@pytest.mark.parametrize("initialise", [None, nn.init.xavier_normal_])
+@pytest.mark.parametrize("build", ["mlp", "norm", "gru"])
+def test_untrained_networks(build, initialise):
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 4))
+    decoder = {
+        "mlp": lambda: nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 5)),
+        "norm": lambda: nn.Sequential(nn.Linear(2, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 5)),
+        "gru": lambda: nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 5)),
+    }[build]()
+    for network in (encoder, decoder):
+        for value in network.parameters():
+            if initialise is not None and value.ndim > 1:
+                initialise(value)
+    model = vs.adapters.from_modules(encoder, decoder, latent_dim=2, precision=1.0)
+    assert codes(model) == ["untrained"]
+
+
+def test_one_step_of_training_shows_in_the_weights():
+    network = nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 5))
+    assert networks_are_initial([network])
+    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
+    for _ in range(20):
+        optimiser.zero_grad()
+        (network(X) - X).square().sum().backward()
+        optimiser.step()
+    assert not networks_are_initial([network])
+    assert networks_are_initial([nn.GRU(3, 32)])
+    assert not networks_are_initial([nn.Identity()])
+
+
+def test_samples_outside_the_range_of_the_likelihood():
+    model, x = pixels()
+    found = vs.diagnose(model, 16 * x, progress=None)
+    assert [f.code for f in found.findings] == ["data-range"]
+    assert "data-range" in found.skipped["gap"]
+
+
+# what the encoder returns ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (torch.sqrt, "standard deviation"),
+        (torch.reciprocal, "precision"),
+        (torch.square, "squared variance"),
+        (lambda v: 0.5 * v.log(), "log standard deviation"),
+    ],
+)
+def test_another_quantity_in_the_place_of_the_variance(function, name):
+    found = vs.diagnose(given(function), X, progress=None)
+    assert [f.code for f in found.findings] == ["scale-of-variance"]
+    assert name in found.findings[0].evidence
+    assert found.evidence.noise.beta == pytest.approx(1, abs=0.05)
+
+
+def test_a_large_beta_is_not_another_quantity():
+    variance = 1 / (1 + 5 * W.square().sum(0))
+    assert codes(linear(encode=lambda x: (5 * (x @ W) * variance, variance.expand(len(x), 2)))) == ["beta-high"]
+    assert codes(given(torch.log)) == ["log-variance"]
+
+
+@pytest.mark.parametrize("variance", [0.0, 1e-30, 1e-6, 1.0])
+def test_an_autoencoder_is_not_a_vae(variance):
+    deterministic = linear(
+        encode=lambda x: (3 * (x @ W), torch.full((len(x), 2), variance)), decode=lambda z: z @ W.T.to(z) / 12
+    )
+    found = vs.diagnose(deterministic, X, progress=None)
+    assert [f.code for f in found.findings] == ["not-a-vae"]
+
+
+def test_absurd_numbers_are_not_shown():
+    assert times(1e40) == "more than 1000 times"
+    narrow = linear(encode=lambda x: (100 * (x @ W) * VARIANCE, (1e-30 * (1 + x[:, :2].square()))))
+    found = vs.diagnose(narrow, X, progress=None)
+    text = " ".join(f"{f.title} {f.evidence} {f.advice}" for f in found.findings)
+    assert found.findings[0].severity != "note"
+    assert not re.search(r"e[+-]?\d\d|\d{7}", text), text
+    assert not re.search(r"e\+\d\d", re.sub(r"<svg.*?</svg>", "", page.html(found), flags=re.DOTALL))
+
+
+# latents and fit ------------------------------------------------------------------------------
+
+
+def test_a_nearly_collapsed_model_is_not_told_to_use_fewer_latents():
+    slope = torch.tensor([0.15, 0.02])
+    nearly = linear(
+        encode=lambda x: (slope * (x @ W) / W.norm(dim=0), torch.tensor([0.93, 0.995]).expand(len(x), 2)),
+        decode=lambda z: 0.02 * z @ W.T.to(z),
+        precision=0.3,
+    )
+    weak = vs.diagnose(nearly, X, progress=None)
+    assert 0.05 < float(weak.evidence.regime.kl.sum()) < 0.5
+    assert [f.code for f in weak.findings] == ["collapsed"]
+
+
+def memorised():
+    """A model that reconstructs its training samples without error, and others up to noise."""
+    generator = torch.Generator().manual_seed(4)
+    train = torch.randn(300, 2, generator=generator) @ W.T + 0.02 * torch.randn(300, 5, generator=generator)
+    return linear(precision=1 / 0.02**2, encode=encoder_of(1 / 0.02**2)), train
+
+
+def encoder_of(precision):
+    variance = 1 / (1 + precision * W.square().sum(0))
+    return lambda x: (precision * (x @ W) * variance, variance.expand(len(x), 2))
+
+
+def test_overfitting_is_named_instead_of_the_encoder():
+    model, train = memorised()
+    assert codes(model, X, train=train)[0] == "overfit"
+    assert codes(linear(), X, train=X[:200]) == []
+
+
+def test_codes_that_do_not_follow_the_prior():
+    """Codes on a circle: means and variances are those of the prior."""
+    generator = torch.Generator().manual_seed(5)
+    angle = 6.28 * torch.rand(400, generator=generator)
+    z = 2**0.5 * torch.stack([angle.cos(), angle.sin()], dim=1)
+    x = z @ W.T + 0.1 * torch.randn(400, 5, generator=generator)
+    assert codes(linear(), x) == ["aggregate"]
+    rng = np.random.default_rng(0)
+    assert abs(separability(rng.normal(size=(400, 3)), rng.normal(size=(400, 3))) - 0.5) < 0.07

@@ -1,0 +1,156 @@
+"""Data of the zoo. Rules are developed on DEVELOPMENT data sets; SCORED ones are only scored."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from sklearn import datasets as sk
+
+DEVELOPMENT = ("digits", "wine", "blobs", "moons", "sprites", "waves", "counts")
+SCORED = ("cancer", "diabetes", "swiss", "patches", "text", "elnino", "pbmc")
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    train: torch.Tensor
+    test: torch.Tensor
+    image: tuple[int, int, int] | None = None
+
+
+def split(x: np.ndarray, share: float = 0.25, image=None, in_order: bool = False) -> Data:
+    x = np.asarray(x, dtype=np.float32)
+    order = np.arange(len(x)) if in_order else np.random.default_rng(0).permutation(len(x))
+    test = int(share * len(x))
+    x = torch.from_numpy(x[order])
+    return Data(x[:-test], x[-test:], image)
+
+
+def standardised(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean(0)) / x.std(0)
+
+
+def embedded(u: np.ndarray, outputs: int, noise: float) -> np.ndarray:
+    """A smooth random embedding of points into more dimensions, with noise."""
+    rng = np.random.default_rng(1)
+    u = standardised(u)
+    hidden = np.tanh(u @ rng.normal(size=(u.shape[1], 2 * outputs)) + rng.normal(size=2 * outputs))
+    linear = u @ rng.normal(size=(u.shape[1], outputs))
+    x = standardised(linear + hidden @ rng.normal(size=(2 * outputs, outputs)))
+    return x + noise * rng.normal(size=x.shape)
+
+
+def digits() -> Data:
+    return split(sk.load_digits().data.reshape(-1, 1, 8, 8) / 16, image=(1, 8, 8))
+
+
+def wine() -> Data:
+    return split(standardised(sk.load_wine().data), 0.3)
+
+
+def blobs() -> Data:
+    return split(standardised(sk.make_blobs(1500, 8, centers=6, cluster_std=1.5, random_state=0)[0]))
+
+
+def moons() -> Data:
+    return split(embedded(sk.make_moons(1500, noise=0.08, random_state=0)[0], 8, 0.1))
+
+
+def sprites() -> Data:
+    """Bright discs and squares at random places on a dark ground, 16 x 16."""
+    rng = np.random.default_rng(0)
+    grid = np.stack(np.meshgrid(np.arange(16), np.arange(16), indexing="ij"))
+    images = []
+    for _ in range(2400):
+        centre, radius = rng.uniform(4.5, 10.5, size=(2, 1, 1)), rng.uniform(2, 4)
+        offset = np.abs(grid - centre)
+        distance = np.hypot(*offset) if rng.random() < 0.5 else offset.max(0)
+        images.append(1 / (1 + np.exp(2 * (distance - radius))))
+    return split(np.stack(images)[:, None], image=(1, 16, 16))
+
+
+def waves() -> Data:
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 1, 24)
+    frequency, phase, height = (
+        rng.uniform(1, 2.5, (1600, 1)),
+        rng.uniform(-1, 1, (1600, 1)),
+        rng.uniform(0.6, 1.6, (1600, 1)),
+    )
+    return split(height * np.sin(2 * np.pi * frequency * t + phase) + 0.1 * rng.normal(size=(1600, 24)))
+
+
+def counts() -> Data:
+    """Negative binomial counts of 50 genes along three programmes."""
+    rng = np.random.default_rng(0)
+    rates = np.exp(0.9 * rng.normal(size=(1200, 3)) @ rng.normal(size=(3, 50)) * 0.6 + rng.normal(size=50))
+    depth = rng.uniform(0.7, 1.4, (1200, 1))
+    return split(rng.poisson(rng.gamma(5.0, depth * rates / 5.0)))
+
+
+def cancer() -> Data:
+    return split(standardised(sk.load_breast_cancer().data))
+
+
+def diabetes() -> Data:
+    return split(standardised(sk.load_diabetes().data))
+
+
+def swiss() -> Data:
+    return split(embedded(sk.make_swiss_roll(1600, noise=0.1, random_state=0)[0], 10, 0.1))
+
+
+def patches() -> Data:
+    """Colour patches of two photographs, 8 x 8."""
+    rng = np.random.default_rng(0)
+    found = []
+    for image in sk.load_sample_images().images:
+        small = (
+            image[: image.shape[0] // 4 * 4, : image.shape[1] // 4 * 4]
+            .reshape(image.shape[0] // 4, 4, -1, 4, 3)
+            .mean((1, 3))
+            / 255
+        )
+        for _ in range(1200):
+            top, left = rng.integers(small.shape[0] - 8), rng.integers(small.shape[1] - 8)
+            found.append(small[top : top + 8, left : left + 8].transpose(2, 0, 1))
+    return split(np.stack(found), image=(3, 8, 8))
+
+
+def text() -> Data:
+    """Which of the 60 most frequent words occur in passages of scikit-learn's descriptions of its data sets."""
+    loaders = (sk.load_digits, sk.load_wine, sk.load_breast_cancer, sk.load_diabetes, sk.load_iris, sk.load_linnerud)
+    words = [w for load in loaders for w in re.findall(r"[a-z]+", load().DESCR.lower())]
+    frequent = [w for w in sorted(set(words), key=lambda w: (-words.count(w), w))][:60]
+    index = {w: k for k, w in enumerate(frequent)}
+    x = np.zeros(((len(words) - 50) // 3, 60))
+    for row in range(len(x)):
+        for word in words[3 * row : 3 * row + 50]:
+            if word in index:
+                x[row, index[word]] = 1
+    return split(x)
+
+
+def elnino() -> Data:
+    """Two years of monthly sea surface temperatures, at every month from 1950 to 2010."""
+    from statsmodels.datasets import elnino as recorded
+
+    series = recorded.load_pandas().data.drop(columns="YEAR").to_numpy().ravel()
+    x = np.stack([series[start : start + 24] for start in range(len(series) - 24)])
+    return split((x - x.mean()) / x.std(), in_order=True)
+
+
+def pbmc() -> Data:
+    import scanpy
+
+    cells = scanpy.datasets.pbmc68k_reduced().raw.to_adata()
+    x = np.rint(np.expm1(cells.X.toarray()))[:, :150]
+    return split(x[x.sum(1) > 10])
+
+
+@cache
+def load(name: str) -> Data:
+    return globals()[name]()
