@@ -113,7 +113,7 @@ def test_fit_adapters_and_diagnose(tmp_path: Path) -> None:
         epochs=1,
     )
     assert [isinstance(m, vs.LatentModel) for m in fit.members] == [True, True]
-    assert fit.history is not None
+    assert [len(history["elbo"]) for history in fit.history] == [1, 1]
     model = vs.adapters.from_callables(
         encode=lambda x: (x[:, :2], torch.ones_like(x[:, :2])),
         decode=_decoder,

@@ -45,6 +45,11 @@ class Fit:
         """The member with the highest validation ELBO."""
         return max(self.members, key=lambda m: m.best_elbo if m.status == "finished" else -torch.inf)
 
+    @property
+    def history(self) -> list[dict[str, list[float]]]:
+        """What was recorded after every epoch, by name, for every member."""
+        return [dict(member.history) for member in self.members]
+
     def __len__(self) -> int:
         return len(self.members)
 

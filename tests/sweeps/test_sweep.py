@@ -227,7 +227,7 @@ def test_a_folder_belongs_to_one_sweep_and_one_process(data, tmp_path):
         ("fit: {data: x.npy, latent_dim: 2, seeds: x}\n", "seeds must be a whole number, got 'x'"),
         ("fit: {data: x.npy, latent_dim: 2, beta: x}\n", "beta must be a number, got 'x'"),
         ("experiment: nonsense\n", "there is no experiment 'nonsense'"),
-        ("experiment: rotation\nprofile: fast\n", "profile must be one of quick, paper"),
+        ("experiment: rotation\nprofile: fast\n", "profile must be one of quick, laptop, paper"),
         ("experiment: rotation\nsettings: {colour: 3}\n", "rotation has no setting 'colour'"),
         ("experiment: rotation\nsweep: {seeds: [a]}\n", "rotation.seeds must be a whole number"),
         ("experiment: rotation\nfit: {}\nsettings: {}\n", "either fit: or experiment:"),

@@ -150,7 +150,7 @@ def test_correlations_are_judged_within_image_sets():
     assert abs(claim.value) < 0.1
     assert "On rendered dSprites: ρ = -1.00" in claim.note
     assert "On rendered 3DShapes: ρ = 1.00" in claim.note
-    assert "20 needed to see |ρ| = 0.7" in claim.demand
+    assert "20 members (ranked within their image set) are needed to see |ρ| = 0.7" in claim.demand
 
 
 def test_few_members_leave_a_difference_undecided():

@@ -110,7 +110,7 @@ def aggregate(evidence: Evidence) -> Iterator[Finding]:
         "aggregate",
         "warning" if evidence.generative else "note",
         "Samples from the prior will not look like data.",
-        f"Codes of data are easily distinguished from draws of the prior: AUC {found.auc:.2f}, 0.5 if they were alike "
+        f"Codes of data are easily distinguished from draws from the prior: AUC {found.auc:.2f}, 0.5 if alike "
         f"(a normal distribution fitted to the codes would save {found.gain:.1f} nats).",
         "To generate, sample from a density fitted to the codes, or train with a larger β (or a learned prior). For "
         "reconstructions and codes it does not matter.",
