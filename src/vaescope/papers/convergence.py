@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,13 +51,15 @@ class Curve:
         return max(self.elbo) - max(before) if before else math.inf
 
 
-def training_report(folder: Path, results: Results, epochs: int) -> tuple[list[ReportFigure], list[ReportTable]]:
+def training_report(
+    folder: Path, results: Results, epochs: Callable[[SeedCell], int]
+) -> tuple[list[ReportFigure], list[ReportTable]]:
     """The figure and the table of all trained members; nothing for members without a recorded history.
 
     Args:
         folder: of the run, with its `history.parquet`.
         results: of the members that finished.
-        epochs: at most, by the settings.
+        epochs: of a cell at most, by its settings.
     """
     trained = [r for r in results if r.training is not None and r.training.converged is not None]
     curves = _curves(read_rows(folder / "history.parquet"), trained)
@@ -93,10 +95,10 @@ def _figure(curves: Sequence[Curve]) -> ReportFigure:
     return ReportFigure("training", drawn, CAPTION)
 
 
-def _table(results: Results, curves: Mapping[SeedCell, Curve], epochs: int) -> ReportTable:
+def _table(results: Results, curves: Mapping[SeedCell, Curve], epochs: Callable[[SeedCell], int]) -> ReportTable:
     """A row per setting, over its seeds."""
     groups = grouped([r for r in results if r.cell in curves], lambda r: _key(_without_seed(r.cell)))
-    rows = [_group_row(group, [curves[r.cell] for r in group], epochs) for group in groups.values()]
+    rows = [_group_row(group, [curves[r.cell] for r in group], epochs(group[0].cell)) for group in groups.values()]
     return ReportTable(TABLE, rows)
 
 

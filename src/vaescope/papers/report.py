@@ -7,9 +7,9 @@ from pathlib import Path
 
 from vaescope.papers.claims import Claim
 from vaescope.papers.convergence import training_report
-from vaescope.papers.experiment import C, Experiment, M, ReportFigure, S
+from vaescope.papers.experiment import C, Experiment, M, ReportFigure, ReportTable, S
 from vaescope.papers.results import Diverged, Results, SeedCell
-from vaescope.papers.trained import TrainedSettings
+from vaescope.papers.trained import TrainedExperiment
 from vaescope.plain import plain_fields
 from vaescope.report.figures import svg
 from vaescope.report.page import Drawing, ExperimentPage, experiment_page, gif_image, setting
@@ -33,8 +33,7 @@ def write_report(
     comparisons = experiment.comparisons(results.finished, settings)
     if comparisons:
         write_json(folder / COMPARISON, [comparison.to_data() for comparison in comparisons])
-    epochs = settings.epochs if isinstance(settings, TrainedSettings) else 0
-    training, convergence = training_report(folder, results.finished, epochs)
+    training, convergence = _training(experiment, settings, folder, results)
     tables = [*experiment.tables(results.finished, settings), *convergence]
     page = ExperimentPage(
         name=experiment.name,
@@ -51,6 +50,15 @@ def write_report(
         seconds=read_seconds(folder),
     )
     write_text(folder / "report.html", experiment_page(page))
+
+
+def _training(
+    experiment: Experiment[S, C, M], settings: S, folder: Path, results: Results[C, M]
+) -> tuple[list[ReportFigure], list[ReportTable]]:
+    """The training of every member, for experiments that train."""
+    if not isinstance(experiment, TrainedExperiment):
+        return [], []
+    return training_report(folder, results.finished, lambda cell: experiment.training_of(cell, settings).epochs)
 
 
 def _drawings(

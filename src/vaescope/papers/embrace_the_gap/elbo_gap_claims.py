@@ -205,6 +205,10 @@ CLAIMS = (
             over="γ²",
         ),
         note=unfinished_note,
+        if_refuted=(
+            "Tested by training for half as long: the second half gained more than half of what remains, so that the "
+            "distance is largely unfinished training, although the rule for convergence is met."
+        ),
         requires=(members_converged(),),
     ),
 )
