@@ -46,7 +46,10 @@ def test_help_and_list():
     [
         (["reproduce"], "name experiments, or use --all; --list shows them"),
         (["reproduce", "nonsense"], "there is no experiment 'nonsense'; choose from: "),
-        (["reproduce", "self-consistency", "--profile", "fast"], "--profile must be one of quick, laptop, paper, got 'fast'"),
+        (
+            ["reproduce", "self-consistency", "--profile", "fast"],
+            "--profile must be one of quick, laptop, paper, got 'fast'",
+        ),
         (["reproduce", "self-consistency", "--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["train", "x.npy", "--latent-dim", "0"], "vaescope: latent_dim must be at least 1, got 0."),
         (["train", "x.npy", "--precision", "loud"], "vaescope: precision must be one of optimal, learned, got 'loud'."),
