@@ -37,6 +37,7 @@ def inverse_square(variance: object, norms: object, *, resamples: int = 200, see
         resamples: bootstrap samples.
         seed: of the bootstrap.
 
+    >>> import torch
     >>> norms = torch.rand(50, 4) + 0.1
     >>> round(inverse_square(3 / norms**2, norms).slope, 4)
     -1.0
