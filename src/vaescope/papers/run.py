@@ -72,8 +72,8 @@ def _run_folder(experiment: Experiment[S, C, M], options: RunOptions, path: Path
 
 def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
     """Take over everything that parts have finished, and delete parts without unfinished work."""
-    seconds = []
-    for folder in sorted((run.path / PARTS).glob("*-of-*")):
+    seconds, parts = [], run.path / PARTS
+    for folder in sorted(parts.glob("*-of-*")):
         if not (folder / "config.json").exists():
             continue
         part = RunFolder(folder, run.config)
@@ -84,6 +84,8 @@ def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
             seconds.append(read_seconds(folder) or 0.0)
         if not part.has_unfinished_stack:
             shutil.rmtree(folder)
+    if parts.exists() and not list(parts.iterdir()):
+        parts.rmdir()
     if seconds:
         _add_seconds(run, max(seconds))
 
