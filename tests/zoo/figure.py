@@ -20,9 +20,9 @@ def main() -> None:
             row = found.get(code, {"planted": 0, "recall": None})
             if row["planted"]:
                 axis.barh(y, row["recall"], color=figures.COLOURS[0], height=0.6)
-                axis.text(
-                    0.02, y, f"{round(row['recall'] * row['planted'])} of {row['planted']}", va="center", fontsize=8
-                )
+                label = f"{round(row['recall'] * row['planted'])} of {row['planted']}"
+                colour = "white" if row["recall"] > 0.2 else "black"
+                axis.text(0.02, y, label, va="center", fontsize=8, color=colour)
         axis.set_yticks(range(len(codes)), list(reversed(codes)) if half == HALVES[0] else [""] * len(codes))
         axis.set_xlim(0, 1)
         axis.set_xlabel("share found as the first cause")
