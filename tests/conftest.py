@@ -2,6 +2,12 @@
 
 import jaxtyping
 import pytest
+import torch
+
+
+def pytest_runtest_setup(item):
+    """Draws without a generator of their own are the same in every run."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def measure_generalisation(train: EncodedSample, held_out: EncodedSample) -> Gen
     )
 
 
-def _stderr(groups: list[Float[Tensor, " N"]]) -> float:
+def _stderr(groups: list[Float[Tensor, " _"]]) -> float:
     """Of the difference of two means."""
     return math.sqrt(sum(float(values.var()) / len(values) for values in groups))
 
