@@ -118,7 +118,7 @@ class VarianceScale:
     constant: bool
     """Whether it is the same number for all samples and latents."""
     taken: ScaleFit | None
-    """As what it is said to be."""
+    """What the caller declared it to be."""
     found: ScaleFit | None
     """As what it is taken for."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from sklearn.decomposition import FastICA
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from vaescope import metrics, randomness, theory
@@ -17,6 +14,7 @@ from vaescope.data.arrays import split
 from vaescope.data.mixings import Mixing
 from vaescope.distributions import Uniform
 from vaescope.models import VAE, Member
+from vaescope.papers.embrace_the_gap.linear_ica import linear_ica
 from vaescope.papers.trained import C, FactorData, M, S, TrainedExperiment
 
 DIM = 3
@@ -78,7 +76,7 @@ def measure_recovery(member: Member, data: FactorData, mixing: Mixing) -> Recove
         mcc_sampled_in_batches=_mcc_in_batches(sampled, z),
         r2_mean=metrics.linear_r2(mean, z).score,
         r2_sampled=metrics.linear_r2(sampled, z).score,
-        mcc_linear_ica=metrics.mcc(_linear_ica(x.numpy()), z).score,
+        mcc_linear_ica=metrics.mcc(linear_ica(x.numpy()), z).score,
         ima_contrast=float(theory.ima_contrast(member.decode, mean).mean()),
         mixing_contrast=float(theory.ima_contrast(mixing, z).mean()),
         reconstruction_mse=float((x - member.decode(mean)).square().mean()),
@@ -107,10 +105,3 @@ def _mcc_in_batches(codes: Tensor, sources: Tensor) -> float:
     size = min(BATCH, len(codes))
     batches = zip(codes.split(size), sources.split(size), strict=True)
     return float(np.mean([metrics.mcc(c, s).score for c, s in batches if len(c) == size]))
-
-
-def _linear_ica(x: np.ndarray) -> np.ndarray:
-    """The best linear unmixing that FastICA finds."""
-    with warnings.catch_warnings():  # without convergence, its last estimate is the baseline
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return FastICA(whiten="unit-variance", random_state=0, max_iter=2000, tol=1e-3).fit_transform(x)
