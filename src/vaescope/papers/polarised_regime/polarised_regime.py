@@ -86,7 +86,6 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
         samples=40_000,
         epochs=18,
         patience=18,
-        decay="constant",  # passive latents approach their prior slowly
         latents=(10, 5, 20, 30),
         compared_seeds=1,
     )
