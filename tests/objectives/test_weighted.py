@@ -8,6 +8,7 @@ from vaescope.errors import InputError
 from vaescope.models import Terms
 from vaescope.objectives import DIP, BetaTC, Capacity, Factor, Weighted, beta_elbo
 from vaescope.objectives.elbo import describe
+from vaescope.objectives.weighted import WeightRise
 
 WEIGHT = 4.0
 
@@ -58,3 +59,20 @@ def test_the_description_is_that_of_the_objective_with_its_weight():
 def test_bad_arguments(objective, weight, message):
     with pytest.raises(InputError, match=message):
         Weighted(objective, weight)
+
+
+def test_a_weight_that_rises_is_reached_and_kept():
+    """Held, then geometric; validation, which has no step, sees the final weight."""
+    rise = WeightRise(0.25, hold=10, warmup=20)
+    beta, weighted = torch.tensor([1.0, 6.0]), Weighted(beta_elbo, WEIGHT, rise)
+    for step, weight in ((1, 1.0), (10, 1.0), (20, 2.0), (30, WEIGHT), (1000, WEIGHT)):
+        found = weighted(terms()._replace(step=torch.tensor(float(step))), beta)
+        torch.testing.assert_close(found, Weighted(beta_elbo, weight)(terms(), beta))
+    torch.testing.assert_close(weighted(terms(), beta), Weighted(beta_elbo, WEIGHT)(terms(), beta))
+    assert describe(weighted) != describe(Weighted(beta_elbo, WEIGHT))
+
+
+@pytest.mark.parametrize(("start", "message"), [(0.0, "start must be > 0"), (2.0, "start must be at most 1")])
+def test_a_bad_start_of_a_rise(start, message):
+    with pytest.raises(InputError, match=message):
+        WeightRise(start, hold=0, warmup=0)

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from vaescope.data.catalogue import official_file
+from vaescope.distributions.likelihoods import gaussian_log_likelihood
 from vaescope.errors import RunError
 from vaescope.models import ConvNetworks
 from vaescope.objectives import beta_elbo
@@ -71,11 +73,25 @@ def test_smaller_images_keep_the_published_balance():
     """At 32 x 32 the log-likelihood counts four times, also for the β-TCVAE; at 64 x 64 and on official files, once."""
     experiment = orthogonality.EXPERIMENT
     cells = {objective: DisentanglingCell("dsprites", False, objective, 0) for objective in OBJECTIVES}
+    rise = "likelihood_weight=4.0, rise=WeightRise(start=0.125, hold=1000, warmup=1000)"
     assert {repr(experiment.objective(cells[o], 100, LAPTOP)) for o in ("vae", "beta-vae")} == {
-        "Weighted(beta_elbo, likelihood_weight=4.0)"
+        f"Weighted(beta_elbo, {rise})"
     }
     tc = experiment.objective(cells["beta-tcvae"], 100, LAPTOP)
-    assert describe(tc) == "Weighted(BetaTC(samples=100, sampling='stratified'), likelihood_weight=4.0)"
+    assert describe(tc) == f"Weighted(BetaTC(samples=100, sampling='stratified'), {rise})"
     assert experiment.objective(cells["vae"], 100, FULL) is beta_elbo
-    assert experiment.objective(replace(cells["vae"], official=True), 100, LAPTOP) is beta_elbo
+    official = replace(cells["vae"], official=True)
+    assert experiment.objective(official, 100, replace(LAPTOP, weight_start=1.0)) is beta_elbo
     assert {experiment.member(cell, 0, LAPTOP).beta for cell in cells.values()} == {1.0, 6.0}
+
+
+def test_squared_error_is_the_loss_of_the_paper():
+    """Eq. 5: with γ² = 2 the negative log-likelihood is the squared error, up to a constant."""
+    cell = DisentanglingCell("dsprites", False, "vae", 0, "gaussian")
+    spec, model = orthogonality.EXPERIMENT.member(cell, 0, LAPTOP), orthogonality.EXPERIMENT.model(cell, LAPTOP)
+    assert model.likelihood == "gaussian"
+    error = torch.tensor([0.0, 3.0])
+    found = gaussian_log_likelihood(error, 10, torch.tensor(spec.precision))
+    torch.testing.assert_close(found[0] - found[1], torch.tensor(3.0))
+    assert orthogonality.EXPERIMENT.image_sets(LAPTOP) == [*RENDERED, ImageSet("dsprites", False, "gaussian")]
+    assert cell.images.title == "rendered dSprites with squared error"

@@ -14,7 +14,7 @@ from vaescope.data.files.official import load_official
 from vaescope.errors import RunError
 from vaescope.models import VAE
 from vaescope.objectives import BetaTC, Objective, beta_elbo
-from vaescope.objectives.weighted import balanced
+from vaescope.objectives.weighted import WeightRise, balanced
 from vaescope.papers.results import Result, grouped
 from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings
 from vaescope.training import MemberSpec
@@ -25,6 +25,7 @@ TITLES = {"dsprites": "dSprites", "3dshapes": "3DShapes", "mpi3d": "MPI3D", "3df
 RENDERED = ("dsprites", "3dshapes")
 GREY = ("dsprites", "3dfaces")  # one channel; the others have three
 PUBLISHED_SIZE = 64
+SQUARED_ERROR_PRECISION = 2.0  # with this γ², -log p(x|z) is ‖x - f(z)‖² and a constant: Eq. 5
 M = TypeVar("M")
 T = TypeVar("T")
 
@@ -46,10 +47,18 @@ class DisentanglingSettings(TrainedSettings):
     """Pixels along a side of other images."""
     balanced_size: int = PUBLISHED_SIZE
     """Log-likelihoods count as much against the KL as at this size, because they are weighted by (this / size)²."""
+    weight_start: float = 1.0
+    """Fraction of that weight at the beginning; below 1, posteriors start wide."""
+    weight_hold: int = 0
+    """Steps for which the weight stays at its start."""
+    weight_warmup: int = 0
+    """Steps over which the weight then rises geometrically."""
     points: int = 256
     """Test images at which a decoder is fitted locally."""
     draws: int = 1000
     """Of the posterior noise, for every local fit."""
+    squared_error: tuple[str, ...] = ()
+    """Rendered data sets on which models are trained with squared errors too (Eq. 5)."""
     official_files: bool = False
     """Whether to use official files too, if VAESCOPE_DATA names a folder that contains them."""
 
@@ -66,13 +75,28 @@ QUICK = DisentanglingSettings(
     colour_size=32,
     points=12,
     draws=300,
+    weight_start=0.125,
+    weight_hold=500,
+    weight_warmup=500,
 )
-LAPTOP = replace(QUICK, seeds=5, samples=26_000, epochs=15, patience=15, points=16)
+LAPTOP = replace(
+    QUICK,
+    seeds=5,
+    samples=26_000,
+    epochs=15,
+    patience=15,
+    points=16,
+    weight_hold=1000,
+    weight_warmup=1000,
+    squared_error=("dsprites",),
+)
 FULL = DisentanglingSettings(seeds=5, samples=200_000, epochs=100, patience=10, learning_rate=1e-3, official_files=True)
 SMALLER_CHANGES = (
     "The quick and laptop profiles have images of 32 x 32 pixels, the convolutions of Bonheme & Grzes 2023 for both "
     "data sets, and about 900 or 4,900 steps with a decaying learning rate. Losses are summed over pixels: at 32 x 32 "
-    "the log-likelihood is weighted by (64/32)² = 4, so that β = 6 means what it means at 64 x 64."
+    "the log-likelihood is weighted by (64/32)² = 4, so that β = 6 means what it means at 64 x 64. The weight starts "
+    "at an eighth of that and then rises to it, for all three objectives: started at its full value, most models keep "
+    "the rotation of factors that they happen to start with."
 )
 
 
@@ -80,15 +104,17 @@ SMALLER_CHANGES = (
 
 
 class ImageSet(NamedTuple):
-    """Images of a data set, rendered here or read from the official file."""
+    """Images of a data set, rendered here or read from the official file, and the likelihood they are trained with."""
 
     data: str
     """A key of `TITLES`."""
     official: bool
+    likelihood: str = "bernoulli"
 
     @property
     def title(self) -> str:
-        return f"{'official' if self.official else 'rendered'} {TITLES[self.data]}"
+        loss = "" if self.likelihood == "bernoulli" else " with squared error"
+        return f"{'official' if self.official else 'rendered'} {TITLES[self.data]}{loss}"
 
 
 @dataclass(frozen=True)
@@ -100,10 +126,12 @@ class DisentanglingCell:
     objective: str
     """A key of `OBJECTIVES`."""
     seed: int
+    likelihood: str = "bernoulli"
+    """Or `gaussian`: squared error."""
 
     @property
     def images(self) -> ImageSet:
-        return ImageSet(self.data, self.official)
+        return ImageSet(self.data, self.official, self.likelihood)
 
 
 def by_images(results: Sequence[Result[DisentanglingCell, M]]) -> dict[ImageSet, list[Result[DisentanglingCell, M]]]:
@@ -138,13 +166,17 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
     cell_type = DisentanglingCell
 
     def image_sets(self, settings: DisentanglingSettings) -> list[ImageSet]:
-        """Rendered images, then official files that the user has, if the settings ask for them."""
+        """Rendered images, the same with squared error, then official files that the user has, if asked for."""
         official = [data for data in TITLES if official_file(data)] if settings.official_files else []
-        return [*(ImageSet(data, False) for data in RENDERED), *(ImageSet(data, True) for data in official)]
+        return [
+            *(ImageSet(data, False) for data in RENDERED),
+            *(ImageSet(data, False, "gaussian") for data in settings.squared_error),
+            *(ImageSet(data, True) for data in official),
+        ]
 
     def cells(self, settings: DisentanglingSettings) -> list[DisentanglingCell]:
         return [
-            DisentanglingCell(images.data, images.official, objective, seed)
+            DisentanglingCell(images.data, images.official, objective, seed, images.likelihood)
             for images, objective, seed in product(self.image_sets(settings), OBJECTIVES, range(settings.seeds))
         ]
 
@@ -155,7 +187,9 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         return cell.images
 
     def member(self, cell: DisentanglingCell, data_index: int, settings: DisentanglingSettings) -> MemberSpec:
-        return MemberSpec(cell.seed, beta=1.0 if cell.objective == "vae" else settings.beta, data=data_index)
+        precision = 1.0 if cell.likelihood == "bernoulli" else SQUARED_ERROR_PRECISION
+        beta = 1.0 if cell.objective == "vae" else settings.beta
+        return MemberSpec(cell.seed, precision=precision, beta=beta, data=data_index)
 
     def model(self, cell: DisentanglingCell, settings: DisentanglingSettings) -> VAE:
         channels, size = 1 if cell.data in GREY else 3, _size(cell, settings)
@@ -165,11 +199,13 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
                 settings.latent_dim,
                 hidden=settings.hidden,
                 activation="relu",
-                likelihood="bernoulli",
+                likelihood=cell.likelihood,
             )
         published = "orthogonality-faces" if cell.data == "3dfaces" else "orthogonality-shapes"
         architecture = published if settings.network == "published" else settings.network
-        return VAE.conv((channels, size, size), settings.latent_dim, architecture=architecture, likelihood="bernoulli")
+        return VAE.conv(
+            (channels, size, size), settings.latent_dim, architecture=architecture, likelihood=cell.likelihood
+        )
 
     def data(self, cell: DisentanglingCell, settings: DisentanglingSettings) -> FactorData:
         loaded = _official(cell.data, settings) if cell.official else _rendered(cell, settings)
@@ -179,7 +215,13 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
 
     def objective(self, cell: DisentanglingCell, samples: int, settings: DisentanglingSettings) -> Objective:
         own: Objective = BetaTC(samples) if cell.objective == "beta-tcvae" else beta_elbo
-        return balanced(own, size=_size(cell, settings), reference=settings.balanced_size)
+        rise = WeightRise(settings.weight_start, settings.weight_hold, settings.weight_warmup)
+        return balanced(
+            own,
+            size=_size(cell, settings),
+            reference=settings.balanced_size,
+            rise=None if settings.weight_start == 1 else rise,
+        )
 
 
 def _size(cell: DisentanglingCell, settings: DisentanglingSettings) -> int:

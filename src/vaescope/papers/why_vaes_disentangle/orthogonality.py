@@ -91,7 +91,7 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
                 published=_distances(M, align=False),
             ),
             columns=_columns(J[:, :, latents], M[:, :, latents]),
-            inverse_squares=_inverse_squares(member.decode(z), spread, J, M, latents),
+            inverse_squares=_inverse_squares(_pixel_weights(member, z), spread, J, M, latents),
             norms=_floats(J.norm(dim=1)[shown][:, latents]),
             variances=_floats(spread[shown][:, latents]),
             neighbours=_neighbours(x[first], mean[first], variance[first], member.seed),
@@ -148,8 +148,15 @@ def _columns(J: Float[Tensor, "P n d"], M: Float[Tensor, "P n d"]) -> ColumnStat
     )
 
 
+def _pixel_weights(member: Member, z: Float[Tensor, "P d"]) -> Float[Tensor, "P n"]:
+    """Curvature of -log p(x|z) in the decoder's mean of every pixel, up to a factor: x̂ (1 - x̂) under Bernoulli."""
+    output = member.decode(z)
+    bernoulli = member.likelihood == "bernoulli"
+    return 1 / (output * (1 - output)).clamp(min=1e-6) if bernoulli else torch.ones_like(output)
+
+
 def _inverse_squares(
-    output: Float[Tensor, "P n"],
+    weights: Float[Tensor, "P n"],
     variance: Float[Tensor, "P d"],
     J: Float[Tensor, "P n d"],
     M: Float[Tensor, "P n d"],
@@ -159,7 +166,6 @@ def _inverse_squares(
 
     Under a Bernoulli likelihood an optimal posterior has 1/σ_j² - 1 = Σ_i J_ij² / (x̂_i (1 - x̂_i)) / β, to first order.
     """
-    weights = 1 / (output * (1 - output)).clamp(min=1e-6)
     weighted_norms = (J.square() * weights.unsqueeze(2)).sum(1).sqrt()
     weighted_variance = 1 / (1 / variance - 1).clamp(min=1e-6)
     return InverseSquares(
