@@ -12,6 +12,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainin
 from rich.progress import Progress as RichProgress
 
 SECONDS_BETWEEN_UPDATES = 0.5
+SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal, as in a log file
 
 
 @runtime_checkable
@@ -62,7 +63,7 @@ class NoProgress:
 class ProgressBar:
     """A progress bar on standard error, with the state of the members and the time left.
 
-    Use as a context manager. The bar appears only in a terminal; messages are always printed.
+    Use as a context manager. Without a terminal, a line is printed every half minute. Messages are always printed.
     """
 
     def __init__(self, title: str, console: Console | None = None) -> None:
@@ -81,7 +82,8 @@ class ProgressBar:
             transient=True,
         )
         self._task = self._progress.add_task(title, total=None, state="")
-        self._epochs, self._shown_at = 0, time.monotonic()
+        self._epochs, self._total, self._shown_at = 0, 0, time.monotonic()
+        self._printed_at = time.monotonic()
 
     def __enter__(self) -> ProgressBar:
         self._progress.__enter__()
@@ -94,7 +96,7 @@ class ProgressBar:
 
     def begin(self, members: int, epochs: int) -> None:
         self._progress.reset(self._task, total=epochs, state=f"{members} members")
-        self._epochs, self._shown_at = 0, time.monotonic()
+        self._epochs, self._total, self._shown_at = 0, epochs, time.monotonic()
 
     def step(self, done: int, total: int) -> None:
         if time.monotonic() - self._shown_at > SECONDS_BETWEEN_UPDATES:
@@ -106,6 +108,9 @@ class ProgressBar:
         state += f"; ELBO {elbo:.2f}" if math.isfinite(elbo) else ""
         self._progress.update(self._task, completed=done, state=state)
         self._epochs, self._shown_at = done, time.monotonic()
+        if not self.console.is_terminal and time.monotonic() - self._printed_at > SECONDS_BETWEEN_LINES:
+            self.message(f"{self.title}: epoch {done} of {self._total}, {state}")
+            self._printed_at = time.monotonic()
 
     def message(self, text: str) -> None:
         self.console.print(text, markup=False)
