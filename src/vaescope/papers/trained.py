@@ -129,8 +129,14 @@ class TrainedExperiment(Experiment[S, C, M]):
 
     # hooks ------------------------------------------------------------------------------------
 
-    def before_training(self, stack: TrainingStack, settings: S) -> Params | None:
-        """Weights to start from (first axis: members); None for fresh ones. Not called when training is resumed."""
+    def before_training(self, stack: TrainingStack, cells: Sequence[C], settings: S) -> Params | None:
+        """Weights to start from (first axis: members); None for fresh ones. Not called when training is resumed.
+
+        Args:
+            stack: what is about to be trained.
+            cells: of its members, in order.
+            settings: of the experiment.
+        """
         return None
 
     def watch(self, data: Mapping[int, FactorData], settings: S) -> Watch | None:
@@ -195,7 +201,7 @@ class TrainedExperiment(Experiment[S, C, M]):
         by_seed = {cell.seed: data[self.data_key(cell)] for cell in cells}
         return train_stack(
             stack,
-            initial=partial(self.before_training, stack, settings),
+            initial=partial(self.before_training, stack, cells, settings),
             watch=self.watch(by_seed, settings),
         )
 

@@ -10,7 +10,7 @@ from vaescope import metrics, theory
 from vaescope.data.rendering import Sprites
 from vaescope.models import ConvNetworks, Member
 from vaescope.papers.embrace_the_gap.linear_ica import linear_ica
-from vaescope.papers.embrace_the_gap.sprites import EXPERIMENT
+from vaescope.papers.embrace_the_gap.sprites import EXPERIMENT, PRIOR
 from vaescope.papers.embrace_the_gap.sprites_results import (
     FACTORS,
     STEPS,
@@ -18,7 +18,9 @@ from vaescope.papers.embrace_the_gap.sprites_results import (
     SpriteCell,
     SpriteMeasurement,
     TrainingCurve,
+    best_members,
 )
+from vaescope.papers.embrace_the_gap.sprites_start import latents_of, weights_at_factors
 from vaescope.papers.experiment import RunOptions
 from vaescope.papers.results import from_rows
 from vaescope.papers.run import reproduce
@@ -50,13 +52,20 @@ GOOD = SpriteMeasurement(
 )
 
 
-def planted(elbo=2.0, **changes):
-    """On two data sets: a member that failed, and one with a higher ELBO that obeys every claim but for the changes."""
+def planted(elbo=2.0, control_elbo=3.0, control_mcc=0.97, **changes):
+    """On two data sets: a member that failed, one with a higher ELBO that obeys every claim but for the changes, and
+    one that started at the factors.
+    """
     failed = replace(GOOD, mcc=0.4, factors=dict.fromkeys(FACTORS, factor(0.4)))
+    members = (
+        (0, "random", failed, 1.0),
+        (1, "random", replace(GOOD, **changes), elbo),
+        (0, "factors", replace(GOOD, mcc=control_mcc), control_elbo),
+    )
     return [
-        finished(SpriteCell(data_set, seed), measured, elbo=score)
+        finished(SpriteCell(data_set, seed, start), measured, elbo=score)
         for data_set in (1, 2)
-        for seed, measured, score in ((0, failed, 1.0), (1, replace(GOOD, **changes), elbo))
+        for seed, start, measured, score in members
     ]
 
 
@@ -73,6 +82,8 @@ def factor(mcc, pca=0.7, ica=0.6):
         ({"factors": GOOD.factors | {"hue": factor(0.96, ica=0.97)}}, {2}),
         ({"curve": replace(CURVE, mcc=tuple(0.5 + 0.01 * (e % 2) for e in range(30)))}, {3, 4}),
         ({"elbo": 0.5}, {0, 1, 2}),  # the members that failed have the higher ELBO
+        ({"control_mcc": 0.7}, {6}),
+        ({"control_elbo": 1.5}, {7}),
     ],
 )
 def test_claims(changes, broken):
@@ -81,7 +92,7 @@ def test_claims(changes, broken):
 
 def test_one_data_set_with_a_factor_below_a_baseline_refutes():
     results = planted()
-    results[3] = replace(results[3], measured=replace(GOOD, factors=GOOD.factors | {"x": factor(0.5)}))
+    results[4] = replace(results[4], measured=replace(GOOD, factors=GOOD.factors | {"x": factor(0.5)}))
     assert failing(EXPERIMENT, results) == {1, 2}
 
 
@@ -113,12 +124,36 @@ def test_a_renderer_outside_the_class():
     assert failing(EXPERIMENT, results) == {5}
 
 
+def test_without_controls_their_claims_are_undecided():
+    results = [r for r in planted() if r.cell.start == "random"]
+    assert failing(EXPERIMENT, results, UNDECIDED) == {6, 7}
+
+
+def test_controls_do_not_compete_with_members_from_random_weights():
+    """They know the factors, so they are never the best member of a data set."""
+    assert {r.cell.start for r in best_members(planted())} == {"random"}
+
+
+def test_weights_at_the_factors_encode_and_decode_them():
+    settings = replace(EXPERIMENT.quick, samples=300, size=16, controls=1, data_sets=(2,))
+    cell = next(cell for cell in EXPERIMENT.cells(settings) if cell.start == "factors")
+    model, data = EXPERIMENT.model(cell, settings), EXPERIMENT.data(cell, settings)
+    x = data.observations.test
+    weights = weights_at_factors(model, x, data.test_factors, PRIOR, seed=0, steps=200)  # fitted on these images
+    member = Member(model, weights, seed=0, precision=8.0)
+    mean, _ = member.encode(x)
+    assert metrics.mcc(mean, data.test_factors).score > 0.9
+    z = latents_of(data.test_factors, PRIOR)
+    error = (member.decode(z) - x).square().sum(1).mean()
+    assert error < 0.5 * (x - x.mean(0)).square().sum(1).mean()
+
+
 def test_the_paper_profile_runs(tmp_path):
     assert isinstance(EXPERIMENT.model(SpriteCell(1, 0), EXPERIMENT.paper).networks, ConvNetworks)
     changes = {"seeds": 1, "samples": 120, "epochs": 2, "size": 32, "data_sets": (1,)}
     options = RunOptions("paper", changes=changes)
     claims = reproduce(EXPERIMENT, options, out=tmp_path, progress=NoProgress())
-    assert len(claims) == 6
+    assert len(claims) == 8
     rows = read_rows(tmp_path / "sprites" / "results.parquet")
     (result,) = from_rows(rows, SpriteCell, SpriteMeasurement).finished
     measured = result.measured

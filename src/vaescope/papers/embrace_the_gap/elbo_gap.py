@@ -174,7 +174,7 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
             if not is_trained(cell):
                 yield [Result(cell, _solve_exactly(cell, self.data(cell, settings), settings))]
 
-    def before_training(self, stack: TrainingStack, settings: ElboGapSettings) -> Params:
+    def before_training(self, stack: TrainingStack, cells: Sequence[MixingCell], settings: ElboGapSettings) -> Params:
         """The weights after the first phase, which shares the checkpoint of the stack."""
         vae = stack.model
         held = HeldMean(vae.observed_dim, vae.latent_dim, networks=vae.networks, prior=vae.prior, fixed=vae.fixed)

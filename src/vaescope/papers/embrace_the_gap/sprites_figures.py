@@ -53,11 +53,15 @@ def _training_curves(results: Results) -> Figure:
     best = best_members(results)
     colours = {data_set: f"C{index}" for index, data_set in enumerate(dict.fromkeys(r.cell.data_set for r in results))}
     for result in results:
-        curve, chosen = result.measured.curve, result in best
+        curve, chosen, control = result.measured.curve, result in best, result.cell.start == "factors"
         for axis, values in zip(axes, (curve.mcc, curve.contrast), strict=True):
-            label = member_label(result, best) if chosen else None
             axis.plot(
-                curve.epoch, values, label=label, color=colours[result.cell.data_set], linewidth=2.2 if chosen else 1
+                curve.epoch,
+                values,
+                "-." if control else "-",
+                label=member_label(result, best) if chosen or control else None,
+                color=colours[result.cell.data_set],
+                linewidth=2.2 if chosen else 1,
             )
     for result in best:
         m, colour = result.measured, colours[result.cell.data_set]
