@@ -39,12 +39,12 @@ class Counting(NoProgress):
 def test_the_published_networks_run_and_members_are_trained_once(tmp_path):
     """At toy size, with convolutions for images in colour; the second experiment imports the members of the first."""
     progress = Counting()
-    options = RunOptions("paper", seeds=1, changes=TINY | {"official_files": False})
+    options = RunOptions("paper", seeds=1, changes=TINY | {"official_files": False, "squared_error": ("dsprites",)})
     for experiment in (local_nonlinearity.EXPERIMENT, orthogonality.EXPERIMENT):
         cell = DisentanglingCell("3dshapes", False, "vae", 0)
         assert isinstance(experiment.model(cell, experiment.settings(options)).networks, ConvNetworks)
         assert len(reproduce(experiment, options, out=tmp_path, progress=progress)) >= 4
-    assert progress.members == 6  # three objectives on two image sets, once
+    assert progress.members == 9  # three objectives on two image sets and one of them with squared error, once
     folders = [tmp_path / name / "weights" for name in ("local-nonlinearity", "orthogonality")]
     first, second = (sorted(file.name for file in folder.iterdir()) for folder in folders)
     assert first == second
@@ -53,14 +53,16 @@ def test_the_published_networks_run_and_members_are_trained_once(tmp_path):
 def test_official_files_are_used_if_the_settings_ask_for_them(tmp_path, monkeypatch):
     experiment = orthogonality.EXPERIMENT
     monkeypatch.delenv("VAESCOPE_DATA", raising=False)
-    assert experiment.image_sets(FULL) == RENDERED
+    squared = [ImageSet(data, False, "gaussian") for data in ("dsprites", "3dshapes")]
+    assert experiment.image_sets(FULL) == [*RENDERED, *squared]
     (tmp_path / "3dshapes.h5").touch()
     monkeypatch.setenv("VAESCOPE_DATA", str(tmp_path))
-    assert experiment.image_sets(FULL) == [*RENDERED, ImageSet("3dshapes", True)]
+    assert experiment.image_sets(FULL) == [*RENDERED, *squared, ImageSet("3dshapes", True)]
     assert {cell.images for cell in experiment.cells(FULL)} == set(experiment.image_sets(FULL))
     assert experiment.image_sets(QUICK) == RENDERED
     assert official_file("mpi3d") is None
-    assert [images.title for images in experiment.image_sets(FULL)][1:] == ["rendered 3DShapes", "official 3DShapes"]
+    titles = [images.title for images in experiment.image_sets(replace(FULL, squared_error=()))]
+    assert titles[1:] == ["rendered 3DShapes", "official 3DShapes"]
 
 
 def test_a_missing_official_file_is_named(monkeypatch):
@@ -93,5 +95,4 @@ def test_squared_error_is_the_loss_of_the_paper():
     error = torch.tensor([0.0, 3.0])
     found = gaussian_log_likelihood(error, 10, torch.tensor(spec.precision))
     torch.testing.assert_close(found[0] - found[1], torch.tensor(3.0))
-    assert orthogonality.EXPERIMENT.image_sets(LAPTOP) == [*RENDERED, ImageSet("dsprites", False, "gaussian")]
     assert cell.images.title == "rendered dSprites with squared error"
