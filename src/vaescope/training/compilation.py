@@ -6,12 +6,15 @@ import shutil
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from vaescope.models import VAE
+from vaescope.objectives.elbo import Objective
 from vaescope.training.batches import Batches, step_layout
 from vaescope.training.problem import Problem
 from vaescope.training.progress import Progress
@@ -39,20 +42,41 @@ class Functions:
 
 def build_functions(problem: Problem, batches: Batches, state: StackState, progress: Progress) -> Functions:
     """Step and validation, compiled if it saves time and a compiler is available."""
-    settings = problem.settings
-    autocast = problem.device.type if _use_bfloat16(problem) else None
-    step = make_step(problem.model, problem.objective, accumulate=settings.accumulate, autocast=autocast)
-    validation = make_validation(problem.model, problem.objective)
-    eager = Functions(step, validation, validation)
-    if not _should_compile(problem, batches.steps):
-        return eager
-    if not has_compiler():
+    compiled = _should_compile(problem, batches.steps)
+    if compiled and not has_compiler():
         progress.message("No C++ compiler found: training runs uncompiled, up to three times slower.")
-        return eager
-    functions = Functions(compile_stacked(step), compile_stacked(validation), validation)
-    if len(state.log.active) < len(problem.members):
+        compiled = False
+    autocast = problem.device.type if _use_bfloat16(problem) else None
+    # members that train one after another share what is compiled; stacks do not, because the order of a sum can depend
+    # on the number of members that a function was first compiled for
+    shared = not problem.model.networks.stackable and _is_hashable((problem.model, problem.objective))
+    make = _shared_functions if shared else _make_functions
+    functions = make(problem.model, problem.objective, problem.settings.accumulate, autocast, compiled)
+    if compiled and len(state.log.active) < len(problem.members):
         _compile_for_all_members(functions, problem, batches, state.tensors.params)
     return functions
+
+
+def _make_functions(
+    model: VAE, objective: Objective, accumulate: int, autocast: str | None, compiled: bool
+) -> Functions:
+    step = make_step(model, objective, accumulate=accumulate, autocast=autocast)
+    validation = make_validation(model, objective)
+    if not compiled:
+        return Functions(step, validation, validation)
+    return Functions(compile_stacked(step), compile_stacked(validation), validation)
+
+
+_shared_functions = lru_cache(maxsize=4)(_make_functions)
+
+
+def _is_hashable(value: object) -> bool:
+    """Unlike `isinstance(value, Hashable)`, this also looks at the items of tuples and dataclasses."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _use_bfloat16(problem: Problem) -> bool:
