@@ -54,6 +54,17 @@ class Validity:
         """Whether the gap is within the tolerance of c_IMA, and the expansion that says so is resolved."""
         return (self.nats <= self.tolerance) & self.resolved
 
+    def to_data(self) -> dict[str, object]:
+        """Medians over points, as JSON data."""
+        return {
+            "nats": float(self.nats.median()),
+            "valid_share": float(self.valid.double().mean()),
+            "resolved_share": float(self.resolved.double().mean()),
+            "required_precision": float(self.required_precision.median()),
+            "tolerance": self.tolerance,
+            "sentence": self.sentence(),
+        }
+
     def sentence(self) -> str:
         """The verdict over all points in a sentence."""
         share = float(self.valid.double().mean())
