@@ -1,4 +1,4 @@
-"""Whether "the ELBO is the likelihood minus c_IMA" holds for this model: the gap beyond the near-deterministic limit."""
+"""How far the gap of a model is from c_IMA: whether "the ELBO is the likelihood minus c_IMA" describes it."""
 
 from __future__ import annotations
 
