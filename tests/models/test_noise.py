@@ -9,7 +9,7 @@ from sklearn.decomposition import FactorAnalysis
 
 from vaescope.models import VAE
 from vaescope.models.noise import covariance_log_likelihood, noise_precision
-from vaescope.theory.anisotropic import Noise, log_marginal_with_noise, project_with_noise
+from vaescope.theory.anisotropic import Noise
 from vaescope.training import MemberSpec, TrainSettings, train
 
 SETTINGS = TrainSettings(epochs=80, batch_size=400, learning_rate=3e-2, patience=80, decay="cosine", compile="never")
@@ -45,18 +45,29 @@ def test_the_likelihood_agrees_with_torch(noise):
         torch.testing.assert_close(found[member], expected.log_prob(residual[member]))
 
 
+def covariance_of(member) -> torch.Tensor:
+    """Λ⁻¹ + W Wᵀ, the covariance of x under a linear member."""
+    precision = member.noise_precision.double()
+    W = (member.decode(torch.ones(1, 1)) - member.decode(torch.zeros(1, 1))).double()
+    return torch.linalg.inv(torch.diag(precision) if precision.ndim == 1 else precision) + W.mT @ W
+
+
+def gaussian_score(covariance: torch.Tensor, sample: torch.Tensor) -> float:
+    """Mean log-likelihood of centred data with this sample covariance."""
+    fit = torch.logdet(covariance) + torch.trace(torch.linalg.solve(covariance, sample))
+    return -0.5 * float(len(sample) * math.log(2 * math.pi) + fit)
+
+
 def test_a_linear_vae_with_a_learned_diagonal_covariance_is_factor_analysis():
-    """The latents can be rotated so that the gap is zero: the best ELBO is the likelihood of factor analysis."""
+    """One latent has no gap, so that the best ELBO is the largest likelihood of factor analysis."""
     members, x = fitted("learned-diagonal")
     analysis = FactorAnalysis(1, svd_method="lapack", tol=1e-8, max_iter=5000).fit(x.numpy())
+    best = analysis.score(x.numpy())
     for member in members:
-        noise = Noise(member.noise_precision.double())
-        np.testing.assert_allclose(1 / noise.precision.numpy(), analysis.noise_variance_, rtol=0.08)
-        exact = log_marginal_with_noise(member.decode, x[:400], noise=noise, latent_dim=1).value.mean()
-        assert float(exact) == pytest.approx(analysis.score(x[:400].numpy()), abs=0.01)
-        best = project_with_noise(member.decode, x[:400], noise=noise, latent_dim=1).elbo.mean()
-        assert float(best) == pytest.approx(float(exact), abs=1e-6)  # one latent has no gap
-        assert member.best_elbo == pytest.approx(analysis.score(x.numpy()), abs=0.03)
+        assert gaussian_score(covariance_of(member), torch.cov(x.mT, correction=0)) == pytest.approx(best, abs=0.005)
+        assert member.best_elbo == pytest.approx(best, abs=0.03)  # one draw of z per row
+        variances = 1 / member.noise_precision.numpy()
+        np.testing.assert_allclose(variances, analysis.noise_variance_, rtol=0.2)  # of which the likelihood is flat
         assert member.precision is None
 
 
@@ -64,12 +75,9 @@ def test_a_learned_full_covariance_reaches_the_gaussian_of_the_data():
     """Noise and latent together have the covariance of the data; how they share it is not determined."""
     members, x = fitted("learned-full")
     sample = torch.cov(x.mT, correction=0)
-    best = -0.5 * (5 * math.log(2 * math.pi) + float(torch.logdet(sample)) + 5)
+    best = gaussian_score(sample, sample)
     for member in members:
-        origin = torch.zeros(1, 1, dtype=torch.float64)
-        W = member.decode(torch.ones(1, 1, dtype=torch.float64)) - member.decode(origin)
-        covariance = torch.linalg.inv(member.noise_precision.double()) + W.mT @ W
-        torch.testing.assert_close(covariance, sample, rtol=0.1, atol=0.03)
+        torch.testing.assert_close(covariance_of(member), sample, rtol=0, atol=0.03)
         assert member.best_elbo == pytest.approx(best, abs=0.03)
 
 
@@ -80,7 +88,7 @@ def test_a_member_tells_its_own_log_likelihood():
     )
     x, z = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
     expected = Noise(member.noise_precision.double()).log_likelihood(x, member.decode(z))
-    torch.testing.assert_close(member.log_likelihood(x, z), expected)
+    torch.testing.assert_close(member.log_likelihood(x, z), expected, rtol=1e-4, atol=1e-5)  # weights are float32
     plain = VAE.mlp(3, 2, hidden=(4,))
     (other,) = train(
         plain, torch.randn(1, 64, 3), torch.randn(1, 32, 3), [MemberSpec(0)], TrainSettings(epochs=1, compile="never")
