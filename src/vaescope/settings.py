@@ -20,7 +20,7 @@ NETWORKS = ("auto", "mlp", "conv")
 POSTERIORS = ("diagonal", "isotropic", "full")
 LIKELIHOODS = ("gaussian", "bernoulli")
 PRIOR_MEANS = ("fixed", "learned")
-PRECISION_SOURCES = ("optimal", "learned")
+PRECISION_SOURCES = ("optimal", "learned", "learned-diagonal", "learned-full")
 COMPILE = ("auto", "always", "never")
 DECAYS = ("constant", "cosine")
 MIXED_PRECISION = ("auto", "always", "never")
@@ -68,7 +68,8 @@ class MemberSettings:
     """What the members of a stack differ in: every precision is trained with every seed."""
 
     precision: float | tuple[float, ...] | str = "optimal"
-    """1 / decoder variance: a number, several, "learned" by gradient, or "optimal", its maximum-likelihood value."""
+    """1 / decoder variance: a number, several, "learned" by gradient, or "optimal", its maximum-likelihood value;
+    "learned-diagonal" or "learned-full" learn a covariance of the outputs instead."""
     beta: float = 1.0
     """Weight of the KL divergence, or of the objective's own penalty."""
     seeds: int | tuple[int, ...] = 1

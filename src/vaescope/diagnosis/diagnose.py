@@ -38,6 +38,7 @@ from vaescope.diagnosis.reconstruction import measure_reconstruction
 from vaescope.diagnosis.rules import judge
 from vaescope.diagnosis.scales import find_scale
 from vaescope.diagnosis.skipped import Skipped, first_line
+from vaescope.diagnosis.validity import measure_validity, validity_applies
 from vaescope.distributions import Normal
 from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
 from vaescope.encoded.sample import Samples, check_samples
@@ -98,6 +99,8 @@ class Diagnosis:
     def __repr__(self) -> str:
         lines = [f"Diagnosis of {self.name}: {len(self.findings)} findings"]
         lines += [f"  {f.severity}: {f.title} {f.advice}" for f in self.findings]
+        if self.evidence.validity is not None:
+            lines.append(f"  theory: {self.evidence.validity.sentence()}")
         return "\n".join(lines)
 
 
@@ -239,7 +242,10 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts,
         attempts.skipped["gap"] = f"it means nothing with the finding {broken}"
         return evidence
     clock.say(f"measuring the gap between ELBO and log p(x), {max(0.0, clock.left):.0f} s left")
-    return replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
+    evidence = replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
+    if not validity_applies(sample, regime.used):
+        return evidence
+    return replace(evidence, validity=attempts("validity", lambda: measure_validity(sample, regime.used, clock)))
 
 
 def _effect(sample: EncodedSample, clock: Budget) -> np.ndarray:

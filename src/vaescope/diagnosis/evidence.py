@@ -18,6 +18,7 @@ from vaescope.diagnosis.reconstruction import Reconstruction
 from vaescope.diagnosis.scales import VarianceScale
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.regime import Regime
+from vaescope.theory.validity import Validity
 
 NARROW = 0.1  # largest posterior over prior variance of a near-deterministic model
 AS_PREDICTED = 1.25  # largest factor between the variances of a near-deterministic model and Eq. 12
@@ -55,6 +56,8 @@ class Evidence:
     geometry: Geometry | None = None
     noise: Noise | None = None
     gap: ElboGap | None = None
+    validity: Validity | None = None
+    """How far the gap is from c_IMA; None where that limit does not exist."""
     eq12: np.ndarray | None = None
     """(d,) posterior variances divided by those of Eq. 12."""
     stability: Agreement | None = None
@@ -99,6 +102,7 @@ class Evidence:
             "generalisation": None if self.generalisation is None else self.generalisation.to_data(),
             "noise": None if self.noise is None else self.noise.to_data(),
             "gap": None if self.gap is None else self.gap.to_data(),
+            "validity": None if self.validity is None else self.validity.to_data(),
             "near_deterministic": None if near is None else near.applies,
             "stability": None if self.stability is None else self.stability.score,
             "metrics": None if self.evaluation is None else self.evaluation.rows,

@@ -74,7 +74,8 @@ def about(diagnosis: Diagnosis) -> dict[str, str]:
     evidence = diagnosis.evidence
     noise, near = evidence.noise, evidence.near_deterministic()
     declared = None if noise is None or noise.likelihood == "bernoulli" else noise.declared
-    return {
+    valid = {} if evidence.validity is None else {"gap and c_IMA": evidence.validity.sentence()}
+    return valid | {
         "likelihood": evidence.likelihood or "unknown",
         "declared precision": "unknown" if declared is None else number(float(declared)),
         "near-deterministic": "unknown" if near is None else near.reason,
@@ -107,6 +108,9 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if evidence.gap is not None:
         gap = evidence.gap.log_marginal - evidence.gap.elbo
         found.append(("log p(x) - ELBO", f"{_nats(float(gap.mean()))} nats"))
+    if evidence.validity is not None:
+        near_limit = float(evidence.validity.valid.double().mean())
+        found.append((f"samples with a gap within {evidence.validity.tolerance:g} nats of c_IMA", f"{near_limit:.0%}"))
     near = evidence.near_deterministic()
     if near is not None:
         found.append(("near-deterministic theory", "applies" if near.applies else "does not apply"))

@@ -213,7 +213,7 @@ class _Run:
         if model.noise == "learned":
             precision = float(params["log_precision"].exp())
         params = {name: value.cpu() for name, value in params.items()}
-        used = None if model.likelihood == "bernoulli" else precision
+        used = None if model.likelihood == "bernoulli" or model.learns_covariance else precision
         return Member(model, params, spec.seed, spec.beta, used)
 
     # checkpoints ------------------------------------------------------------------------------
