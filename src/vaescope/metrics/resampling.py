@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -49,7 +50,8 @@ class Resampling:
         Args:
             advance: called after every task.
         """
-        with threadpool_limits(1), without_fit_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        workers = ThreadPoolExecutor(torch.get_num_threads())
+        with threadpool_limits(1, user_api="blas"), without_fit_warnings(), workers as pool:
             shuffled = [pool.submit(task) for task in self._floor_tasks()]
             resampled = [pool.submit(task) for task in self._interval_tasks()]
             for done in as_completed([*shuffled, *resampled]):
@@ -63,14 +65,18 @@ class Resampling:
     def _interval_tasks(self) -> Iterator[Task]:
         for index, half in enumerate(half_samples(self.inputs, self._half_samples)):
             chosen = {name: one.resampled for name, one in self.results.items() if index < one.resamples}
-            yield lambda half=half, chosen=chosen: {name: compute(half) for name, compute in chosen.items()}
+            yield partial(_compute, chosen, half)
 
     def _floor_tasks(self) -> Iterator[Task]:
         for index, shuffled in enumerate(shuffles(self.inputs, self._shuffles)):
-            chosen = {name: one.compute for name, one in self.results.items() if index < one.shuffles}
-            yield lambda shuffled=shuffled, chosen=chosen: {
-                name: compute(shuffled).scores for name, compute in chosen.items()
-            }
+            chosen = {name: one.shuffled for name, one in self.results.items() if index < one.shuffles}
+            yield partial(_compute, chosen, shuffled)
+
+
+def _compute(
+    computations: Mapping[str, Callable[[CodesAndFactors], Mapping[str, float]]], inputs: CodesAndFactors
+) -> ScoresByMetric:
+    return {name: compute(inputs) for name, compute in computations.items()}
 
 
 def _of(name: str, tasks: list[Future[ScoresByMetric]]) -> list[Mapping[str, float]]:

@@ -94,11 +94,15 @@ class Score:
     @cached_property
     def floors(self) -> dict[str, float]:
         """Floor of every score."""
-        return self.floors_from([self.compute(one).scores for one in shuffles(self.inputs, self.shuffles)])
+        return self.floors_from([self.shuffled(one) for one in shuffles(self.inputs, self.shuffles)])
 
     def resampled(self, inputs: Resamplable) -> Mapping[str, float]:
         """Scores for the interval, of a half-sample or of all samples."""
         return (self.interval_compute or self.compute)(inputs).scores
+
+    def shuffled(self, inputs: Resamplable) -> Mapping[str, float]:
+        """Scores for the floor, of shuffled codes."""
+        return self.compute(inputs).scores
 
     def intervals_from(self, resampled: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
         """Intervals from the scores of half-samples."""
