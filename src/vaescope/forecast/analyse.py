@@ -51,7 +51,7 @@ def preflight(
         name: what the report calls the data.
         progress: called with lines that say what is being done, if it takes longer than a second.
 
-    >>> x = np.random.default_rng(0).normal(size=(500, 4)) * [3.0, 2.0, 0.1, 0.1]
+    >>> x = np.random.default_rng(0).normal(size=(500, 4)) * [3.0, 2.0, 0.5, 0.5]
     >>> found = preflight(x)
     >>> found.active(precision=1.0, beta=1.0), found.recommended.needed
     (2, 2)

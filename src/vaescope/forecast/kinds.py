@@ -125,7 +125,7 @@ def duplicated_columns(profile: Profile) -> list[tuple[int, int]]:
 
 
 def identifiers(profile: Profile) -> list[int]:
-    """Columns that look like a row number: whole numbers, all different, evenly spread, of a table."""
+    """Columns of a table that look like a row number: whole numbers, nearly all different, evenly spread."""
     if profile.source.image_shape is not None:
         return []
     ranges, found = profile.ranges, []
@@ -133,6 +133,6 @@ def identifiers(profile: Profile) -> list[int]:
         span = ranges.high[column] - ranges.low[column] + 1
         if ranges.whole[column] and 0.9 * ranges.rows <= span <= 1.2 * ranges.rows and ranges.rows >= 20:
             values = profile.sample[:, own]
-            if len(np.unique(values)) == len(values):
+            if len(np.unique(values)) > 0.9 * len(values):
                 found.append(own)
     return found

@@ -9,9 +9,9 @@ from vaescope.forecast.dimension import IntrinsicDimension
 from vaescope.forecast.kinds import DataKind
 from vaescope.forecast.phase import explained_share, used_count
 from vaescope.forecast.spectrum import Spectrum
-from vaescope.forecast.start import start_variance
+from vaescope.forecast.start import least_variance
 
-SHARE = 0.95  # of the variance that principal axes have to hold
+SHARE = 0.99  # of the variance that principal axes have to hold
 MARGIN = 1.25  # latents beyond those needed: a VAE switches off what it does not need
 STEPS = 10_000  # optimisation steps after which small VAEs have usually converged
 BATCHES = (32, 64, 128, 256)
@@ -57,7 +57,7 @@ def recommend(
     if kind.likelihood == "bernoulli":
         variance, precision = 1.0, None
     else:
-        variance = start_variance(spectrum, min(chosen, needed))
+        variance = least_variance(spectrum, chosen)
         precision = 1 / variance
     kept = float(spectrum.eigenvalues[min(needed, chosen) - 1]) / variance
     collapse = float(spectrum.eigenvalues[0]) / variance
@@ -156,4 +156,4 @@ def _warmup_sentence(variance: float, precision: float | None, spectrum: Spectru
         )
     if precision is None and largest <= 1:
         return "does not help: the latents collapse again when β reaches 1."
-    return "not needed at this precision, where the collapsed state is unstable; otherwise over the first 10 % of the steps."
+    return "not needed at this precision: the collapsed state is unstable. Otherwise over the first 10 % of the steps."

@@ -87,7 +87,7 @@ def _identifiers(facts: Facts) -> Iterator[Finding]:
             "identifier",
             "warning",
             "A column looks like a row number.",
-            f"{facts.listed(found)}: whole numbers, all different, evenly spread.",
+            f"{facts.listed(found)}: whole numbers, nearly all different, evenly spread.",
             "Drop it: a latent would be spent on the order of the rows.",
         )
 

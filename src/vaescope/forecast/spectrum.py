@@ -1,8 +1,8 @@
 """Eigenvalues of the covariance of data that are read once, in chunks, with float64 sums.
 
 Up to `FULL_COLUMNS` columns the covariance is accumulated and diagonalised. Wider data with few rows use the Gram
-matrix, whose non-zero eigenvalues are the same; wide and long data a randomised range finder with power iterations (Halko et
-al. 2011), which reads the data once per iteration. Memory is bounded by a chunk and n x min(n, 300) numbers.
+matrix, whose non-zero eigenvalues are the same; wide and long data a randomised range finder with power iterations
+(Halko et al. 2011), which reads the data once per iteration. Memory is bounded by a chunk and n x min(n, 320) numbers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def largest_noise_ratio(columns: int, rows: int) -> float:
     """Largest eigenvalue of the sample covariance of white noise of variance 1, at its 99.5 % quantile.
 
     >>> round(largest_noise_ratio(100, 10_000), 3)
-    1.231
+    1.223
     """
     a, b = math.sqrt(max(1, rows - 1)), math.sqrt(columns)
     centre = (a + b) ** 2
@@ -152,6 +152,19 @@ def spectrum_of_covariance(covariance: Array, rows: int) -> Spectrum:
     """The spectrum of an accumulated covariance."""
     eigenvalues = np.linalg.eigvalsh(covariance)[::-1].clip(min=0.0)
     return Spectrum(eigenvalues, float(np.trace(covariance)), len(covariance), rows)
+
+
+def spectrum_of_rows(rows: Array) -> Spectrum:
+    """The spectrum of a few rows in memory.
+
+    >>> spectrum_of_rows(np.array([[1.0, 0.0], [-1.0, 0.0]])).eigenvalues
+    array([1., 0.])
+    """
+    centred = rows - rows.mean(0)
+    count, columns = centred.shape
+    product = centred.T @ centred if columns <= count else centred @ centred.T
+    eigenvalues = np.linalg.eigvalsh(product / count)[::-1].clip(min=0.0)
+    return Spectrum(eigenvalues, float((centred**2).sum()) / count, columns, count)
 
 
 def wide_spectrum(chunks: Chunks, mean: Array, variance: Array, rows: int, scale: Array | None = None) -> Spectrum:

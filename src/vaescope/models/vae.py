@@ -69,6 +69,7 @@ class VAE:
             maximum-likelihood value given the current errors.
         auxiliary: the auxiliary input of an iVAE.
         fixed: maps that are not trained.
+        least_precision: where a learned γ² starts, and below which an optimal one does not fall; 0 for no bound.
     """
 
     observed_dim: int
@@ -80,6 +81,7 @@ class VAE:
     noise: str = "fixed"
     auxiliary: AuxiliarySettings = field(default_factory=AuxiliarySettings)
     fixed: FixedMaps = field(default_factory=FixedMaps)
+    least_precision: float = 0.0
 
     @classmethod
     def mlp(
@@ -160,7 +162,7 @@ class VAE:
         for network in (*self.networks.encoders(self.dims), *decoders, *prior_networks):
             params |= network.init(generator)
         if self.noise == "learned":
-            params["log_precision"] = torch.zeros(1)
+            params["log_precision"] = torch.full((1,), math.log(self.least_precision or 1.0))
         return params
 
     def freeze_batch_norm(self, params: Params, rows: Float[Tensor, "N r"]) -> Params:
@@ -235,11 +237,11 @@ class VAE:
     def current_precision(
         self, params: Params, precision: Float[Tensor, " E"], squared_error: Float[Tensor, "E B"]
     ) -> Float[Tensor, " E"]:
-        """γ² of every member: as given, as learned, or optimal for these errors."""
+        """γ² of every member: as given, as learned, or optimal for these errors but not below the bound."""
         if self.noise == "learned":
             return params["log_precision"].squeeze(-1).exp()
         if self.noise == "optimal":
-            return optimal_precision(squared_error.mean(-1), self.observed_dim)
+            return optimal_precision(squared_error.mean(-1), self.observed_dim).clamp_min(self.least_precision)
         return precision
 
 
