@@ -1,6 +1,7 @@
-"""What `vs.preflight` predicts beside what trained stacks do; `python -m benchmarks.preflight [linear|curved|real|speed]`.
+"""What `vs.preflight` predicts beside what trained stacks do.
 
-Numbers go to docs/figures/preflight.json, which the docs quote.
+`python -m benchmarks.preflight [linear|curved|real|speed]`. Numbers go to docs/figures/preflight.json, which the docs
+quote.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class MemberSettings:
     """What the members of a stack differ in: every precision is trained with every seed."""
 
     precision: float | tuple[float, ...] | str = "optimal"
-    """1 / decoder variance: a number, several, "learned" by gradient, or "optimal", its maximum-likelihood value. The last
-    two start where the linear theory says that latents are used (see `vs.preflight`), and "optimal" stays above it."""
+    """1 / decoder variance: a number, several, "learned" by gradient, or "optimal", its maximum-likelihood value.
+    The last two start where the linear theory says that latents are used (see `vs.preflight`); "optimal" stays above."""
     beta: float = 1.0
     """Weight of the KL divergence, or of the objective's own penalty."""
     seeds: int | tuple[int, ...] = 1

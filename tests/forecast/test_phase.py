@@ -1,10 +1,12 @@
 """The linear VAE's phase diagram: parity with the exact linear model, laws, and trained stacks."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
-
 from benchmarks.preflight import linear
+
 from vaescope.forecast import phase
 from vaescope.theory import linear as exact
 
@@ -13,7 +15,7 @@ EIGENVALUES = np.array([5.0, 2.0, 0.7, 0.2])
 
 def decoder(variance: float) -> torch.Tensor:
     """The optimal decoder of the used latents, on the coordinate axes."""
-    used = EIGENVALUES[EIGENVALUES > variance]
+    used = EIGENVALUES[variance < EIGENVALUES]
     return torch.from_numpy(np.vstack([np.diag(np.sqrt(used - variance)), np.zeros((4 - len(used), len(used)))]))
 
 
@@ -44,7 +46,7 @@ def test_laws():
     grid = np.geomspace(0.01, 20, 40)
     for quantity in (phase.used_count, phase.total_kl, phase.explained_share):
         values = [quantity(EIGENVALUES, v) for v in grid]
-        assert all(a >= b for a, b in zip(values, values[1:], strict=False))  # falls with β/γ²
+        assert all(a >= b for a, b in pairwise(values))  # falls with β/γ²
         assert quantity(EIGENVALUES, 0.5) == pytest.approx(quantity(EIGENVALUES[::-1], 0.5))
         assert quantity(EIGENVALUES, 0.5, 1) <= quantity(EIGENVALUES, 0.5, 3)
     assert phase.used_count(EIGENVALUES, phase.collapse_variance(EIGENVALUES)) == 0

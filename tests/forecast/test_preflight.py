@@ -145,7 +145,8 @@ def test_page_json_and_notebook(tmp_path):
     assert "&lt;script&gt;" in page
     assert "https://" not in page.replace("http://www.w3.org", "")
     assert page.count("<svg") == 2
-    assert "<svg" in found._repr_html_()
+    assert found._repr_html_().startswith("<iframe srcdoc=")
+    assert "<svg" not in found._repr_html_()
     data = json.loads(found.to_json(tmp_path / "page.json").read_text())
     assert data["collapse_variance"] == found.collapse_variance
     assert data["recommended"]["latent_dim"] == found.recommended.latent_dim
@@ -202,7 +203,7 @@ def test_confirm_trains_a_grid(monkeypatch):
     assert {c.latents for c in found.confirmation.cells} == {2, 4}
     assert {c.beta for c in found.confirmation.cells} == {1.0, 4.0}
     assert "confirmed" in codes(found)
-    assert found._repr_html_().count("<svg") == 3
+    assert found._repr_html_().count("&lt;svg") == 3
 
 
 # the start of vs.fit ------------------------------------------------------------------------------

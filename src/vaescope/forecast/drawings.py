@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vaescope.forecast import phase
 from vaescope.report import figures
@@ -63,6 +64,7 @@ def _lines(axis: Axes, found: Preflight) -> None:
     axis.plot([start], [recommended.latent_dim], "*", color="white", mec=MARK, ms=15, label=label)
     top = axis.get_ylim()[1]
     axis.set_ylim(0.5, max(top, recommended.latent_dim + 0.5))
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _lowest(found: Preflight) -> float:

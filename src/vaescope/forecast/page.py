@@ -32,8 +32,13 @@ GLOSSARY = {
 }
 
 
-def html(found: Preflight, *, embedded: bool = False) -> str:
-    """The page, or its body for a notebook; text from users is escaped."""
+def notebook_frame(page: str) -> str:
+    """A page inside a notebook, with its own styles."""
+    return str(Markup('<iframe srcdoc="{}" style="width: 100%; height: 50rem; border: 0"></iframe>').format(page))
+
+
+def html(found: Preflight) -> str:
+    """The page; text from users is escaped."""
     rows = found.summary()
     pictures = [
         (name, Markup(svg(figure)), caption, round(PIXELS * figure.get_figwidth()))
@@ -41,7 +46,6 @@ def html(found: Preflight, *, embedded: bool = False) -> str:
     ]
     return render(
         "preflight.html",
-        embedded=embedded,
         found=found,
         verdict=VERDICTS[found.worst],
         facts=facts(found),

@@ -14,7 +14,7 @@ from vaescope.forecast.confirm import Confirmation
 from vaescope.forecast.conventions import Convention
 from vaescope.forecast.dimension import IntrinsicDimension
 from vaescope.forecast.kinds import DataKind
-from vaescope.forecast.page import html
+from vaescope.forecast.page import html, notebook_frame
 from vaescope.forecast.recommend import Recommendation
 from vaescope.forecast.snippets import snippets
 from vaescope.forecast.spectrum import Spectrum
@@ -135,7 +135,7 @@ class Preflight:
         return Path(path)
 
     def _repr_html_(self) -> str:
-        return html(self, embedded=True)
+        return notebook_frame(html(self))
 
     def __repr__(self) -> str:
         dimension = "" if self.dimension is None else f", intrinsic dimension {self.dimension.value:.1f}"
