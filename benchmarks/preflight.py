@@ -60,9 +60,9 @@ def linear_data(spectra: int, columns: int, samples: int) -> Array:
     )
 
 
-def linear(spectra: int = 20, columns: int = 5, steps: int = 3000) -> dict[str, object]:
+def linear(spectra: int = 20, columns: int = 3, steps: int = 2500, first: int = 0) -> dict[str, object]:
     """Linear-Gaussian data, linear networks: a cell between every two eigenvalues, and two around the collapse line."""
-    x = torch.from_numpy(linear_data(spectra, columns, 2500)).float()
+    x = torch.from_numpy(linear_data(first + spectra, columns, 2500)[first:]).float()
     found = [vs.preflight(rows[HELD_OUT:]) for rows in x]
     specs = [
         MemberSpec(seed=k, precision=float(1 / variance), data=k)
@@ -71,7 +71,7 @@ def linear(spectra: int = 20, columns: int = 5, steps: int = 3000) -> dict[str, 
     ]
     model = VAE.mlp(columns, columns, hidden=(), activation="identity")
     train_data, held_out = x[:, HELD_OUT:], x[:, :HELD_OUT]
-    members = train(model, train_data, held_out, specs, settings(2000, steps, 200, 2e-2))
+    members = train(model, train_data, held_out, specs, settings(2000, steps, 200, 1e-2))
     trained = counts(members, x, specs)
     cells = [(found[s.data].active(s.precision), *t, s, found[s.data]) for s, t in zip(specs, trained, strict=True)]
     edges = [
@@ -94,7 +94,7 @@ def _between(eigenvalues: Array) -> list[float]:
     return [0.75 * eigenvalues[0], 1.3 * eigenvalues[0], *inner, eigenvalues[-1] / 2]
 
 
-def curved(steps: int = 1500, cells: int = 7, latents: int = 12) -> dict[str, object]:
+def curved(steps: int = 1200, cells: int = 6, latents: int = 12) -> dict[str, object]:
     """Curved planted data, small MLPs."""
     x = torch.from_numpy(np.stack([curve(name, 2500) for name in CURVES])).float()
     found = [vs.preflight(rows[HELD_OUT:], latent_dim=latents) for rows in x]

@@ -69,7 +69,7 @@ class MemberSettings:
 
     precision: float | tuple[float, ...] | str = "optimal"
     """1 / decoder variance: a number, several, "learned" by gradient, or "optimal", its maximum-likelihood value.
-    The last two start where the linear theory says that latents are used (see `vs.preflight`); "optimal" stays above."""
+    The last two start where the linear theory says that latents are used (see `vs.preflight`)."""
     beta: float = 1.0
     """Weight of the KL divergence, or of the objective's own penalty."""
     seeds: int | tuple[int, ...] = 1

@@ -55,7 +55,7 @@ def test_laws():
 
 
 def test_two_spectra_against_trained_stacks():
-    found = linear(spectra=2, columns=3, steps=800)
+    found = linear(spectra=2, columns=3, steps=1000)
     assert found["equal"] == found["cells"]
     assert found["boundary, largest factor"] < 1.15
 

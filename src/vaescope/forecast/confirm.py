@@ -26,7 +26,7 @@ VARIANCES = 8  # values of β/γ²
 BETAS = (1.0, 4.0)
 HIDDEN = (48, 48)
 SETTINGS = TrainSettings(epochs=10_000, batch_size=100, learning_rate=3e-3, decay="cosine", patience=10_000)
-STEPS = 2500
+STEPS = 1500
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,10 @@ class IntrinsicDimension:
 
     @property
     def curved(self) -> bool:
-        """Whether both estimates are clearly below those of linear data with the same covariance."""
+        """Whether both estimates, with two standard errors, are clearly below those of linear data."""
+        error = 1 + 2 / self.samples**0.5
         pairs = ((self.two_nn, self.two_nn_linear), (self.levina_bickel, self.levina_bickel_linear))
-        return all(own.value < CURVED_RATIO * linear.value for own, linear in pairs)
+        return all(error * own.value < CURVED_RATIO * linear.value for own, linear in pairs)
 
 
 def two_nn(distances: Array) -> float:

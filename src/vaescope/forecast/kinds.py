@@ -28,6 +28,8 @@ class DataKind:
     scaling: str
     """none, standardise or log1p."""
     reason: str
+    """Why this likelihood."""
+    scaling_reason: str = ""
 
 
 def judge_kind(profile: Profile, likelihood: str | None = None) -> DataKind:
@@ -38,7 +40,7 @@ def judge_kind(profile: Profile, likelihood: str | None = None) -> DataKind:
     chosen = choice("likelihood", likelihood, LIKELIHOODS)
     scaling = "none" if chosen == "bernoulli" else found.scaling
     reason = found.reason if chosen == found.likelihood else f"the {chosen} likelihood was asked for."
-    return DataKind(found.name, chosen, scaling, reason)
+    return DataKind(found.name, chosen, scaling, reason, found.scaling_reason if scaling != "none" else "")
 
 
 def _by_values(profile: Profile) -> DataKind:
@@ -52,14 +54,17 @@ def _by_values(profile: Profile) -> DataKind:
         reason = "values are in [0, 1] and not binary: a Bernoulli likelihood would not be a density of them."
         return DataKind("unit interval", "gaussian", "none", reason)
     if whole and low >= 0 and not images and _looks_like_counts(profile):
-        reason = "values are non-negative whole numbers whose variance grows with their mean: log(1 + x) evens it out."
-        return DataKind("counts", "gaussian", "log1p", reason)
+        return DataKind("counts", "gaussian", "log1p", "of log(1 + x): there is no count likelihood here.", _COUNTS)
     if images or image_like(profile):
         return DataKind("pixels", "gaussian", "none", "columns share one range, like pixels, and are not in [0, 1].")
-    scaling = "none" if _same_scale(profile) else "standardise"
-    ratio = f"standard deviations of columns differ {_ratio(profile):.3g}-fold"
-    reason = f"{ratio}: without scaling the largest column decides." if scaling != "none" else f"{ratio}."
-    return DataKind("continuous", "gaussian", scaling, reason)
+    spread = f"Standard deviations of columns differ {_ratio(profile):.3g}-fold"
+    if _same_scale(profile):
+        return DataKind("continuous", "gaussian", "none", "values are continuous.", f"{spread}. ")
+    decides = f"{spread}: without scaling the largest column decides. "
+    return DataKind("continuous", "gaussian", "standardise", "values are continuous.", decides)
+
+
+_COUNTS = "Values are non-negative whole numbers whose variance grows with their mean. "
 
 
 def _looks_like_counts(profile: Profile) -> bool:

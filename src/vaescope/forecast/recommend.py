@@ -11,7 +11,9 @@ from vaescope.forecast.phase import explained_share, used_count
 from vaescope.forecast.spectrum import Spectrum
 from vaescope.forecast.start import least_variance
 
-SHARE = 0.99  # of the variance that principal axes have to hold
+SHARE, LARGE_SHARE = 0.95, 0.99  # of the variance that principal axes have to hold; with a clear gap after them
+GAP = 10.0  # an eigenvalue over the mean of the smaller ones, from which the gap is clear
+LARGEST_EPOCHS = 500
 MARGIN = 1.25  # latents beyond those needed: a VAE switches off what it does not need
 STEPS = 10_000  # optimisation steps after which small VAEs have usually converged
 BATCHES = (32, 64, 128, 256)
@@ -64,7 +66,7 @@ def recommend(
     batch = max((size for size in BATCHES if size <= max(32, rows // 50)), default=32)
     sentences = {
         "likelihood": f"{kind.likelihood}: {kind.reason}",
-        "scaling": _SCALING[kind.scaling],
+        "scaling": kind.scaling_reason + _SCALING[kind.scaling],
         "latents": why_needed + _latents_sentence(spectrum, chosen, needed, latent_dim),
         "precision": _precision_sentence(spectrum, variance, precision, chosen),
         "β": _beta_sentence(spectrum, kept, collapse, needed),
@@ -81,7 +83,7 @@ def recommend(
         collapse,
         STEPS // 10,
         batch,
-        max(20, math.ceil(STEPS * batch / max(1, rows))),
+        min(LARGEST_EPOCHS, max(20, math.ceil(STEPS * batch / max(1, rows)))),
         sentences,
     )
 
@@ -91,7 +93,7 @@ def latents_needed(spectrum: Spectrum, dimension: IntrinsicDimension | None) -> 
     held = spectrum.latents_for(SHARE)
     if spectrum.flat:
         return held, f"No direction stands out, so {held} axes are needed for {SHARE:.0%} of the variance. "
-    linear = max(1, min(held, spectrum.signal))
+    linear = axes_needed(spectrum)
     sentence = f"{linear} principal axes hold {_share(spectrum, linear)} of the variance"
     if dimension is None or not dimension.curved:
         return linear, f"{sentence}, and nothing suggests that fewer curved latents would do. "
@@ -102,14 +104,30 @@ def latents_needed(spectrum: Spectrum, dimension: IntrinsicDimension | None) -> 
     return curved, f"{sentence}, but the data are curved with about {curved} dimensions ({low} to {high}). "
 
 
+def axes_needed(spectrum: Spectrum) -> int:
+    """Principal axes that hold 95 % of the variance, or up to 99 % if a clear gap follows; no more than stand out.
+
+    >>> import numpy as np
+    >>> axes_needed(Spectrum(np.array([80.0, 17.0, 2.9, 0.05, 0.05]), 100.0, 5, 1000))
+    3
+    """
+    held, most = spectrum.latents_for(SHARE), spectrum.latents_for(LARGE_SHARE)
+    for count in range(min(most, spectrum.rank - 1), held, -1):
+        rest = spectrum.total - float(spectrum.eigenvalues[:count].sum())
+        if spectrum.eigenvalues[count - 1] > GAP * rest / (spectrum.rank - count):
+            held = count
+            break
+    return max(1, min(held, spectrum.signal))
+
+
 def _share(spectrum: Spectrum, latents: int) -> str:
     return f"{float(spectrum.eigenvalues[:latents].sum()) / spectrum.total:.0%}" if spectrum.total > 0 else "0%"
 
 
 _SCALING = {
-    "none": "leave the values as they are.",
-    "standardise": "divide every column by its standard deviation, after subtracting its mean.",
-    "log1p": "model log(1 + x), standardised by one number; or use a count likelihood, as scvi-tools has.",
+    "none": "Leave the values as they are.",
+    "standardise": "Divide every column by its standard deviation, after subtracting its mean.",
+    "log1p": "Model log(1 + x), standardised by one number; or use a count likelihood, as scvi-tools has.",
 }
 
 

@@ -135,17 +135,17 @@ def _unscaled(facts: Facts) -> Iterator[Finding]:
             "unscaled",
             "warning",
             "Columns have very different scales.",
-            f"{facts.kind.reason} {facts.profile.source.column(first)} has {variance[first] / variance.sum():.0%} of "
-            "the variance.",
-            "Standardise the columns. The recommendation below is for standardised columns.",
+            f"{facts.kind.scaling_reason}{facts.profile.source.column(first)} has "
+            f"{variance[first] / variance.sum():.0%} of the variance.",
+            "Standardise the columns. The recommendation is for standardised columns.",
         )
     elif facts.kind.scaling == "log1p":
         yield Finding(
             "counts",
             "warning",
             "The data are counts.",
-            facts.kind.reason,
-            "Model log(1 + x), as recommended below, or use a count likelihood such as that of scvi-tools.",
+            facts.kind.scaling_reason.strip(),
+            "Model log(1 + x), as recommended, or use a count likelihood such as that of scvi-tools.",
         )
 
 
@@ -221,7 +221,7 @@ def _collapsing_losses(facts: Facts) -> Iterator[Finding]:
             "warning",
             f"{len(collapsing)} of {len(facts.conventions)} common losses collapse on these data.",
             f"{names}; λ₁ = {float(facts.spectrum.eigenvalues[0]):.3g} is smaller.",
-            "Sum squared errors over columns and set or learn the precision, as in the code below.",
+            "Sum squared errors over columns and set or learn the precision, as in the code on the page.",
         )
 
 
