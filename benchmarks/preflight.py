@@ -42,9 +42,9 @@ def counts(members: Sequence[Member], x: torch.Tensor, specs: Sequence[MemberSpe
 
 
 def random_spectrum(rng: np.random.Generator, columns: int) -> Array:
-    """Eigenvalues with ratios between 1.6 and 5."""
-    ratios = rng.uniform(np.log(1.6), np.log(5), columns - 1)
-    return np.exp(rng.normal() - np.concatenate([[0.0], np.cumsum(ratios)]))
+    """Eigenvalues with ratios between 2.5 and 6: training needs long to tell closer ones apart."""
+    ratios = rng.uniform(np.log(2.5), np.log(6), columns - 1)
+    return 10 * np.exp(0.3 * rng.normal() - np.concatenate([[0.0], np.cumsum(ratios)]))
 
 
 def linear_data(spectra: int, columns: int, samples: int) -> Array:
@@ -60,7 +60,7 @@ def linear_data(spectra: int, columns: int, samples: int) -> Array:
     )
 
 
-def linear(spectra: int = 20, columns: int = 3, steps: int = 2500, first: int = 0) -> dict[str, object]:
+def linear(spectra: int = 20, columns: int = 3, steps: int = 3000, first: int = 0) -> dict[str, object]:
     """Linear-Gaussian data, linear networks: a cell between every two eigenvalues, and two around the collapse line."""
     x = torch.from_numpy(linear_data(first + spectra, columns, 2500)[first:]).float()
     found = [vs.preflight(rows[HELD_OUT:]) for rows in x]
@@ -89,14 +89,16 @@ def linear(spectra: int = 20, columns: int = 3, steps: int = 2500, first: int = 
 
 
 def _between(eigenvalues: Array) -> list[float]:
-    """β/γ² half-way between eigenvalues, at 0.75 and 1.3 of the largest, and at half of the smallest."""
+    """β/γ² half-way between eigenvalues, at 0.6 and 1.4 of the largest, and at a third of the smallest."""
     inner = np.sqrt(eigenvalues[1:] * eigenvalues[:-1]).tolist()
-    return [0.75 * eigenvalues[0], 1.3 * eigenvalues[0], *inner, eigenvalues[-1] / 2]
+    return [0.6 * eigenvalues[0], 1.4 * eigenvalues[0], *inner, eigenvalues[-1] / 3]
 
 
-def curved(steps: int = 1200, cells: int = 6, latents: int = 12) -> dict[str, object]:
+def curved(
+    steps: int = 1200, cells: int = 6, latents: int = 12, names: Sequence[str] = tuple(CURVES)
+) -> dict[str, object]:
     """Curved planted data, small MLPs."""
-    x = torch.from_numpy(np.stack([curve(name, 2500) for name in CURVES])).float()
+    x = torch.from_numpy(np.stack([curve(name, 2500) for name in names])).float()
     found = [vs.preflight(rows[HELD_OUT:], latent_dim=latents) for rows in x]
     specs = [
         MemberSpec(seed=k, precision=float(1 / v), data=k)
@@ -112,8 +114,8 @@ def curved(steps: int = 1200, cells: int = 6, latents: int = 12) -> dict[str, ob
     members = train(model, x[:, HELD_OUT:], x[:, :HELD_OUT], specs, settings(2000, steps, 64, 5e-3))
     rows = [
         {
-            "data": list(CURVES)[s.data],
-            "d": list(CURVES.values())[s.data][0],
+            "data": names[s.data],
+            "d": CURVES[names[s.data]][0],
             "intrinsic": found[s.data].dimension.value,
             "curved": found[s.data].dimension.curved,
             "share of λ₁": 1 / s.precision / found[s.data].collapse_variance,

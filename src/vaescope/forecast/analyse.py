@@ -115,7 +115,8 @@ def _confirmed(found: Preflight, rows: Array) -> Preflight:
         raise InputError("confirm=True needs data that vary; all samples are the same.")
     eigenvalues, latents = found.scaled_spectrum.eigenvalues, found.recommended.latent_dim
     with ProgressBar("confirm") as progress:
-        grid = train_grid(rows, found.kind.likelihood, eigenvalues, latents, progress)
+        limit = None if found.dimension is None else found.dimension.limit
+        grid = train_grid(rows, found.kind.likelihood, eigenvalues, latents, limit=limit, progress=progress)
     finding = Finding(
         "confirmed",
         "note",

@@ -25,8 +25,7 @@ AXES = 40  # leading principal axes that are trained on, at most
 VARIANCES = 8  # values of β/γ²
 BETAS = (1.0, 4.0)
 HIDDEN = (48, 48)
-SETTINGS = TrainSettings(epochs=10_000, batch_size=100, learning_rate=3e-3, decay="cosine", patience=10_000)
-STEPS = 1500
+BATCH, STEPS, LEARNING_RATE = 100, 1500, 3e-3
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Confirmation:
     def sentence(self) -> str:
         """The comparison in words."""
         right = f"In {self.within_one:.0%} of {len(self.converged)} converged models the count is right to one"
-        change = f"{self.factor:.2f} times as many latents are used as a linear VAE would use"
+        change = f"{self.factor:.2f} times as many latents are used as predicted"
         if not 0 < self.boundary < math.inf:
             return f"{right}; {change}."
         line = f"Latents collapse around β/γ² = {self.boundary:.3g}; predicted: {self.collapse_variance:.3g}."
@@ -100,7 +99,13 @@ class Confirmation:
 
 
 def confirm(
-    sample: Array, likelihood: str, eigenvalues: Array, latents: int, progress: Progress | None = None
+    sample: Array,
+    likelihood: str,
+    eigenvalues: Array,
+    latents: int,
+    *,
+    limit: int | None = None,
+    progress: Progress | None = None,
 ) -> Confirmation:
     """Train a grid of models.
 
@@ -109,6 +114,7 @@ def confirm(
         likelihood: gaussian or bernoulli.
         eigenvalues: of the covariance, as the prediction uses them.
         latents: the largest d.
+        limit: most latents that are predicted, for curved data.
         progress: where progress is reported.
     """
     rows = torch.from_numpy(_trained_columns(sample[:ROWS], likelihood)).float()
@@ -127,16 +133,15 @@ def confirm(
             _settings(len(rows) - held_out),
             progress=progress,
         )
-        cells += [_cell(s, m, d, leading, rows[:held_out]) for s, m in zip(specs, members, strict=True)]
+        most = d if limit is None else min(d, limit)
+        cells += [_cell(s, m, most, leading, rows[:held_out]) for s, m in zip(specs, members, strict=True)]
     return Confirmation(cells, float(leading[0]))
 
 
 def _settings(rows: int) -> TrainSettings:
-    batch = min(SETTINGS.batch_size, rows)
+    batch = min(BATCH, rows)
     epochs = max(10, math.ceil(STEPS * batch / rows))
-    return TrainSettings(
-        epochs=epochs, batch_size=batch, learning_rate=SETTINGS.learning_rate, decay="cosine", patience=epochs
-    )
+    return TrainSettings(epochs=epochs, batch_size=batch, learning_rate=LEARNING_RATE, decay="cosine", patience=epochs)
 
 
 def _grid(eigenvalues: Array, latents: int) -> Array:
@@ -157,11 +162,11 @@ def _specs(variances: Array, likelihood: str) -> list[MemberSpec]:
     ]
 
 
-def _cell(spec: MemberSpec, member: Member, latents: int, eigenvalues: Array, rows: torch.Tensor) -> Cell:
+def _cell(spec: MemberSpec, member: Member, most: int, eigenvalues: Array, rows: torch.Tensor) -> Cell:
     regime = of_model(member, rows, decoder=False)
-    predicted = used_count(eigenvalues, spec.beta / spec.precision, latents)
+    predicted = used_count(eigenvalues, spec.beta / spec.precision, most)
     done = member.status == "finished" and bool(member.converged)
-    return Cell(spec.precision, spec.beta, latents, predicted, len(regime.used), float(sum(regime.kl)), done)
+    return Cell(spec.precision, spec.beta, member.latent_dim, predicted, len(regime.used), float(sum(regime.kl)), done)
 
 
 def _trained_columns(rows: Array, likelihood: str) -> Array:

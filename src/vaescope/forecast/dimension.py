@@ -8,6 +8,7 @@ clustered), and a non-linear VAE needs fewer latents than PCA.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +60,11 @@ class IntrinsicDimension:
     @property
     def high(self) -> float:
         return max(self.two_nn.high, self.levina_bickel.high)
+
+    @property
+    def limit(self) -> int | None:
+        """Most latents that curved data are expected to use: the dimension at the largest scale; None if linear."""
+        return max(1, math.ceil(self.low - 0.25)) if self.curved else None
 
     @property
     def curved(self) -> bool:

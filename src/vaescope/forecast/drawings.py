@@ -80,12 +80,14 @@ def _confirmed(found: Preflight) -> Figure:
     assert found.confirmation is not None
     cells = found.confirmation.cells
     eigenvalues = found.scaled_spectrum.eigenvalues
+    limit = None if found.dimension is None else found.dimension.limit
     span = [c.variance for c in cells]
     variances = np.geomspace(min(span) / 1.5, max(span) * 1.5, 400)
     figure, (axis,) = figures.row_of_panels(1, width=8.2, height=3.8)
     for index, d in enumerate(sorted({c.latents for c in cells})):
         colour = figures.COLOURS[index]
-        counts = [phase.used_count(eigenvalues, float(v), d) for v in variances]
+        most = min(d, limit) if limit is not None else d
+        counts = [phase.used_count(eigenvalues, float(v), most) for v in variances]
         axis.step(variances, counts, color=colour, label=f"predicted, d = {d}")
         for done, fill in ((True, colour), (False, "white")):
             own = [c for c in cells if c.latents == d and c.converged == done]

@@ -61,13 +61,16 @@ class Preflight:
     def active(self, precision: float = 1.0, beta: float = 1.0) -> int:
         """How many latents are used: #{λ_i > β/γ²}, at most `latent_dim`; corrected if models were trained.
 
-        Exact for linear decoders. Under a Bernoulli likelihood `precision` is a weight on the log-likelihood.
+        Exact for linear decoders. Curved data use at most their dimension at the largest scale (`dimension.limit`).
+        Under a Bernoulli likelihood `precision` is a weight on the log-likelihood.
 
         Args:
             precision: γ² = 1 / decoder variance.
             beta: weight of the KL.
         """
         used = phase.used_count(self.spectrum.eigenvalues, _variance(precision, beta), self.latent_dim)
+        limit = None if self.dimension is None else self.dimension.limit
+        used = used if limit is None else min(used, limit)
         return used if self.confirmation is None else self.confirmation.corrected(used)
 
     def kl(self, precision: float = 1.0, beta: float = 1.0) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -69,7 +69,7 @@ def source_of(x: object, name: str | None = None) -> Source:
     found = _open(x)
     if found.rows < MIN_ROWS:
         raise InputError(f"x needs at least {MIN_ROWS} samples, got {found.rows}.")
-    return found if name is None else Source(**{**vars(found), "name": name})
+    return found if name is None else replace(found, name=name)
 
 
 def _open(x: object) -> Source:
