@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
+    from vaescope.forecast import Preflight, preflight
     from vaescope.protocol import LatentModel
 
 __version__ = "0.1.0"
@@ -51,6 +52,7 @@ _NAMES = {
     **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
+    **dict.fromkeys(("Preflight", "preflight"), "vaescope.forecast"),
     "LatentModel": "vaescope.protocol",
 }
 
@@ -62,10 +64,12 @@ __all__ = [
     "Laplace",
     "LatentModel",
     "Normal",
+    "Preflight",
     "RunError",
     "Uniform",
     "diagnose",
     "fit",
+    "preflight",
 ]
 
 

@@ -18,6 +18,8 @@ from vaescope.data.rows import ArrayRows, TrainingRows
 from vaescope.distributions import Prior
 from vaescope.distributions.priors import prior_from, prior_to_text
 from vaescope.errors import InputError
+from vaescope.forecast.spectrum import spectrum_of_rows
+from vaescope.forecast.start import least_variance
 from vaescope.models import VAE, Member
 from vaescope.models.auxiliary import auxiliary_columns, encode_auxiliary
 from vaescope.models.build import DataShape, build_model
@@ -31,6 +33,7 @@ from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained
 from vaescope.training import MemberSpec, Progress, ProgressBar, train
 
 TRAINING_SHARE, VALIDATION_SHARE = 0.8, 0.2
+START_ROWS = 4000  # of narrow data, from which the start of the precision is computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,12 +211,20 @@ def prepare_fit(
     columns = _encoded_auxiliary(settings.model.model, auxiliary, len(data))
     shape = DataShape(data.columns, data.image_shape, columns.shape[1])
     model = build_model(settings.model, shape, noise=settings.members.noise)
+    if settings.members.noise != "fixed" and settings.model.likelihood == "gaussian":
+        model = replace(model, least_precision=_least_precision(data, settings.model.latent_dim))
     members = [
         MemberSpec(seed=seed, precision=precision, beta=settings.members.beta)
         for precision in settings.members.precisions
         for seed in settings.members.seed_list
     ]
     return FitJob(settings, model, _with_columns(data, columns), members, objective or _objective(settings, len(data)))
+
+
+def _least_precision(data: Dataset | StoredDataset, latents: int) -> float:
+    """γ² at which a linear VAE uses its latents, from some rows of the data; see `vs.preflight`."""
+    rows = data.spread_rows(START_ROWS if data.columns <= START_ROWS // 4 else START_ROWS // 4)
+    return 1 / least_variance(spectrum_of_rows(rows.double().numpy()), latents)
 
 
 def _with_columns(data: Dataset | StoredDataset, columns: Tensor) -> Dataset | StoredDataset:

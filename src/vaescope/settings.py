@@ -68,8 +68,9 @@ class MemberSettings:
     """What the members of a stack differ in: every precision is trained with every seed."""
 
     precision: float | tuple[float, ...] | str = "optimal"
-    """1 / decoder variance: a number, several, "learned" by gradient, or "optimal", its maximum-likelihood value;
-    "learned-diagonal" or "learned-full" learn a covariance of the outputs instead."""
+    """1 / decoder variance: a number, several, "learned" by gradient, or "optimal", its maximum-likelihood value.
+    The last two start where the linear theory says that latents are used (see `vs.preflight`). "learned-diagonal" or
+    "learned-full" learn a covariance of the outputs instead."""
     beta: float = 1.0
     """Weight of the KL divergence, or of the objective's own penalty."""
     seeds: int | tuple[int, ...] = 1

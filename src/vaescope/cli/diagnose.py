@@ -45,7 +45,7 @@ class Diagnose:
     """note, warning or error: exit with code 1 if a finding is at least this severe."""
 
     def run(self) -> int:
-        from vaescope.diagnosis.findings import SEVERITIES
+        from vaescope.findings import SEVERITIES
 
         if self.fail_on is not None:
             choice("--fail-on", self.fail_on, SEVERITIES)

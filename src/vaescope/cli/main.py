@@ -15,6 +15,7 @@ import tyro
 from vaescope.cli.datasets import Datasets
 from vaescope.cli.diagnose import Diagnose
 from vaescope.cli.explore import Explore
+from vaescope.cli.preflight import PreflightCommand
 from vaescope.cli.reproduce import Reproduce
 from vaescope.cli.sweep import Status, SweepCommand, Track
 from vaescope.cli.train import Train
@@ -35,6 +36,7 @@ class Version:
 DESCRIPTION = "Understand variational autoencoders: why they disentangle, whether yours does, what to change."
 COMMANDS: dict[str, Callable[..., Any]] = {
     "reproduce": Reproduce,
+    "preflight": PreflightCommand,
     "train": Train,
     "sweep": SweepCommand,
     "status": Status,

@@ -33,7 +33,7 @@ class Train:
     """
 
     data: tyro.conf.Positional[str]
-    """A file (.npy, .npz, .pt, .h5, .h5ad, .parquet), a folder of images, or a name; see `vaescope datasets`."""
+    """A file (.npy, .npz, .pt, .h5, .h5ad, .parquet, .csv), a folder of images, or a name; see `vaescope datasets`."""
     settings: tyro.conf.OmitArgPrefixes[FitSettings] = field(default_factory=FitSettings)
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
     track: str | None = None

@@ -22,8 +22,7 @@ from vaescope.checks import number
 from vaescope.diagnosis.aggregate import measure_aggregate
 from vaescope.diagnosis.agreement import Agreement, measure_agreement
 from vaescope.diagnosis.budget import Budget, Progress, to_stderr
-from vaescope.diagnosis.evidence import Evidence, to_json
-from vaescope.diagnosis.findings import Finding, by_severity, worst_severity
+from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.gap import measure_gap
 from vaescope.diagnosis.generalisation import Generalisation, measure_generalisation
 from vaescope.diagnosis.geometry import (
@@ -43,11 +42,12 @@ from vaescope.distributions import Normal
 from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
 from vaescope.encoded.sample import Samples, check_samples
 from vaescope.errors import InputError
+from vaescope.findings import Finding, by_severity, worst_severity
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
-from vaescope.runs.files import write_json, write_text
+from vaescope.runs.files import json_data, write_json, write_text
 
 T = TypeVar("T")
 STABILITY_SAMPLES = 2000
@@ -84,7 +84,7 @@ class Diagnosis:
         """Findings and numbers as JSON data."""
         head = {"name": self.name, "samples": self.samples, "worst": self.worst}
         data = head | {"findings": [finding.to_data() for finding in self.findings]} | self.evidence.to_data()
-        return {key: to_json(value) for key, value in data.items()}
+        return {key: json_data(value) for key, value in data.items()}
 
     def to_json(self, path: str | Path) -> Path:
         """Write findings and numbers."""

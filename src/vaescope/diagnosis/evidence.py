@@ -107,19 +107,3 @@ class Evidence:
             "stability": None if self.stability is None else self.stability.score,
             "metrics": None if self.evaluation is None else self.evaluation.rows,
         }
-
-
-def to_json(value: object) -> object:
-    """Plain data as JSON stores it: no NaN or infinity, no NumPy types.
-
-    >>> to_json({"a": (1, np.float64("nan"))})
-    {'a': [1, None]}
-    """
-    if isinstance(value, dict):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
-    plain = value.item() if isinstance(value, np.generic) else value
-    if isinstance(plain, float):
-        return plain if math.isfinite(plain) else None
-    return plain if isinstance(plain, str | int | bool | None) else str(plain)

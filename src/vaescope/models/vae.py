@@ -71,6 +71,7 @@ class VAE:
             the outputs instead of γ², by gradient.
         auxiliary: the auxiliary input of an iVAE.
         fixed: maps that are not trained.
+        least_precision: where a learned γ² starts, and below which an optimal one does not fall; 0 for no bound.
     """
 
     observed_dim: int
@@ -82,6 +83,7 @@ class VAE:
     noise: str = "fixed"
     auxiliary: AuxiliarySettings = field(default_factory=AuxiliarySettings)
     fixed: FixedMaps = field(default_factory=FixedMaps)
+    least_precision: float = 0.0
 
     @classmethod
     def mlp(
@@ -162,7 +164,7 @@ class VAE:
         for network in (*self.networks.encoders(self.dims), *decoders, *prior_networks):
             params |= network.init(generator)
         if self.noise == "learned":
-            params["log_precision"] = torch.zeros(1)
+            params["log_precision"] = torch.full((1,), math.log(self.least_precision or 1.0))
         return params | init_covariance(self.noise, self.observed_dim)
 
     def freeze_batch_norm(self, params: Params, rows: Float[Tensor, "N r"]) -> Params:
@@ -244,11 +246,11 @@ class VAE:
     def current_precision(
         self, params: Params, precision: Float[Tensor, " E"], squared_error: Float[Tensor, "E B"]
     ) -> Float[Tensor, " E"]:
-        """γ² of every member: as given, as learned, or optimal for these errors."""
+        """γ² of every member: as given, as learned, or optimal for these errors but not below the bound."""
         if self.noise == "learned":
             return params["log_precision"].squeeze(-1).exp()
         if self.noise == "optimal":
-            return optimal_precision(squared_error.mean(-1), self.observed_dim)
+            return optimal_precision(squared_error.mean(-1), self.observed_dim).clamp_min(self.least_precision)
         return precision
 
 

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.data.rows import ArrayRows, TrainingRows
-from vaescope.distributions.likelihoods import optimal_precision
 from vaescope.errors import InputError
 from vaescope.models import VAE, Member, TrainingSummary
 from vaescope.models.networks import Params
@@ -139,7 +138,9 @@ class _Run:
     def _run_epoch(self) -> None:
         losses, errors = self._train_epoch()
         if self.problem.model.noise == "optimal":
-            self.state.tensors.precision = optimal_precision(errors.mean(0), self.problem.model.observed_dim)
+            self.state.tensors.precision = self.problem.model.current_precision(
+                self.state.tensors.params, self.state.tensors.precision, errors.mT
+            )
         elbo, scores = self.validation.evaluate(self.functions, self.state).tolist()
         settings = self.problem.settings
         last = self.state.log.epochs_done + 1 == settings.epochs
