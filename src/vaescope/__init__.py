@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vaescope import sweeps as sweeps
     from vaescope import theory as theory
     from vaescope import training as training
+    from vaescope.certification.certify import Certificate, certify
     from vaescope.diagnosis.diagnose import Diagnosis, diagnose
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
@@ -50,12 +51,14 @@ _NAMES = {
     **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),
     **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
+    **dict.fromkeys(("Certificate", "certify"), "vaescope.certification"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
     "LatentModel": "vaescope.protocol",
 }
 
 __all__ = [
     "Beta",
+    "Certificate",
     "Diagnosis",
     "Fit",
     "InputError",
@@ -64,6 +67,7 @@ __all__ = [
     "Normal",
     "RunError",
     "Uniform",
+    "certify",
     "diagnose",
     "fit",
 ]

@@ -102,6 +102,10 @@ class Member:
         return None
 
     @property
+    def sample_observations(self) -> None:
+        return None
+
+    @property
     def has_decoder(self) -> bool:
         return True
 
