@@ -130,5 +130,5 @@ def _bounds_caption(bounds: GapBounds) -> str:
 
 _WIDTHS = (
     "Standard deviations of q per latent, with two standard errors. Below 1, q is too narrow. Where both are off, "
-    "the encoder is wrong; where only the first is, a diagonal Gaussian cannot do better."
+    "the encoder's widths are wrong; where only the first is, its means scatter, or no diagonal Gaussian does better."
 )

@@ -78,7 +78,7 @@ def _widths(evidence: Evidence, measured: Optimality | Calibration, *, known: bo
             yield Finding(
                 code,
                 "error" if factor > SEVERE else "warning",
-                f"Posteriors of latents {listed(latents.tolist())} are {times(factor)} too {word}.",
+                f"Posteriors of {_named_latents(latents)} are {times(factor)} too {word}.",
                 f"Ratio of standard deviations {_range(ratio[latents])} {whose}, over "
                 f"{len(evidence.calibration.residual)} simulated x; 90 % intervals contain "
                 f"{_percent(evidence.calibration.coverage(0.9)[latents])} of the true values.",
@@ -102,7 +102,7 @@ def _means(evidence: Evidence, measured: Optimality | Calibration) -> Iterator[F
         yield Finding(
             "biased",
             "warning",
-            f"Posterior means of latents {listed(latents.tolist())} are off in one direction.",
+            f"Posterior means of {_named_latents(latents)} are off in one direction.",
             f"By {_range(np.abs(bias[latents]))} standard deviations of the posterior, on average over simulated x.",
             "Train the encoder longer with the decoder fixed; check that x is scaled in the same way everywhere.",
         )
@@ -117,7 +117,7 @@ def _family(calibration: Calibration, encoder: Optimality) -> Iterator[Finding]:
         yield Finding(
             "family-limit",
             "note",
-            f"True posteriors of latents {listed(latents)} are wider than a diagonal Gaussian can be at its best.",
+            f"True posteriors of {_named_latents(latents)} are wider than a diagonal Gaussian can be at its best.",
             f"Standard deviations are {_range(calibration.width_ratio[latents])} of the marginal ones, and "
             f"{_range(encoder.width_ratio[latents])} of the best of the family: latents are correlated given x, or the "
             "posterior is not Gaussian.",
@@ -132,7 +132,7 @@ def _scatter(encoder: Optimality) -> Iterator[Finding]:
         yield Finding(
             "scattered-means",
             "warning",
-            f"Posterior means of latents {listed(latents.tolist())} scatter around the best ones.",
+            f"Posterior means of {_named_latents(latents)} scatter around the best ones.",
             f"Root mean square distance {_range(encoder.scatter[latents])} standard deviations, over simulated x.",
             "Use a larger encoder or train it longer with the decoder fixed; or refine posteriors per sample.",
         )
@@ -144,7 +144,7 @@ def _shape(calibration: Calibration) -> Iterator[Finding]:
         yield Finding(
             "ranks",
             "note",
-            f"Ranks of the true values of latents {listed(latents.tolist())} are not uniform.",
+            f"Ranks of the true values of {_named_latents(latents)} are not uniform.",
             "Their histograms leave the band in which those of exact posteriors are with probability 99 %.",
             "See the rank histograms: U-shaped is too narrow, a dome too wide, a slope biased.",
         )
@@ -193,6 +193,11 @@ def _transfer_advice(features: list[str], binary: bool) -> str:
     if "reconstruction error" in features:
         return "The declared noise is not that of the data: learn the precision, or set it to 1 / residual variance."
     return "The decoder's distribution differs from the data: a larger decoder, or another likelihood."
+
+
+def _named_latents(latents: np.ndarray | list[int]) -> str:
+    """`latent 3`, or `latents 1, 3`."""
+    return f"latent{'s' * (len(latents) > 1)} {listed([int(k) for k in latents])}"
 
 
 def _range(values: np.ndarray) -> str:

@@ -30,7 +30,7 @@ class GapBounds:
     elbo: Float[Tensor, " N"] | None
     """Of the encoder; None if `encode` returns only marginals of q."""
     best_elbo: Float[Tensor, " N"] | None
-    """Of the best diagonal Gaussian that gradient ascent found; None if the prior is not normal."""
+    """Of the best diagonal Gaussian that gradient ascent found; None without time left or with another prior."""
 
     @property
     def gap(self) -> tuple[float, float] | None:
@@ -55,7 +55,7 @@ def bound_gap(simulation: Simulation, budget: Budget, *, points: int = POINTS, s
         return GapBounds(sandwich, None, None)
     nodes = matched_nodes(q.mean.shape[1], max(ELBO_NODES, 4 * q.mean.shape[1]))
     elbo = joint.elbo(q, nodes)
-    return GapBounds(sandwich, elbo, _best_elbo(joint, q, elbo))
+    return GapBounds(sandwich, elbo, _best_elbo(joint, q, elbo) if budget.left > 0 else None)
 
 
 def _best_elbo(joint: Joint, q: DiagonalGaussian, elbo: Float[Tensor, " N"]) -> Float[Tensor, " N"] | None:
