@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vaescope import sweeps as sweeps
     from vaescope import theory as theory
     from vaescope import training as training
+    from vaescope.anomaly import AnomalyScores, anomaly_scores
     from vaescope.certification.certify import Certificate, certify
     from vaescope.diagnosis.diagnose import Diagnosis, diagnose
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
@@ -51,12 +52,14 @@ _NAMES = {
     **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),
     **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
+    **dict.fromkeys(("AnomalyScores", "anomaly_scores"), "vaescope.anomaly"),
     **dict.fromkeys(("Certificate", "certify"), "vaescope.certification"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
     "LatentModel": "vaescope.protocol",
 }
 
 __all__ = [
+    "AnomalyScores",
     "Beta",
     "Certificate",
     "Diagnosis",
@@ -67,6 +70,7 @@ __all__ = [
     "Normal",
     "RunError",
     "Uniform",
+    "anomaly_scores",
     "certify",
     "diagnose",
     "fit",

@@ -120,9 +120,8 @@ class _Path:
         reverse = self._reverse(schedule, steps, chains, exact)
         low, low_error = _log_mean_exp(forward)
         high, high_error = _log_mean_exp(-reverse)
-        return Sandwich(
-            low - STANDARD_ERRORS * low_error, -high + STANDARD_ERRORS * high_error, temperatures, float(accepted)
-        )
+        ends = torch.stack([low - STANDARD_ERRORS * low_error, -high + STANDARD_ERRORS * high_error])
+        return Sandwich(ends.amin(0), ends.amax(0), temperatures, float(accepted))  # rounding may exchange them
 
     def _pilot(self, schedule: Tensor) -> tuple[Float[Tensor, "K N"], Tensor]:
         """Step sizes per temperature and observation."""
