@@ -39,8 +39,10 @@ class Evidence:
 
 
 def judge(evidence: Evidence) -> list[Finding]:
-    """All findings; a named cause replaces those that it explains."""
-    found = [_named(evidence.cause)] if evidence.cause is not None else [*_posteriors(evidence)]
+    """All findings; a named cause replaces those that it explains, and needs something to explain."""
+    found = [*_posteriors(evidence)]
+    if evidence.cause is not None and any(finding.severity != "note" for finding in found):
+        found = [_named(evidence.cause)]
     return [*found, *_bounds(evidence), *_transfer(evidence)]
 
 

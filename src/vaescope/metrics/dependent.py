@@ -23,7 +23,7 @@ def conditional_mcc(codes: object, factors: object) -> MCC:
     for factor v is the smaller of |corr(c, v)| and |corr(c, r)| / |corr(v, r)|, where r is what is left of v once the
     other factors are regressed out (cross-fitted, non-linear): 1 for c = v, however v depends on the others, and 0 for
     a c that is a function of the others. With independent factors it is MCC. A factor that is a function of the others
-    cannot be told from them: it scores 0, with a warning.
+    cannot be distinguished from them: it scores 0, with a warning.
 
     Args:
         codes: (N, d).
