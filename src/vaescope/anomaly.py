@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope import randomness
@@ -57,9 +57,9 @@ class AnomalyScores:
         return -(self.misfit + self.spread + self.kl)
 
     @property
-    def reliable(self) -> Float[Tensor, " N"]:
-        """1 where log p(x) can be trusted, 0 elsewhere."""
-        return (self.pareto_k <= RELIABLE).to(self.pareto_k)
+    def reliable(self) -> Bool[Tensor, " N"]:
+        """Where log p(x) can be trusted."""
+        return self.pareto_k <= RELIABLE
 
     def summary(self) -> list[dict[str, object]]:
         """A row per sample, the least typical first."""
@@ -78,9 +78,7 @@ class AnomalyScores:
 
 
 @torch.no_grad()
-def anomaly_scores(
-    model: object, x: object, *, reference: object, auxiliary: None = None, draws: int = DRAWS, seed: int = 0
-) -> AnomalyScores:
+def anomaly_scores(model: object, x: object, *, reference: object, draws: int = DRAWS, seed: int = 0) -> AnomalyScores:
     """Score samples by how unusual they are under a model.
 
     Args:
@@ -88,7 +86,6 @@ def anomaly_scores(
             and a known likelihood; of several models or a fit, the first (the best member).
         x: samples to score, a row or an image each.
         reference: normal samples that the model was not trained on, for typicality.
-        auxiliary: not supported; iVAEs are refused.
         draws: per sample, of importance sampling.
         seed: of these draws.
 
@@ -102,8 +99,8 @@ def anomaly_scores(
     """
     whole_number("draws", draws, minimum=FEWEST_DRAWS)
     first = as_models(model)[0]
-    if first.auxiliary_dim or auxiliary is not None:
-        raise InputError("anomaly_scores supports models without an auxiliary input.")
+    if first.auxiliary_dim:
+        raise InputError("anomaly_scores supports models without an auxiliary input, and this is an iVAE.")
     if not first.has_decoder:
         raise InputError("anomaly_scores needs a decoder.")
     usual = check_samples(reference)[0]

@@ -16,6 +16,7 @@ from vaescope.certification.findings import Evidence, judge
 from vaescope.certification.joint import Joint
 from vaescope.certification.optimality import measure_optimality
 from vaescope.certification.simulate import simulate
+from vaescope.cli.main import dispatch
 
 PLANTED = LinearModel.random(3, 8, precision=10.0)
 
@@ -204,6 +205,21 @@ def test_models_that_cannot_be_simulated_are_refused_in_one_line(model, message)
 def test_too_few_simulations_are_refused():
     with pytest.raises(vs.InputError, match="simulations must be"):
         vs.certify(PLANTED.model(), PLANTED.draw(9), simulations=3)
+
+
+def test_the_command_line(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(
+        "import vaescope as vs\n"
+        "vae = vs.adapters.from_callables(\n"
+        "    encode=lambda x: (x / 2, 0.2 + 0 * x), decode=lambda z: z, latent_dim=2, precision=1.0)\n"
+    )
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(80, 2)).astype("float32") * 2**0.5)
+    page = tmp_path / "page.html"
+    arguments = ["certify", f"{tmp_path}/own.py:vae", "--data", str(tmp_path / "x.npy"), "--html", str(page)]
+    assert dispatch([*arguments, "--simulations", "200", "--budget", "0.1", "--fail-on", "warning"]) == 1
+    assert "too-narrow" in capsys.readouterr().out
+    assert json.loads(page.with_suffix(".json").read_text())["worst"] == "warning"
+    assert "<svg" in page.read_text()
 
 
 # other likelihoods, priors and models ------------------------------------------------------------

@@ -115,7 +115,7 @@ class _Path:
     def anneal(self, exact: Float[Tensor, "N d"], temperatures: int, chains: int) -> Sandwich:
         """Both directions, with step sizes from a pilot run, so that forward and reverse transitions are the same."""
         schedule = torch.linspace(0, 1, temperatures + 1, dtype=torch.float64).square()
-        steps, _ = self._pilot(schedule)
+        steps = self._pilot(schedule)
         forward, accepted = self._forward(schedule, steps, chains)
         reverse = self._reverse(schedule, steps, chains, exact)
         low, low_error = _log_mean_exp(forward)
@@ -123,7 +123,7 @@ class _Path:
         ends = torch.stack([low - STANDARD_ERRORS * low_error, -high + STANDARD_ERRORS * high_error])
         return Sandwich(ends.amin(0), ends.amax(0), temperatures, float(accepted))  # rounding may exchange them
 
-    def _pilot(self, schedule: Tensor) -> tuple[Float[Tensor, "K N"], Tensor]:
+    def _pilot(self, schedule: Tensor) -> Float[Tensor, "K N"]:
         """Step sizes per temperature and observation."""
         count, dim = len(self.joint), self.start.centre.shape[1]
         log_step = torch.full((count,), math.log(0.9) - 0.25 * math.log(dim), dtype=torch.float64)
@@ -132,7 +132,7 @@ class _Path:
             steps.append(log_step.exp())
             state, accepted = self._transition(state, float(beta), steps[-1])
             log_step = (log_step + RATE * (accepted - ACCEPTANCE)).clamp(-8, 0.5)
-        return torch.stack(steps), log_step
+        return torch.stack(steps)
 
     def _forward(self, schedule: Tensor, steps: Tensor, chains: int) -> tuple[Float[Tensor, "C N"], Tensor]:
         """Log-weights of annealing from the Gaussian to the posterior, and the mean acceptance."""

@@ -19,7 +19,6 @@ from sklearn.model_selection import StratifiedKFold
 
 from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample
-from vaescope.protocol import LatentModel
 
 FEWEST = 50  # real samples
 LARGEST = 1000  # samples of each kind
@@ -72,7 +71,7 @@ def compare_with_real(real: EncodedSample, simulated: EncodedSample) -> Transfer
     pair = real.random_subset(count), simulated.random_subset(count)
     kinds = {"x": _components(*pair), "codes": tuple(_codes(s) for s in pair)}
     if real.model.log_likelihood is None and real.decoded.shape == real.observations.shape:
-        kinds["reconstruction error"] = tuple(_errors(s, real.model) for s in pair)
+        kinds["reconstruction error"] = tuple(_errors(s) for s in pair)
     return Transfer(tuple(_distinguish(name, a, b) for name, (a, b) in kinds.items()))
 
 
@@ -90,7 +89,7 @@ def _codes(sample: EncodedSample) -> np.ndarray:
     return torch.cat([sample.mean.double(), log_variance], dim=1).numpy()
 
 
-def _errors(sample: EncodedSample, model: LatentModel) -> np.ndarray:
+def _errors(sample: EncodedSample) -> np.ndarray:
     """Squared error of the reconstruction, a column."""
     return (sample.observations - sample.decoded.double()).square().sum(1, keepdim=True).numpy()
 
