@@ -164,3 +164,16 @@ def test_experiment_and_dataset_names() -> None:
         "orthogonality",
         "principal-axes",
     }
+
+
+def test_certify() -> None:
+    model = vs.adapters.from_callables(
+        encode=lambda x: (x / 2, 0.5 + 0 * x), decode=lambda z: z, latent_dim=2, precision=1.0
+    )
+    found = vs.certify(model, 2**0.5 * _latents(), simulations=200, budget=0.1, progress=None)
+    assert found.ranks.shape == (200, 2)
+    assert found.width_ratio.shape == (2,)
+    assert found.log_marginal_bounds is not None
+    assert found.log_marginal_bounds.shape[1] == 2
+    assert found.transfers is None  # 40 samples are too few to say
+    assert [finding.code for finding in found.findings] == []

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from vaescope import sweeps as sweeps
     from vaescope import theory as theory
     from vaescope import training as training
+    from vaescope.anomaly import AnomalyScores, anomaly_scores
+    from vaescope.certification.certify import Certificate, certify
     from vaescope.diagnosis.diagnose import Diagnosis, diagnose
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
@@ -51,13 +53,17 @@ _NAMES = {
     **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),
     **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
+    **dict.fromkeys(("AnomalyScores", "anomaly_scores"), "vaescope.anomaly"),
+    **dict.fromkeys(("Certificate", "certify"), "vaescope.certification"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
     **dict.fromkeys(("Preflight", "preflight"), "vaescope.forecast"),
     "LatentModel": "vaescope.protocol",
 }
 
 __all__ = [
+    "AnomalyScores",
     "Beta",
+    "Certificate",
     "Diagnosis",
     "Fit",
     "InputError",
@@ -67,6 +73,8 @@ __all__ = [
     "Preflight",
     "RunError",
     "Uniform",
+    "anomaly_scores",
+    "certify",
     "diagnose",
     "fit",
     "preflight",

@@ -12,6 +12,7 @@ from typing import Any
 
 import tyro
 
+from vaescope.cli.certify import Certify
 from vaescope.cli.datasets import Datasets
 from vaescope.cli.diagnose import Diagnose
 from vaescope.cli.explore import Explore
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "status": Status,
     "track": Track,
     "diagnose": Diagnose,
+    "certify": Certify,
     "explore": Explore,
     "datasets": Datasets,
     "version": Version,

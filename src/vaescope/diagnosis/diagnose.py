@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ from vaescope.diagnosis.page import html
 from vaescope.diagnosis.reconstruction import measure_reconstruction
 from vaescope.diagnosis.rules import judge
 from vaescope.diagnosis.scales import find_scale
-from vaescope.diagnosis.skipped import Skipped, first_line
+from vaescope.diagnosis.skipped import Attempts, Skipped
 from vaescope.diagnosis.validity import measure_validity, validity_applies
 from vaescope.distributions import Normal
 from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
@@ -49,7 +48,6 @@ from vaescope.regime import Regime
 from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
 from vaescope.runs.files import json_data, write_json, write_text
 
-T = TypeVar("T")
 STABILITY_SAMPLES = 2000
 RANGE_ROUNDING = 1e-4  # by which x may be outside the range of its likelihood
 MAKES_GAP_MEANINGLESS = {"untrained", "data-range", "reconstruction", "not-a-vae", "collapsed"}
@@ -142,7 +140,7 @@ def diagnose(
     samples, auxiliary = check_samples(_own_samples(models[0], x), auxiliary)
     clock.say(f"encoding {len(samples)} samples")
     repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES)
-    attempts = _Attempts()
+    attempts = Attempts()
     scale = attempts("scale of variances", lambda: find_scale(repaired.sample, repaired.second))
     repaired = repaired if scale is None else repaired.with_scale(scale.name)
     kept = len(samples) if factors is not None else STABILITY_SAMPLES if len(models) > 1 else 0
@@ -169,22 +167,6 @@ def diagnose(
     evidence = replace(_decoder_evidence(first, repaired, attempts, clock), skipped=attempts.skipped)
     decoded = repaired.sample if repaired.model.has_decoder else None
     return Diagnosis(name or models[0].name, by_severity(judge(evidence)), evidence, len(samples), decoded)
-
-
-class _Attempts:
-    """Call analyses, and collect the reasons of those that fail."""
-
-    def __init__(self) -> None:
-        self.skipped: dict[str, str] = {}
-
-    def __call__(self, name: str, analyse: Callable[[], T]) -> T | None:
-        try:
-            return analyse()
-        except (Skipped, InputError) as reason:
-            self.skipped[name] = str(reason).rstrip(".")
-        except (RuntimeError, NotImplementedError) as error:
-            self.skipped[name] = f"the decoder failed ({first_line(error)})"
-        return None
 
 
 @dataclass
@@ -218,7 +200,7 @@ def _own_samples(model: LatentModel, x: object | None) -> object:
     return x
 
 
-def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts, clock: Budget) -> Evidence:
+def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, clock: Budget) -> Evidence:
     """Everything that needs a decoder: cheap analyses first, the gap only if it can still mean something."""
     model, sample, regime = repaired.model, repaired.sample, evidence.regime
     if not model.has_decoder:

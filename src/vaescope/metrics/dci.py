@@ -69,7 +69,7 @@ def dci(codes: object, factors: object, *, model: str = "forest", discrete: bool
     """
     validation.choice("model", model, TREE_MODELS)
     inputs = read_inputs(codes, factors, discrete=discrete)
-    compute = partial(_dci, model=model)
+    compute = partial(compute_dci, model=model)
     return DCI(
         "DCI",
         compute(inputs),
@@ -78,7 +78,7 @@ def dci(codes: object, factors: object, *, model: str = "forest", discrete: bool
         inputs,
         resamples=10,
         shuffles=1 if inputs.samples >= MANY_SAMPLES else 3,
-        interval_compute=partial(_dci, model=model, trees=INTERVAL_TREES) if model == "forest" else None,
+        interval_compute=partial(compute_dci, model=model, trees=INTERVAL_TREES) if model == "forest" else None,
     )
 
 
@@ -95,9 +95,10 @@ def concentration(importance: np.ndarray) -> np.ndarray:
     return 1 + (share * np.log(np.where(share > 0, share, 1.0))).sum(1) / np.log(width)
 
 
-def _dci(inputs: CodesAndFactors, model: str, trees: int = TREES) -> MetricValues:
+def compute_dci(inputs: CodesAndFactors, model: str, trees: int = TREES) -> MetricValues:
+    """The three scores, importances and details; `model` is one of `TREE_MODELS`."""
     inputs = replace(inputs, codes=standardise(inputs.codes), computed={})  # trees use single precision
-    fits = [_fit_factor(inputs, k, model, trees) for k in range(inputs.factor_count)]
+    fits = [fit_factor(inputs, k, model, trees) for k in range(inputs.factor_count)]
     importance = np.column_stack([importances for importances, _ in fits])
     informativeness = np.array([score for _, score in fits])
     disentanglement, completeness = concentration(importance), concentration(importance.T)
@@ -118,7 +119,7 @@ def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
     return float(values @ weights / weights.sum()) if weights.sum() > 0 else 0.0
 
 
-def _fit_factor(inputs: CodesAndFactors, k: int, model: str, trees: int) -> tuple[np.ndarray, float]:
+def fit_factor(inputs: CodesAndFactors, k: int, model: str, trees: int = TREES) -> tuple[np.ndarray, float]:
     """Importances (d,) and held-out score for one factor."""
     fit, test = inputs.halves
     discrete = inputs.discrete[k]

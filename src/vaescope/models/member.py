@@ -116,6 +116,10 @@ class Member:
         return noise_precision(self.params) if self.model.learns_covariance else None
 
     @property
+    def sample_observations(self) -> None:
+        return None
+
+    @property
     def has_decoder(self) -> bool:
         return True
 
