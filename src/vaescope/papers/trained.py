@@ -23,7 +23,7 @@ from vaescope.runs import Cell
 from vaescope.runs.members import load_members, pending_stacks, save_members
 from vaescope.training import MemberSpec, Progress, TrainSettings, train
 from vaescope.training.checkpoint import CheckpointStore
-from vaescope.training.loop import Watch
+from vaescope.training.loop import EpochMetrics
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class TrainedExperiment(Experiment[S, C, M]):
         """Weights to start from (first axis: members); None for fresh ones. Not called when training is resumed."""
         return None
 
-    def watch(self, data: Mapping[int, FactorData], settings: S) -> Watch | None:
+    def epoch_metrics(self, data: Mapping[int, FactorData], settings: S) -> EpochMetrics | None:
         """What to record after every epoch; `data` are the data sets by seed."""
         return None
 
@@ -196,12 +196,12 @@ class TrainedExperiment(Experiment[S, C, M]):
         return train_stack(
             stack,
             initial=partial(self.before_training, stack, settings),
-            watch=self.watch(by_seed, settings),
+            epoch_metrics=self.epoch_metrics(by_seed, settings),
         )
 
 
 def train_stack(
-    stack: TrainingStack, *, initial: partial[Params | None] | None = None, watch: Watch | None = None
+    stack: TrainingStack, *, initial: partial[Params | None] | None = None, epoch_metrics: EpochMetrics | None = None
 ) -> list[Member]:
     """Train one stack, from its checkpoint if it has one."""
     return train(
@@ -213,7 +213,7 @@ def train_stack(
         objective=stack.objective,
         progress=stack.progress,
         initial=initial,
-        watch=watch,
+        epoch_metrics=epoch_metrics,
         checkpoints=stack.checkpoints,
     )
 

@@ -35,7 +35,7 @@ from vaescope.training.specs import MemberSpec
 from vaescope.training.state import Record, StackState
 from vaescope.training.step import adam_scales
 
-Watch = Callable[[int, Member], Mapping[str, float]]
+EpochMetrics = Callable[[int, Member], Mapping[str, float]]
 Initial = Callable[[], Mapping[str, Tensor] | None]
 
 
@@ -49,7 +49,7 @@ def train(
     objective: Objective = beta_elbo,
     progress: Progress | None = None,
     initial: Initial | None = None,
-    watch: Watch | None = None,
+    epoch_metrics: EpochMetrics | None = None,
     checkpoints: CheckpointStore | None = None,
 ) -> list[Member]:
     """Train one member per spec and return them in order, each with the weights of its best epoch.
@@ -65,7 +65,7 @@ def train(
         progress: receives messages and the state after every epoch.
         initial: returns starting weights (first axis: members), or None for random ones. Called only when there is no
             checkpoint of this very run.
-        watch: called with the epoch and every active member after every epoch; what it returns joins its history.
+        epoch_metrics: called with the epoch and every active member after every epoch; what it returns joins its history.
         checkpoints: stores the state of unfinished training. Training continues from it, replaces it from time to time
             and at the end; the caller clears it after saving the members.
     """
@@ -76,12 +76,12 @@ def train(
     problem = Problem(model, objective, rows.to(device), validation.to(device), members, settings)
     progress = progress or NoProgress()
     if model.networks.stackable or len(members) == 1:
-        return _Run(problem, progress, initial, watch, checkpoints).run()
+        return _Run(problem, progress, initial, epoch_metrics, checkpoints).run()
     once = cache(initial) if initial else None
     trained = []
     for index, spec in enumerate(members):
         own = _row_of(once, index) if once else None
-        trained += _Run(replace(problem, members=[spec]), progress, own, watch, checkpoints).run()
+        trained += _Run(replace(problem, members=[spec]), progress, own, epoch_metrics, checkpoints).run()
     return trained
 
 
@@ -103,10 +103,10 @@ class _Run:
         problem: Problem,
         progress: Progress,
         initial: Initial | None,
-        watch: Watch | None,
+        epoch_metrics: EpochMetrics | None,
         store: CheckpointStore | None,
     ) -> None:
-        self.problem, self.progress, self.watch = problem, progress, watch
+        self.problem, self.progress, self.epoch_metrics = problem, progress, epoch_metrics
         self.batches = Batches(
             problem.train_data,
             members=[(spec.seed, spec.data) for spec in problem.members],
@@ -145,7 +145,7 @@ class _Run:
         last = self.state.log.epochs_done + 1 == settings.epochs
         settled = math.ceil(settings.precision_steps / self.batches.steps)
         self.state.record_epoch(losses, elbo, scores, patience=settings.patience, settled=settled, last=last)
-        self._call_watch()
+        self._record_metrics()
         if (staying := self.state.retire_stopped()) is not None:
             self.batches.select(staying)
             self.validation.select(staying)
@@ -168,13 +168,13 @@ class _Run:
             self.progress.step(len(losses), self.batches.steps)
         return torch.stack(losses), torch.stack(errors)
 
-    def _call_watch(self) -> None:
-        if self.watch is None:
+    def _record_metrics(self) -> None:
+        if self.epoch_metrics is None:
             return
         for row, record in enumerate(self.state.active_records):
             weights = {name: value[row : row + 1].detach() for name, value in self.state.tensors.params.items()}
             member = self._member(record, weights, float(self.state.tensors.precision[row]))
-            for name, value in self.watch(self.state.log.epochs_done, member).items():
+            for name, value in self.epoch_metrics(self.state.log.epochs_done, member).items():
                 record.history.setdefault(name, []).append(value)
 
     def _report(self) -> None:
