@@ -36,6 +36,7 @@ ORDER = [
     "report",
     "adapters",
     "diagnosis",
+    "watch",
     "explorer",
     "jobs",
     "papers",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
     from vaescope.protocol import LatentModel
+    from vaescope.watch import Watch
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ _NAMES = {
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
     "LatentModel": "vaescope.protocol",
+    "Watch": "vaescope.watch",
 }
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "Normal",
     "RunError",
     "Uniform",
+    "Watch",
     "diagnose",
     "fit",
 ]
