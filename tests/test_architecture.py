@@ -17,6 +17,7 @@ ORDER = [
     "errors",
     "checks",
     "plain",
+    "schedules",
     "settings",
     "randomness",
     "validation",

@@ -35,7 +35,7 @@ TRAINING_SHARE, VALIDATION_SHARE = 0.8, 0.2
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Trained members, each a `LatentModel` with its history, by precision and then by seed."""
+    """Trained members, each a `LatentModel` with its history, by precision, KL schedule and seed."""
 
     members: list[Member]
     folder: Path | None = None
@@ -63,7 +63,7 @@ def fit(
     progress: Progress | None = None,
     **options: object,
 ) -> Fit:
-    """Train a VAE per precision and seed on 80 % of the samples; the others decide when to stop.
+    """Train a VAE per precision, KL schedule and seed on 80 % of the samples; the others decide when to stop.
 
     Rows are trained with MLPs, all members as one stack; images whose sides are multiples of 16 with convolutional
     networks. Losses are sums over the numbers of a sample, in nats. With `out` members are saved in a run folder as
@@ -150,8 +150,8 @@ class FitJob:
         if self.settings.storage.out is None:
             return Fit(self._train(stack, self.members, progress, None))
         storage = self.settings.storage
-        by_cell = {tuple(_cell(member).values()): member for member in self.members}
-        cells = [_cell(member) for member in by_cell.values()]
+        by_cell = {tuple(self._cell(member).values()): member for member in self.members}
+        cells = [self._cell(member) for member in by_cell.values()]
         with RunFolder.locked(
             Path(self.settings.storage.out), self._config(), checkpoint_seconds=storage.checkpoint_seconds
         ) as run:
@@ -162,7 +162,7 @@ class FitJob:
                 trained = load_members(run, self.model, missing, [by_cell[tuple(c.values())] for c in missing])
                 rows = [{**c, **m.summary().to_dict()} for c, m in zip(missing, trained, strict=True)]
                 run.add_rows(rows, missing)
-            kept = [_cell(member) for member in self.members]
+            kept = [self._cell(member) for member in self.members]
             return Fit(load_members(run, self.model, kept, self.members) if load else [], run.path)
 
     def _train(
@@ -182,12 +182,23 @@ class FitJob:
             checkpoints=None if run is None else run.checkpoint_store,
         )
 
+    @property
+    def _has_schedules(self) -> bool:
+        return any(member.kl_schedule != "constant" for member in self.members)
+
+    def _cell(self, member: MemberSpec) -> Cell:
+        """What identifies a member in the run folder; the schedule only if a member of the run has one."""
+        cell: Cell = {"precision": member.precision, "beta": member.beta}
+        schedule: Cell = {"kl_schedule": member.kl_schedule} if self._has_schedules else {}
+        return {**cell, **schedule, "seed": member.seed}
+
     def _config(self) -> dict[str, Plain]:
         """What a run folder belongs to: the model, how it is trained, and the data."""
         data = {"data": self.data.name, "samples": len(self.data), "digest": self.data.digest()}
         shape = DataShape(self.model.observed_dim, self.data.image_shape, self.model.auxiliary.dim)
         objective = {"objective": describe_objective(self.objective)}
         settings = data | {"shape": plain_fields(shape)} | trained_settings(self.settings) | objective
+        settings |= {"kl_schedules": True} if self._has_schedules else {}  # its cells have another column
         return {"experiment": "fit", "profile": "own", "settings": settings}
 
 
@@ -209,8 +220,9 @@ def prepare_fit(
     shape = DataShape(data.columns, data.image_shape, columns.shape[1])
     model = build_model(settings.model, shape, noise=settings.members.noise)
     members = [
-        MemberSpec(seed=seed, precision=precision, beta=settings.members.beta)
+        MemberSpec(seed=seed, precision=precision, beta=settings.members.beta, kl_schedule=schedule)
         for precision in settings.members.precisions
+        for schedule in settings.members.kl_schedules
         for seed in settings.members.seed_list
     ]
     return FitJob(settings, model, _with_columns(data, columns), members, objective or _objective(settings, len(data)))
@@ -242,7 +254,3 @@ def _encoded_auxiliary(model: str, auxiliary: object | None, samples: int) -> Te
     if auxiliary is not None and len(columns) != samples:
         raise InputError(f"auxiliary needs a row per sample, got {len(columns)} rows for {samples} samples.")
     return columns.float()
-
-
-def _cell(member: MemberSpec) -> Cell:
-    return {"precision": member.precision, "beta": member.beta, "seed": member.seed}

@@ -87,7 +87,7 @@ class Outcome:
     seed: int
     watch: vs.Watch
     lost: int
-    """The step at which the loss was no longer finite, or the end of training."""
+    """The step at which the loss was no longer finite, or the planned end of training."""
 
     @property
     def first(self):
@@ -135,7 +135,9 @@ def run(fault: str, setup: Setup, seed: int, *, every: int | None = None, steps:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        watch.update(step, loss=loss.detach())
+        row = watch.update(step, loss=loss.detach())
+        if row is not None and any(f.severity != "note" for f in watch.findings):
+            break  # the first name is what counts
     return Outcome(fault, setup, seed, watch, steps)
 
 

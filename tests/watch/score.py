@@ -12,7 +12,8 @@ def main() -> None:
     half = sys.argv[1] if len(sys.argv) > 1 else "development"
     seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 20
     setups = {"development": DEVELOPMENT, "scored": SCORED}[half]
-    print(f"{half}, {seeds} seeds of each fault\n\n| fault | right | median share of the run | overhead |\n|---|---|---|---|")
+    print(f"{half}, {seeds} seeds of each fault\n")
+    print("| fault | right | named at, median share of the run | overhead |\n|---|---|---|---|")
     for fault in sys.argv[3:] or NAMES:
         begin = time.perf_counter()
         usable = suitable(fault, setups)

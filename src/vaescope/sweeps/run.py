@@ -176,7 +176,10 @@ def fit_job(
     if fixed:
         own["precision"] = fixed[0]
     job = prepare_fit(data, FitSettings().updated(own), auxiliary=auxiliary)
-    specs = [MemberSpec(m.seed, precision=1.0 if m.precision is None else m.precision, beta=m.beta) for m in members]
+    specs = [
+        MemberSpec(m.seed, 1.0 if m.precision is None else m.precision, m.beta, kl_schedule=m.kl_schedule)
+        for m in members
+    ]
     return replace(job, members=specs)
 
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from vaescope.training.batches import Batches, step_layout
 from vaescope.training.problem import Problem
 from vaescope.training.progress import Progress
+from vaescope.training.schedules import kl_weights_at
 from vaescope.training.state import StackState, Weights
 from vaescope.training.step import Step, Validation, adam_scales, make_step, make_validation
 
@@ -41,8 +42,8 @@ def build_functions(problem: Problem, batches: Batches, state: StackState, progr
     """Step and validation, compiled if it saves time and a compiler is available."""
     settings = problem.settings
     autocast = problem.device.type if _use_bfloat16(problem) else None
-    step = make_step(problem.model, problem.objective, accumulate=settings.accumulate, autocast=autocast)
-    validation = make_validation(problem.model, problem.objective)
+    step = make_step(problem.model, problem.trained_objective, accumulate=settings.accumulate, autocast=autocast)
+    validation = make_validation(problem.model, problem.trained_objective)
     eager = Functions(step, validation, validation)
     if not _should_compile(problem, batches.steps):
         return eager
@@ -141,7 +142,10 @@ def _compile_for_all_members(functions: Functions, problem: Problem, batches: Ba
     def batch(rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         zeros = (torch.zeros(members, rows, columns, device=device) for columns in (row_dim, latent_dim))
         x, noise = (step_layout(value) for value in zeros)
-        return x, noise, torch.ones(members, device=device), torch.ones(members, device=device)
+        weights = kl_weights_at(
+            None, problem.members, torch.ones(members, device=device), constrained=problem.constrains_kl
+        )
+        return x, noise, torch.ones(members, device=device), weights
 
     scales = adam_scales(1, problem.settings.learning_rate, device)
     functions.step(weights(), (weights(), weights()), scales, *batch(batches.batch_size))

@@ -30,7 +30,7 @@ from vaescope.training.compilation import build_functions
 from vaescope.training.evaluation import ValidationSet
 from vaescope.training.problem import Problem
 from vaescope.training.progress import NoProgress, Progress
-from vaescope.training.schedules import learning_rate_at, precision_at
+from vaescope.training.schedules import kl_weights_at, learning_rate_at, precision_at
 from vaescope.training.specs import MemberSpec
 from vaescope.training.state import Record, StackState
 from vaescope.training.step import adam_scales
@@ -65,7 +65,7 @@ def train(
         progress: receives messages and the state after every epoch.
         initial: returns starting weights (first axis: members), or None for random ones. Called only when there is no
             checkpoint of this very run.
-        epoch_metrics: called with the epoch and every active member after every epoch; what it returns joins its history.
+        epoch_metrics: called with the epoch and every active member after every epoch; its result joins the history.
         checkpoints: stores the state of unfinished training. Training continues from it, replaces it from time to time
             and at the end; the caller clears it after saving the members.
     """
@@ -143,7 +143,10 @@ class _Run:
         elbo, scores = self.validation.evaluate(self.functions, self.state).tolist()
         settings = self.problem.settings
         last = self.state.log.epochs_done + 1 == settings.epochs
-        settled = math.ceil(settings.precision_steps / self.batches.steps)
+        settled = [
+            math.ceil(max(settings.precision_steps, record.spec.schedule.settled) / self.batches.steps)
+            for record in self.state.active_records
+        ]
         self.state.record_epoch(losses, elbo, scores, patience=settings.patience, settled=settled, last=last)
         self._record_metrics()
         if (staying := self.state.retire_stopped()) is not None:
@@ -155,14 +158,14 @@ class _Run:
         """Loss and squared error of every step and active member."""
         settings, log, tensors = self.problem.settings, self.state.log, self.state.tensors
         losses, errors = [], []
+        specs = [record.spec for record in self.state.active_records]
         for x, noise in self.batches.epoch():
             log.steps_done += 1
             rate = learning_rate_at(log.steps_done, settings.epochs * self.batches.steps, settings)
             scales = adam_scales(log.steps_done, rate, self.problem.device)
             precision = precision_at(log.steps_done, tensors.precision, settings)
-            loss, error = self.functions.step(
-                tensors.params, tensors.moments, scales, x, noise, precision, tensors.beta
-            )
+            weights = kl_weights_at(log.steps_done, specs, tensors.beta, constrained=self.problem.constrains_kl)
+            loss, error = self.functions.step(tensors.params, tensors.moments, scales, x, noise, precision, weights)
             losses.append(loss)
             errors.append(error)
             self.progress.step(len(losses), self.batches.steps)

@@ -113,7 +113,7 @@ def dead_units(watched: Watched) -> Iterator[Finding]:
         "Units of a layer receive no gradient.",
         f"The gradient of {weights.zero_units or 0:.0%} of the units of layer {weights.zero_layer or 'network'} is "
         "exactly zero: their ReLUs are off for all samples.",
-        "Restart with smaller initial biases and a lower learning rate, or use leaky ReLU, SiLU or layer normalisation.",
+        "Restart with smaller biases and a lower learning rate, or use leaky ReLU, SiLU or layer normalisation.",
     )
 
 
@@ -171,10 +171,10 @@ def _alike(a: float, b: float) -> bool:
 
 def collapse(watched: Watched) -> Iterator[Finding]:
     now = watched.now
-    if not now.bound.kl < LITTLE or _is_rising(watched):
+    if not (now.bound.kl < LITTLE or _is_falling(watched)) or _is_rising(watched):
         return
-    critical = watched.facts.critical_beta(watched.likelihood, now.precision)
-    if critical is not None and now.beta > critical and watched.lasted(_same_weight(now), steps=2, fewest=3):
+    critical = _critical_beta(watched)
+    if critical is not None and now.beta > critical:
         ratio = f"β is {now.beta:.3g}" + (f" at σ = {now.sigma:.3g}" if now.sigma is not None else "")
         evidence = f"{ratio}; for this data every latent collapses above β = {critical:.3g}."
     elif watched.lasted(lambda row: row.bound.kl < LITTLE, steps=4 * STEPS, fewest=5) and _carried(watched):
@@ -191,12 +191,29 @@ def collapse(watched: Watched) -> Iterator[Finding]:
     )
 
 
+def _critical_beta(watched: Watched) -> float | None:
+    """The β above which everything collapses, if β and σ stay as they are; a σ that may be learned can still fall."""
+    now, facts = watched.now, watched.facts
+    if len(watched.rows) < 3 or not watched.lasted(lambda row: row.beta == now.beta, steps=2):
+        return None
+    critical = facts.critical_beta(watched.likelihood, now.precision)
+    if now.precision is None or critical is None or watched.lasted(lambda row: row.precision == now.precision, steps=2):
+        return critical
+    return max(critical, float(facts.eigenvalues[0]) / facts.variance)
+
+
 def _same_weight(now: Row) -> Callable[[Row], bool]:
     def same(row: Row) -> bool:
         before, after = row.effective_beta, now.effective_beta
         return row.beta == now.beta and (after is None or before is None or _alike(before, after))
 
     return same
+
+
+def _is_falling(watched: Watched) -> bool:
+    """Whether the KL has halved over the last rows, falling in each."""
+    last = [row.bound.kl for row in watched.rows[-3:]]
+    return len(last) == 3 and last[0] > last[1] > last[2] and last[2] < last[0] / 2
 
 
 def _is_rising(watched: Watched) -> bool:
@@ -259,7 +276,8 @@ def overfit(watched: Watched) -> Iterator[Finding]:
     if len(after) < 3 or after[-1].step - best.step < STEPS or not all(_worse(row, best) for row in after):
         return
     now = seen[-1]
-    assert now.validation is not None and best.validation is not None
+    assert now.validation is not None
+    assert best.validation is not None
     if now.elbo < best.elbo:
         return
     yield Finding(
@@ -268,13 +286,14 @@ def overfit(watched: Watched) -> Iterator[Finding]:
         "Training and validation are moving apart.",
         f"The validation ELBO was best at step {best.step} ({best.validation.elbo:.4g}) and is now "
         f"{now.validation.elbo:.4g}; that of training samples has risen from {best.elbo:.4g} to {now.elbo:.4g}.",
-        f"Stop, and use the weights of step {best.step}; or use more data, a smaller network or dropout in the encoder.",
+        f"Stop, and use the weights of step {best.step}; or use more data, a smaller network or dropout.",
     )
 
 
 def _worse(row: Row, best: Row) -> bool:
     """Whether the validation ELBO is lower than the best by more than three standard errors, and by half a nat."""
-    assert row.validation is not None and best.validation is not None
+    assert row.validation is not None
+    assert best.validation is not None
     change = mean_change(best.validation.per_sample, row.validation.per_sample)
     return change is not None and change[0] < -max(0.5, 3 * change[1])
 

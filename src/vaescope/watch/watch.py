@@ -22,7 +22,7 @@ from vaescope.runs.files import write_text
 from vaescope.watch import page as pages
 from vaescope.watch.clock import Clock
 from vaescope.watch.probe import Measured, Probe
-from vaescope.watch.row import EarlyFinding, LatentState, Row
+from vaescope.watch.row import Bound, EarlyFinding, LatentState, Row
 from vaescope.watch.rules import CHANGE, Watched, mean_change, new_findings
 from vaescope.watch.terminal import LiveLine
 from vaescope.watch.weights import Weights
@@ -111,9 +111,11 @@ class Watch:
         trained = networks_of(own) if parameters is None else parameters
         self._weights = Weights(trained) if trained != () else None
         self._clock = Clock(every, number("overhead", overhead, above=0.0))
-        self._loggers = [*loggers, LiveLine(self.name)] if show else list(loggers)
+        self._loggers: list[RowLogger] = [*loggers, *([LiveLine(self.name)] if show else [])]
         self._page = None if page is None else Path(page)
         self._created = time.perf_counter()
+        self._extra = 0.0
+        """Seconds of the present row that are charged on their own."""
 
     # measuring --------------------------------------------------------------------------------
 
@@ -133,6 +135,7 @@ class Watch:
         self._add(row)
         self._clock.measured(step)
         self._clock.charge("row", time.perf_counter() - begin - self._extra)
+        self._extra = 0.0
         self._redraw()
         return self.rows[-1]
 
@@ -146,7 +149,6 @@ class Watch:
         return bool(on_cpu) and not math.isfinite(float(loss or 0.0)) and "not-finite" not in known
 
     def _measured(self, step: int, loss: float | None) -> Row:
-        self._extra = 0.0
         if self._weights is not None:
             self._weights.compare(step)
         found = self._probe.measure(self._model)
@@ -155,7 +157,6 @@ class Watch:
             self._weights.remember(step)
         beta = self._model.beta
         lost = ("loss",) if loss is not None and not math.isfinite(loss) else ()
-        validation = None if self._validation is None else self._validation.measure(self._model).bound
         return Row(
             step,
             time.perf_counter() - self._created,
@@ -163,7 +164,7 @@ class Watch:
             self._with_decoder(found, beta),
             beta,
             found.precision,
-            validation,
+            self._measure_validation(),
             weights,
             loss,
             (*found.not_finite, *broken, *lost),
@@ -172,18 +173,33 @@ class Watch:
     def _with_decoder(self, found: Measured, beta: float) -> LatentState:
         """The latents with what needs derivatives of the decoder, if there is time for it."""
         sample, latents = found.sample, found.latents
-        if sample is None or found.not_finite or not (self._clock.every or self._clock.affords("contrast")):
+        if sample is None or found.not_finite or not self._has_time("contrast"):
             return latents
-        begin = time.perf_counter()
         used = [k for k, kind in enumerate(latents.kind) if kind != "passive"]
-        latents = replace(
-            latents,
-            contrast=self._probe.contrast(sample, used),
-            encoder_gap=self._probe.encoder_gap(sample, beta, found.precision),
-        )
-        self._extra = time.perf_counter() - begin
-        self._clock.charge("contrast", self._extra)
-        return latents
+        with self._charged("contrast"):
+            return replace(
+                latents,
+                contrast=self._probe.contrast(sample, used),
+                encoder_gap=self._probe.encoder_gap(sample, beta, found.precision),
+            )
+
+    def _measure_validation(self) -> Bound | None:
+        if self._validation is None or not self._has_time("validation"):
+            return None
+        with self._charged("validation"):
+            return self._validation.measure(self._model).bound
+
+    def _has_time(self, what: str) -> bool:
+        """Always with an explicit interval; otherwise within its share of the overhead."""
+        return self._clock.every is not None or self._clock.affords(what)
+
+    @contextmanager
+    def _charged(self, what: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begin
+        self._extra += seconds
+        self._clock.charge(what, seconds)
 
     def _add(self, row: Row) -> None:
         if len(self.rows) >= MAX_ROWS:
@@ -208,15 +224,13 @@ class Watch:
 
         Samples and noise are the same in both rows, so the standard error is that of paired differences.
         """
-        if len(self.rows) < 2:
+        held = [(row.step, row.validation) for row in self.rows if row.validation is not None]
+        bounds = held if len(held) > 1 else [(row.step, row.bound) for row in self.rows]
+        earlier = [(step, bound) for step, bound in bounds if step <= bounds[-1][0] * 2 / 3]
+        if not earlier:
             return None
-        now = self.rows[-1]
-        since = max((r for r in self.rows[:-1] if r.step <= now.step * 2 / 3), key=lambda r: r.step, default=None)
-        if since is None:
-            return None
-        before, after = since.validation or since.bound, now.validation or now.bound
-        found = mean_change(before.per_sample, after.per_sample)
-        return None if found is None or not math.isfinite(found[0]) else Trend(*found, since.step)
+        found = mean_change(earlier[-1][1].per_sample, bounds[-1][1].per_sample)
+        return None if found is None or not math.isfinite(found[0]) else Trend(*found, earlier[-1][0])
 
     def to_html(self, path: str | Path, *, refresh: int | None = None) -> Path:
         """Write the page: one file that loads nothing from the network.
@@ -230,9 +244,9 @@ class Watch:
 
     def _redraw(self) -> None:
         if self._page is not None and (len(self.rows) == 1 or self._clock.affords("page")):
-            begin = time.perf_counter()
-            self.to_html(self._page, refresh=5)
-            self._clock.charge("page", time.perf_counter() - begin)
+            with self._charged("page"):
+                self.to_html(self._page, refresh=5)
+            self._extra = 0.0
 
     def close(self) -> None:
         """Write the page for the last time, without reloading, and close loggers."""

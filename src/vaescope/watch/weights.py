@@ -80,7 +80,7 @@ def _split(parameters: object) -> tuple[list[nn.Module], list[Tensor]]:
     given: Iterable[object] = parameters if isinstance(parameters, Iterable) else [parameters]
     listed = [parameters] if isinstance(parameters, nn.Module | Tensor) else list(given)
     modules = [item for item in listed if isinstance(item, nn.Module)]
-    tensors = [p for module in modules for p in module.parameters() if p.requires_grad]
+    tensors: list[Tensor] = [p for module in modules for p in module.parameters() if p.requires_grad]
     tensors += [item for item in listed if isinstance(item, Tensor)]
     if len(modules) + sum(isinstance(item, Tensor) for item in listed) < len(listed):
         raise InputError(
