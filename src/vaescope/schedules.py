@@ -79,7 +79,7 @@ class Sigmoid(Linear):
     def factor(self, step: int) -> float:
         done = min(1.0, step / self.steps)
         start = _logistic(-STEEPNESS / 2)
-        return (_logistic(STEEPNESS * (done - 0.5)) - start) / (1 - 2 * start)
+        return min(1.0, (_logistic(STEEPNESS * (done - 0.5)) - start) / (1 - 2 * start))
 
 
 def _logistic(value: float) -> float:
@@ -179,15 +179,15 @@ def _pairs(arguments: str, text: str) -> list[tuple[str, str]]:
     return [(name.strip(), value.strip()) for name, value in pairs]
 
 
-def _parameter(cls: type[KLSchedule], name: str, value: str, text: str) -> float:
+def _parameter(cls: type[KLSchedule], name: str, value: str, text: str) -> float | int:
     known = {field.name: field.type for field in fields(cls)}
     if name not in known:
         raise InputError(f"kl_schedule {text!r} has no parameter {name!r}; it has {', '.join(known) or 'none'}.")
     try:
-        number = float(value)
+        found = float(value)
     except ValueError:
         raise _invalid(text) from None
-    return int(number) if known[name] == "int" and number.is_integer() else number
+    return int(found) if known[name] == "int" and found.is_integer() else found
 
 
 def _invalid(text: str) -> InputError:
