@@ -28,9 +28,12 @@ from vaescope.plain import Plain, plain_fields
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import load_members, pending_stacks, save_members
 from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
+from vaescope.runs.store import cell_key
 from vaescope.training import MemberSpec, Progress, ProgressBar, train
+from vaescope.training.observer import Observer
 
 TRAINING_SHARE, VALIDATION_SHARE = 0.8, 0.2
+OBSERVED_ROWS = 512  # that an observer may use
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +64,7 @@ def fit(
     objective: str | Objective = "beta",
     settings: TrainSettings | FitSettings | None = None,
     progress: Progress | None = None,
+    observer: Observer | None = None,
     **options: object,
 ) -> Fit:
     """Train a VAE per precision, KL schedule and seed on 80 % of the samples; the others decide when to stop.
@@ -77,6 +81,7 @@ def fit(
             Each weights its penalty by `beta`; with beta=1 the β-TCVAE and the FactorVAE have none.
         settings: training settings (`TrainSettings`) or all settings (`FitSettings`) as one object.
         progress: where progress is reported; a progress bar by default.
+        observer: watches the members while they are trained, such as `vs.watch.WatchedMembers`.
         options: any setting of `vs.settings.FitSettings` by its name; `latent_dim` is required.
 
     >>> x = torch.randn(200, 3)
@@ -88,7 +93,7 @@ def fit(
     own = None if isinstance(objective, str) else objective
     job = prepare_fit(x, chosen, auxiliary=auxiliary, objective=own)
     with ProgressBar("fit") if progress is None else nullcontext(progress) as shown:
-        return job.run(shown)
+        return job.run(shown, observer=observer)
 
 
 def _full_signature() -> inspect.Signature:
@@ -138,17 +143,25 @@ class FitJob:
     members: Sequence[MemberSpec]
     objective: Objective
 
-    def run(self, progress: Progress, *, max_members: int | None = None, load: bool = True) -> Fit:
+    def run(
+        self,
+        progress: Progress,
+        *,
+        max_members: int | None = None,
+        load: bool = True,
+        observer: Observer | None = None,
+    ) -> Fit:
         """Train the members that are not in the run folder yet, then load all of them.
 
         Args:
             progress: where progress is reported.
             max_members: members of a stack, at most.
             load: whether the members of a run folder are loaded at the end.
+            observer: watches the members while they are trained.
         """
         stack = self.data.split_rows(VALIDATION_SHARE)
         if self.settings.storage.out is None:
-            return Fit(self._train(stack, self.members, progress, None))
+            return Fit(self._train(stack, self.members, progress, None, observer))
         storage = self.settings.storage
         by_cell = {tuple(self._cell(member).values()): member for member in self.members}
         cells = [self._cell(member) for member in by_cell.values()]
@@ -157,7 +170,7 @@ class FitJob:
         ) as run:
             for group in pending_stacks(run, self.model, cells, max_members):
                 members = [by_cell[tuple(cell.values())] for cell in group]
-                save_members(run, group, self._train(stack, members, progress, run))
+                save_members(run, group, self._train(stack, members, progress, run, observer))
             if missing := run.cells_without_results(cells):
                 trained = load_members(run, self.model, missing, [by_cell[tuple(c.values())] for c in missing])
                 rows = [{**c, **m.summary().to_dict()} for c, m in zip(missing, trained, strict=True)]
@@ -171,7 +184,11 @@ class FitJob:
         members: Sequence[MemberSpec],
         progress: Progress,
         run: RunFolder | None,
+        observer: Observer | None,
     ) -> list[Member]:
+        if observer is not None:
+            names = {index: cell_key(self._cell(member)) for index, member in enumerate(members)}
+            observer.begin(names, *(rows.sample(OBSERVED_ROWS) for rows in stack))
         return train(
             self.model,
             *stack,
@@ -179,6 +196,7 @@ class FitJob:
             self.settings.training,
             objective=self.objective,
             progress=progress,
+            observer=observer,
             checkpoints=None if run is None else run.checkpoint_store,
         )
 

@@ -21,9 +21,13 @@ from vaescope.papers.results import DIVERGED, Diverged, Result, SeedCell
 from vaescope.plain import plain_fields
 from vaescope.runs import Cell
 from vaescope.runs.members import load_members, pending_stacks, save_members
+from vaescope.runs.store import cell_key
 from vaescope.training import MemberSpec, Progress, TrainSettings, train
 from vaescope.training.checkpoint import CheckpointStore
 from vaescope.training.loop import EpochMetrics
+from vaescope.training.observer import Observer
+
+OBSERVED_ROWS = 512  # that an observer may use
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class TrainingStack:
     objective: Objective
     progress: Progress
     checkpoints: CheckpointStore
+    observer: Observer | None = None
 
 
 S = TypeVar("S", bound=TrainedSettings)
@@ -191,7 +196,12 @@ class TrainedExperiment(Experiment[S, C, M]):
             objective=self.objective(cells[0], len(splits[0].train), settings),
             progress=context.progress,
             checkpoints=context.run.checkpoint_store,
+            observer=context.observer,
         )
+        if context.observer is not None:
+            names = {index: cell_key(_row(cell)) for index, cell in enumerate(cells)}
+            rows = (data[:, :OBSERVED_ROWS] for data in (stack.train, stack.validation))
+            context.observer.begin(names, *rows)
         by_seed = {cell.seed: data[self.data_key(cell)] for cell in cells}
         return train_stack(
             stack,
@@ -214,6 +224,7 @@ def train_stack(
         progress=stack.progress,
         initial=initial,
         epoch_metrics=epoch_metrics,
+        observer=stack.observer,
         checkpoints=stack.checkpoints,
     )
 

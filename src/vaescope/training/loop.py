@@ -28,6 +28,7 @@ from vaescope.training.batches import Batches
 from vaescope.training.checkpoint import Checkpoints, CheckpointStore, flatten, unflatten
 from vaescope.training.compilation import build_functions
 from vaescope.training.evaluation import ValidationSet
+from vaescope.training.observer import Observer
 from vaescope.training.problem import Problem
 from vaescope.training.progress import NoProgress, Progress
 from vaescope.training.schedules import kl_weights_at, learning_rate_at, precision_at
@@ -50,6 +51,7 @@ def train(
     progress: Progress | None = None,
     initial: Initial | None = None,
     epoch_metrics: EpochMetrics | None = None,
+    observer: Observer | None = None,
     checkpoints: CheckpointStore | None = None,
 ) -> list[Member]:
     """Train one member per spec and return them in order, each with the weights of its best epoch.
@@ -66,6 +68,7 @@ def train(
         initial: returns starting weights (first axis: members), or None for random ones. Called only when there is no
             checkpoint of this very run.
         epoch_metrics: called with the epoch and every active member after every epoch; its result joins the history.
+        observer: looks at the members between steps, after its `begin` was called.
         checkpoints: stores the state of unfinished training. Training continues from it, replaces it from time to time
             and at the end; the caller clears it after saving the members.
     """
@@ -76,12 +79,12 @@ def train(
     problem = Problem(model, objective, rows.to(device), validation.to(device), members, settings)
     progress = progress or NoProgress()
     if model.networks.stackable or len(members) == 1:
-        return _Run(problem, progress, initial, epoch_metrics, checkpoints).run()
+        return _Run(problem, progress, initial, epoch_metrics, checkpoints, observer).run()
     once = cache(initial) if initial else None
     trained = []
     for index, spec in enumerate(members):
         own = _row_of(once, index) if once else None
-        trained += _Run(replace(problem, members=[spec]), progress, own, epoch_metrics, checkpoints).run()
+        trained += _Run(replace(problem, members=[spec]), progress, own, epoch_metrics, checkpoints, observer, index).run()
     return trained
 
 
@@ -105,7 +108,10 @@ class _Run:
         initial: Initial | None,
         epoch_metrics: EpochMetrics | None,
         store: CheckpointStore | None,
+        observer: Observer | None = None,
+        first: int = 0,
     ) -> None:
+        self.observer, self.first = observer, first
         self.problem, self.progress, self.epoch_metrics = problem, progress, epoch_metrics
         self.batches = Batches(
             problem.train_data,
@@ -169,7 +175,29 @@ class _Run:
             losses.append(loss)
             errors.append(error)
             self.progress.step(len(losses), self.batches.steps)
+            if self.observer is not None and self.observer.due(log.steps_done):
+                self._observe(error, precision, weights)
         return torch.stack(losses), torch.stack(errors)
+
+    def _observe(
+        self, error: Float[Tensor, " E"], precision: Float[Tensor, " E"], weights: Float[Tensor, "E *k"]
+    ) -> None:
+        """Show the active members, with their present precision and β, to the observer."""
+        assert self.observer is not None
+        model = self.problem.model
+        used = optimal_precision(error, model.observed_dim) if model.noise == "optimal" else precision
+        beta = weights.reshape(len(error), -1)[:, 0]
+
+        def members() -> dict[int, tuple[int, Member]]:
+            found = {}
+            for row, index in enumerate(self.state.log.active):
+                record = self.state.log.records[index]
+                params = {name: value[row : row + 1].detach() for name, value in self.state.tensors.params.items()}
+                member = replace(self._member(record, params, float(used[row])), beta=float(beta[row]))
+                found[self.first + index] = record.spec.data, member
+            return found
+
+        self.observer.update(self.state.log.steps_done, members)
 
     def _record_metrics(self) -> None:
         if self.epoch_metrics is None:
