@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from vaescope.report.page import number, render, versions
+from vaescope.report.page import number, render
 from vaescope.watch.charts import COLOURS, Line, chart
 from vaescope.watch.row import EarlyFinding, Row
 
@@ -30,7 +30,7 @@ def html(
         trend: of the ELBO.
         refresh: seconds after which a browser reloads the page.
     """
-    return render("watch.html", name=name, refresh=refresh, versions=versions(), **_content(rows, findings, trend))
+    return render("watch.html", name=name, refresh=refresh, **_content(rows, findings, trend))
 
 
 def fragment(rows: Sequence[Row], findings: Sequence[EarlyFinding], trend: Trend | None) -> str:
