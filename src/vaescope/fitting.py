@@ -27,8 +27,8 @@ from vaescope.objectives.names import objective_by_name
 from vaescope.plain import Plain, plain_fields
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import load_members, pending_stacks, save_members
-from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
 from vaescope.runs.store import cell_key
+from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
 from vaescope.training import MemberSpec, Progress, ProgressBar, train
 from vaescope.training.observer import Observer
 

@@ -92,9 +92,7 @@ def test_a_member_does_not_depend_on_the_schedules_of_others():
 
 def test_a_linear_rise_that_is_over_after_one_step_is_constant():
     x, model = _data(), VAE.mlp(6, 3, hidden=(8,))
-    constant, risen = train(
-        model, x, x, [MemberSpec(0, 2.0), MemberSpec(0, 2.0, kl_schedule="linear(steps=1)")], QUICK
-    )
+    constant, risen = train(model, x, x, [MemberSpec(0, 2.0), MemberSpec(0, 2.0, kl_schedule="linear(steps=1)")], QUICK)
     assert constant.history["elbo"] == risen.history["elbo"]
 
 

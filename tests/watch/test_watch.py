@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from tests.watch.faults import HEALTHY, NAMES, SCORED, _mlp, run, suitable
+from tests.watch.faults import NAMES, SCORED, _mlp, run, suitable
 from vaescope.watch.charts import Line, chart
 from vaescope.watch.clock import Clock
 from vaescope.watch.probe import DataFacts, Probe

@@ -84,7 +84,9 @@ def train(
     trained = []
     for index, spec in enumerate(members):
         own = _row_of(once, index) if once else None
-        trained += _Run(replace(problem, members=[spec]), progress, own, epoch_metrics, checkpoints, observer, index).run()
+        trained += _Run(
+            replace(problem, members=[spec]), progress, own, epoch_metrics, checkpoints, observer, index
+        ).run()
     return trained
 
 
@@ -180,7 +182,7 @@ class _Run:
         return torch.stack(losses), torch.stack(errors)
 
     def _observe(
-        self, error: Float[Tensor, " E"], precision: Float[Tensor, " E"], weights: Float[Tensor, "E *k"]
+        self, error: Float[Tensor, " E"], precision: Float[Tensor, " E"], weights: Float[Tensor, E * k]
     ) -> None:
         """Show the active members, with their present precision and β, to the observer."""
         assert self.observer is not None
