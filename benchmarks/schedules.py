@@ -8,9 +8,9 @@ from __future__ import annotations
 import statistics
 
 import torch
+from tests.zoo.datasets import load
 
 import vaescope as vs
-from tests.zoo.datasets import load
 from vaescope.training import NoProgress
 
 SEEDS = 5

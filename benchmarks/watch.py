@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import torch
-
-import vaescope as vs
 from tests.watch.faults import _watch
 from tests.zoo.networks import ConvVAE, ExampleVAE
+
+import vaescope as vs
 
 CASES = {
     "MLP 64-128-6, batch 64": (lambda: ExampleVAE(64, 6), (64,), 6000),

@@ -46,7 +46,7 @@ def test_a_row_of_a_linear_vae_is_what_theory_says():
 
 def test_the_encoder_gap_is_that_of_wrong_means():
     """Means that are off by δ in a linear VAE lose ½ Σ δ²/σ² nats."""
-    model, x, W, precision = _linear_vae()
+    model, x, _, precision = _linear_vae()
     shifted = vs.adapters.from_callables(
         encode=lambda v: (model.encode(v)[0] + 0.3, model.encode(v)[1]),
         decode=model.decode,
@@ -84,7 +84,7 @@ def test_collapse_is_stable_exactly_above_the_critical_beta(likelihood):
     w = torch.linalg.eigh(scaled.T @ scaled)[1][:, -1] / (noise.sqrt() if likelihood == "bernoulli" else 1.0)
 
     def elbo(size: float, beta: float) -> float:
-        """Of weights `size · w` (natural parameters for Bernoulli) with the best Gaussian code, by expansion to size²."""
+        """Of weights `size · w` (of logits for Bernoulli) with the best Gaussian code, to second order."""
         slope = size * (x - mean) @ w * (1.0 if likelihood == "bernoulli" else precision)
         curvature = size**2 * float((w**2 * (noise if likelihood == "bernoulli" else precision)).sum())
         return float((0.5 * slope**2 / (beta + curvature)).mean()) - 0.5 * beta * math.log1p(curvature / beta)
@@ -203,7 +203,7 @@ def test_the_trend_says_whether_it_still_learns():
 
 
 def test_the_page_is_escaped_reloads_and_ends(tmp_path):
-    model, x, W, precision = _linear_vae()
+    model, x, _, precision = _linear_vae()
     named = vs.adapters.from_callables(
         encode=model.encode, decode=model.decode, latent_dim=2, precision=precision, name="<script>alert(1)</script>"
     )

@@ -64,7 +64,7 @@ def data_range(watched: Watched) -> Iterator[Finding]:
 
 def unscaled(watched: Watched) -> Iterator[Finding]:
     facts = watched.facts
-    if watched.likelihood == "bernoulli" or watched.now.precision is None:
+    if watched.likelihood != "gaussian":
         return  # counts and other likelihoods have scales of their own
     deviation, mean = float(facts.deviation.max()), float(facts.mean.abs().max())
     share = float(facts.deviation.square().max() / facts.deviation.square().sum().clamp_min(1e-300))
