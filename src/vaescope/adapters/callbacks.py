@@ -27,7 +27,7 @@ def lightning_callback(watch: Watched) -> Any:
     """
     base = _first_import("lightning.pytorch", "pytorch_lightning")
 
-    class WatchCallback(base.Callback):  # type: ignore[misc, name-defined]
+    class WatchCallback(base.Callback):  # type: ignore[name-defined]
         """Gradients are still there: Lightning sets them to zero before the next backward pass."""
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -60,7 +60,7 @@ def pythae_callback(watch: Watched) -> Any:
     """
     base = _first_import("pythae.trainers.training_callbacks")
 
-    class WatchCallback(base.TrainingCallback):  # type: ignore[misc, name-defined]
+    class WatchCallback(base.TrainingCallback):  # type: ignore[name-defined]
         def __init__(self) -> None:
             self.step = 0
 
