@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vaescope.fitting import Fit, fit
     from vaescope.forecast import Preflight, preflight
     from vaescope.protocol import LatentModel
+    from vaescope.watch import Watch
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ _NAMES = {
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
     **dict.fromkeys(("Preflight", "preflight"), "vaescope.forecast"),
     "LatentModel": "vaescope.protocol",
+    "Watch": "vaescope.watch",
 }
 
 __all__ = [
@@ -73,6 +75,7 @@ __all__ = [
     "Preflight",
     "RunError",
     "Uniform",
+    "Watch",
     "anomaly_scores",
     "certify",
     "diagnose",

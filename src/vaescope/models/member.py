@@ -34,7 +34,7 @@ class Member:
         beta: factor of the KL in training.
         precision: γ² = 1 / decoder variance; None under a Bernoulli likelihood, and for a learned covariance.
         training: how training went.
-        history: training loss, validation ELBO and watched quantities after every epoch.
+        history: training loss, validation ELBO and further metrics after every epoch.
     """
 
     model: VAE

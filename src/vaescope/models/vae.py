@@ -235,8 +235,8 @@ class VAE:
         else:
             used = self.current_precision(params, precision, squared_error)
             log_likelihood = gaussian_log_likelihood(squared_error, self.observed_dim, used.unsqueeze(-1))
-        divergence = kl(posterior, self.prior_at(params, auxiliary))
-        return Terms(log_likelihood, divergence, squared_error, posterior, u)
+        prior = self.prior_at(params, auxiliary)
+        return Terms(log_likelihood, kl(posterior, prior), squared_error, posterior, u, prior=prior)
 
     @property
     def learns_covariance(self) -> bool:

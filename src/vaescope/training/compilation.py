@@ -18,6 +18,7 @@ from vaescope.objectives.elbo import Objective
 from vaescope.training.batches import Batches, step_layout
 from vaescope.training.problem import Problem
 from vaescope.training.progress import Progress
+from vaescope.training.schedules import kl_weights_at
 from vaescope.training.state import StackState, Weights
 from vaescope.training.step import Step, Validation, adam_scales, make_step, make_validation
 
@@ -49,9 +50,9 @@ def build_functions(problem: Problem, batches: Batches, state: StackState, progr
     autocast = problem.device.type if _use_bfloat16(problem) else None
     # members that train one after another share what is compiled; stacks do not, because the order of a sum can depend
     # on the number of members that a function was first compiled for
-    shared = not problem.model.networks.stackable and _is_hashable((problem.model, problem.objective))
+    shared = not problem.model.networks.stackable and _is_hashable((problem.model, problem.trained_objective))
     make = _shared_functions if shared else _make_functions
-    functions = make(problem.model, problem.objective, problem.settings.accumulate, autocast, compiled)
+    functions = make(problem.model, problem.trained_objective, problem.settings.accumulate, autocast, compiled)
     if compiled and len(state.log.active) < len(problem.members):
         _compile_for_all_members(functions, problem, batches, state.tensors.params)
     return functions
@@ -165,7 +166,10 @@ def _compile_for_all_members(functions: Functions, problem: Problem, batches: Ba
     def batch(rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         zeros = (torch.zeros(members, rows, columns, device=device) for columns in (row_dim, latent_dim))
         x, noise = (step_layout(value) for value in zeros)
-        return x, noise, torch.ones(members, device=device), torch.ones(members, device=device)
+        weights = kl_weights_at(
+            None, problem.members, torch.ones(members, device=device), constrained=problem.constrains_kl
+        )
+        return x, noise, torch.ones(members, device=device), weights
 
     scales = adam_scales(1, problem.settings.learning_rate, device)
     functions.step(weights(), (weights(), weights()), scales, *batch(batches.batch_size))

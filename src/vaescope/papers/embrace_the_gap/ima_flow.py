@@ -32,7 +32,7 @@ from vaescope.papers.trained import FactorData, TrainedSettings
 from vaescope.theory.ima_flow import IMAFlow
 from vaescope.theory.ima_training import FlowSettings, FlowSpec, fit_ima_flows
 from vaescope.training import MemberSpec
-from vaescope.training.loop import Watch
+from vaescope.training.loop import EpochMetrics
 
 WATCHED = 20  # times at which the recovery of a flow is recorded, evenly over training
 WATCHED_ROWS = 1_000
@@ -122,7 +122,7 @@ class ImaFlowExperiment(MoebiusExperiment[ImaFlowSettings, FlowCell, FlowMeasure
             context.progress.message(f"Training {len(own)} flows for {settings.flow_steps} steps.")
             yield self._flows(own, settings)
 
-    def watch(self, data: Mapping[int, FactorData], settings: ImaFlowSettings) -> Watch:
+    def epoch_metrics(self, data: Mapping[int, FactorData], settings: ImaFlowSettings) -> EpochMetrics:
         """Recovery after every epoch; NaN for a member that has just diverged."""
 
         def measure(epoch: int, member: Member) -> dict[str, float]:
