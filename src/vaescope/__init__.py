@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from vaescope import sweeps as sweeps
     from vaescope import theory as theory
     from vaescope import training as training
+    from vaescope.comparison.compare import Comparison, compare
     from vaescope.diagnosis.diagnose import Diagnosis, diagnose
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
+    from vaescope.identification.identify import Identifiability, identifiability
     from vaescope.protocol import LatentModel
 
 __version__ = "0.1.0"
@@ -50,22 +52,28 @@ _NAMES = {
     **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),
     **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
+    **dict.fromkeys(("Comparison", "compare"), "vaescope.comparison"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
+    **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.identification"),
     "LatentModel": "vaescope.protocol",
 }
 
 __all__ = [
     "Beta",
+    "Comparison",
     "Diagnosis",
     "Fit",
+    "Identifiability",
     "InputError",
     "Laplace",
     "LatentModel",
     "Normal",
     "RunError",
     "Uniform",
+    "compare",
     "diagnose",
     "fit",
+    "identifiability",
 ]
 
 

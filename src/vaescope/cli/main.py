@@ -12,6 +12,7 @@ from typing import Any
 
 import tyro
 
+from vaescope.cli.compare import Compare
 from vaescope.cli.datasets import Datasets
 from vaescope.cli.diagnose import Diagnose
 from vaescope.cli.explore import Explore
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "status": Status,
     "track": Track,
     "diagnose": Diagnose,
+    "compare": Compare,
     "explore": Explore,
     "datasets": Datasets,
     "version": Version,
