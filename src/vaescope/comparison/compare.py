@@ -79,8 +79,11 @@ class Comparison:
 
     @property
     def best(self) -> str | None:
-        """The name of the model with the highest `quantity`."""
-        return None if self.paired is None else self.names[int(self.paired.difference.min(1).argmax())]
+        """The name of the model with the highest `quantity`; of equal ones that with the highest ELBO."""
+        if self.paired is None or self.elbo is None:
+            return None
+        behind, elbo = self.paired.difference.min(1), self.elbo.difference.min(1)
+        return min(self.names, key=lambda name: (-behind[i := self.names.index(name)], -elbo[i], name))
 
     @property
     def candidates(self) -> list[str]:

@@ -17,10 +17,10 @@ from vaescope.adapters.repaired import repair
 from vaescope.checks import number
 from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
-from vaescope.identification.planes import PlaneCosts, free_planes, measure_planes
+from vaescope.identification.planes import TOLERANCE, PlaneCosts, free_planes, measure_planes
 from vaescope.identification.seeds import SeedAgreement, seed_agreement
 from vaescope.identification.sentences import sentence
-from vaescope.identification.verdict import TOLERANCE, Verdict, judge
+from vaescope.identification.verdict import Verdict, judge
 from vaescope.metrics.mcc import spearman_correlations
 from vaescope.protocol import LatentModel
 from vaescope.regime.model import regime_of
@@ -38,7 +38,8 @@ class Identifiability:
     kind: list[str]
     """(d,) `axis`: may be read on its own; `subspace`: only together with others; `none`: neither."""
     score: np.ndarray
-    """(d,) from 0 to 1: how firmly the ELBO holds the latent in its place, times the agreement of other models."""
+    """(d,) from 0 to 1: probability that the latent is within 18° (a correlation of 0.95) of the axis that the ELBO
+    prefers, times the share of other models that have it; 0 for latents that are not in use."""
     groups: list[list[int]]
     """Latents that form a subspace."""
     sentences: list[str]
@@ -141,7 +142,7 @@ def _own_samples(model: LatentModel, x: object) -> object:
 def identify_encoded(samples: Sequence[EncodedSample], tolerance: float = TOLERANCE) -> Identifiability:
     """The same for models whose samples are encoded already."""
     sample, used = samples[0], [regime_of([s]).used for s in samples]
-    planes, note = _planes(sample, used[0])
+    planes, note = _planes(sample, used[0], tolerance)
     codes = [s.mean[:, latents].double().cpu().numpy() for s, latents in zip(samples, used, strict=True)]
     agreement = seed_agreement(codes[0], codes[1:]) if len(codes) > 1 and used[0] else None
     if planes is None and agreement is None and used[0]:
@@ -151,7 +152,7 @@ def identify_encoded(samples: Sequence[EncodedSample], tolerance: float = TOLERA
     return _all_latents(sample.model, verdict, planes, agreement, note, tolerance)
 
 
-def _planes(sample: EncodedSample, used: list[int]) -> tuple[PlaneCosts | None, str]:
+def _planes(sample: EncodedSample, used: list[int], tolerance: float) -> tuple[PlaneCosts | None, str]:
     if not sample.model.has_decoder:
         return None, "the model has no decoder"
     if sample.model.posterior_family != "diagonal":
@@ -159,7 +160,7 @@ def _planes(sample: EncodedSample, used: list[int]) -> tuple[PlaneCosts | None, 
     if len(used) > 1 and _is_isotropic(sample, used):
         return free_planes(used), "q(z|x) has the same variance for all latents, so every rotation has the same ELBO."
     try:
-        return measure_planes(sample, used), ""
+        return measure_planes(sample, used, tolerance), ""
     except (InputError, RuntimeError, NotImplementedError) as error:
         return None, (str(error).splitlines() or [""])[0]
 

@@ -11,7 +11,8 @@ from vaescope.metrics.inputs import CodesAndFactors
 from vaescope.metrics.mcc import best_matching, spearman_correlations
 from vaescope.metrics.r2 import held_out_r2
 
-RESAMPLES = 100
+RESAMPLES = 50
+SAME = 0.95  # rank correlation of latents that are the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,11 @@ class SeedAgreement:
     @property
     def axis_median(self) -> np.ndarray:
         return np.asarray(np.median(self.axis, axis=0))
+
+    @property
+    def same_share(self) -> np.ndarray:
+        """(u,) share of the other models that have the latent: rank correlations of at least 0.95, 1 in M + 1 added."""
+        return np.asarray(((self.axis >= SAME).sum(0) + 1) / (len(self.axis) + 1))
 
     @property
     def subspace_median(self) -> np.ndarray:

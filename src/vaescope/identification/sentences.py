@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from vaescope.identification.planes import PlaneCosts
+from vaescope.identification.planes import TOLERANCE, PlaneCosts
 from vaescope.identification.seeds import SeedAgreement
-from vaescope.identification.verdict import SAME_SUBSPACE, TOLERANCE, Verdict
+from vaescope.identification.verdict import SAME_SUBSPACE, Verdict
 
 EQUAL_NORMS = 0.9  # ratio of column norms that counts as equal
 ROTATED = 10.0  # degrees away from the best axes that are worth a word
