@@ -39,7 +39,7 @@ class Identifiability:
     """(d,) `axis`: may be read on its own; `subspace`: only together with others; `none`: neither."""
     score: np.ndarray
     """(d,) from 0 to 1: probability that the latent is within 18° (a correlation of 0.95) of the axis that the ELBO
-    prefers, times the share of other models that have it; 0 for latents that are not in use."""
+    prefers, times the share of models that have it; 0 for latents that are not in use."""
     groups: list[list[int]]
     """Latents that form a subspace."""
     sentences: list[str]

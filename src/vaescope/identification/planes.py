@@ -75,9 +75,7 @@ def held_probability(costs: Float[Tensor, " A"], tolerance: float = TOLERANCE) -
     return float(weights[ANGLES.abs() <= RIGHT].sum())
 
 
-def _plane(
-    found: Curvature, plane: tuple[int, int], fixed: Float[Tensor, " A"], tolerance: float
-) -> tuple[float, ...]:
+def _plane(found: Curvature, plane: tuple[int, int], fixed: Float[Tensor, " A"], tolerance: float) -> tuple[float, ...]:
     costs = plane_costs(found.matrices, found.prior_variance, plane, ANGLES) + fixed[:, None]
     means = costs.mean(1)
     low, high = int(means.argmin()), int(means.argmax())

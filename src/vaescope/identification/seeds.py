@@ -31,8 +31,13 @@ class SeedAgreement:
         return np.asarray(np.median(self.axis, axis=0))
 
     @property
+    def same(self) -> np.ndarray:
+        """(u,) whether at least half of the other models have the latent: a rank correlation of at least 0.95."""
+        return np.asarray((self.axis >= SAME).mean(0) >= 0.5)
+
+    @property
     def same_share(self) -> np.ndarray:
-        """(u,) share of the other models that have the latent: rank correlations of at least 0.95, 1 in M + 1 added."""
+        """(u,) share of all models that have the latent, this one included."""
         return np.asarray(((self.axis >= SAME).sum(0) + 1) / (len(self.axis) + 1))
 
     @property

@@ -58,7 +58,7 @@ def judge(
     held = np.ones(count) if planes is None else axis_score(planes)
     stable = np.ones(count) if agreement is None else agreement.same_share
     shared = np.ones(count) if agreement is None else agreement.subspace_median
-    axis = (held >= 0.5) & (stable >= 0.5)
+    axis = (held >= 0.5) & (True if agreement is None else agreement.same)
     kind = ["axis" if a else "subspace" if s >= SAME_SUBSPACE else "none" for a, s in zip(axis, shared, strict=True)]
     groups = _groups(planes, mixing, [k for k, name in enumerate(kind) if name == "subspace"], tolerance)
     return Verdict(latents, kind, held * stable, [[latents[k] for k in group] for group in groups])
