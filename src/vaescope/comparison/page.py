@@ -23,7 +23,7 @@ LEGEND = (
     "ELBO, log p(x), gaps and KL in nats per sample. Family gap: what the best posterior of its kind loses; "
     "amortisation gap: what the encoder loses beyond it. c_IMA: how far the columns of the decoder's Jacobian are from "
     "orthogonal. "
-    "Near-deterministic: whether posteriors are narrow and as Eq. 12 predicts. Stderr: standard error over samples."
+    "Near-deterministic: whether posteriors are narrow and as Eq. 12 predicts. ±: two standard errors over samples."
 )
 _TRAVERSALS = (
     "One latent at a time, from -2 to 2 standard deviations of its prior, with the others fixed at a typical code. "
@@ -45,7 +45,7 @@ class MatchSection:
 
 def html(comparison: Comparison) -> str:
     """The page; text from users is escaped."""
-    rows = comparison.table
+    rows = [_page_row(row) for row in comparison.table]
     return render(
         "models.html",
         names=comparison.names,
@@ -54,6 +54,7 @@ def html(comparison: Comparison) -> str:
         columns=[name for name in rows[0] if any(row.get(name) is not None for row in rows)],
         rows=rows,
         candidates=comparison.candidates,
+        methods={str(row["model"]): row["method"] for row in comparison.table if row["method"]},
         legend=LEGEND,
         drawings=[(n, Markup(svg(f)), caption, _width(f)) for n, f, caption in drawings(comparison)],
         matches=_matches(comparison),
@@ -64,6 +65,16 @@ def html(comparison: Comparison) -> str:
         skipped=comparison.skipped,
         versions=versions(),
     )
+
+
+def _page_row(row: dict[str, object]) -> dict[str, object]:
+    """A row of the table with two standard errors beside each value, and without the method."""
+    found = {name: value for name, value in row.items() if not name.endswith(" stderr") and name != "method"}
+    for name, value in found.items():
+        error = row.get(f"{name} stderr")
+        if isinstance(value, float) and isinstance(error, float):
+            found[name] = f"{value:.2f} ± {2 * error:.2g}"
+    return found
 
 
 def _width(figure: Figure) -> int:
