@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from vaescope import training as training
     from vaescope.anomaly import AnomalyScores, anomaly_scores
     from vaescope.certification.certify import Certificate, certify
+    from vaescope.comparison.compare import Comparison, compare
     from vaescope.diagnosis.diagnose import Diagnosis, diagnose
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
     from vaescope.forecast import Preflight, preflight
+    from vaescope.identification.identify import Identifiability, identifiability
     from vaescope.protocol import LatentModel
     from vaescope.watch import Watch
 
@@ -56,8 +58,10 @@ _NAMES = {
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
     **dict.fromkeys(("AnomalyScores", "anomaly_scores"), "vaescope.anomaly"),
     **dict.fromkeys(("Certificate", "certify"), "vaescope.certification"),
+    **dict.fromkeys(("Comparison", "compare"), "vaescope.comparison"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
     **dict.fromkeys(("Preflight", "preflight"), "vaescope.forecast"),
+    **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.identification"),
     "LatentModel": "vaescope.protocol",
     "Watch": "vaescope.watch",
 }
@@ -66,8 +70,10 @@ __all__ = [
     "AnomalyScores",
     "Beta",
     "Certificate",
+    "Comparison",
     "Diagnosis",
     "Fit",
+    "Identifiability",
     "InputError",
     "Laplace",
     "LatentModel",
@@ -78,8 +84,10 @@ __all__ = [
     "Watch",
     "anomaly_scores",
     "certify",
+    "compare",
     "diagnose",
     "fit",
+    "identifiability",
     "preflight",
 ]
 

@@ -13,6 +13,7 @@ from typing import Any
 import tyro
 
 from vaescope.cli.certify import Certify
+from vaescope.cli.compare import Compare
 from vaescope.cli.datasets import Datasets
 from vaescope.cli.diagnose import Diagnose
 from vaescope.cli.explore import Explore
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "track": Track,
     "diagnose": Diagnose,
     "certify": Certify,
+    "compare": Compare,
     "explore": Explore,
     "datasets": Datasets,
     "version": Version,

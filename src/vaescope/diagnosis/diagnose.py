@@ -42,6 +42,8 @@ from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks, e
 from vaescope.encoded.sample import Samples, check_samples
 from vaescope.errors import InputError
 from vaescope.findings import Finding, by_severity, worst_severity
+from vaescope.identification import Identifiability
+from vaescope.identification.identify import identify_encoded
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
@@ -49,6 +51,7 @@ from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
 from vaescope.runs.files import json_data, write_json, write_text
 
 STABILITY_SAMPLES = 2000
+MOST_ROTATED = 64  # latents in use of which all pairs are rotated
 RANGE_ROUNDING = 1e-4  # by which x may be outside the range of its likelihood
 MAKES_GAP_MEANINGLESS = {"untrained", "data-range", "reconstruction", "not-a-vae", "collapsed"}
 
@@ -164,7 +167,9 @@ def diagnose(
         stability=attempts("stability", lambda: _stability(codes, regime, models[1:], x, auxiliary)),
         evaluation=attempts("metrics", lambda: _evaluation(codes, factors)),
     )
-    evidence = replace(_decoder_evidence(first, repaired, attempts, clock), skipped=attempts.skipped)
+    evidence = _decoder_evidence(first, repaired, attempts, clock)
+    identified = attempts("identifiability", lambda: _identifiability(repaired, regime, models[1:], x, auxiliary))
+    evidence = replace(evidence, identifiability=identified, skipped=attempts.skipped)
     decoded = repaired.sample if repaired.model.has_decoder else None
     return Diagnosis(name or models[0].name, by_severity(judge(evidence)), evidence, len(samples), decoded)
 
@@ -282,6 +287,20 @@ def _stability(
         assert collected.values is not None
         means.append(collected.values.double().numpy())
     return measure_agreement(means, used)
+
+
+def _identifiability(
+    repaired: Repair, regime: Regime, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
+) -> Identifiability:
+    if not regime.used:
+        raise Skipped("no latent is in use")
+    if len(regime.used) > MOST_ROTATED:
+        raise Skipped(f"more than {MOST_ROTATED} latents in use would take too long; call vs.identifiability")
+    samples = [repaired.sample]
+    for other in others:
+        own = check_samples(_own_samples(other, x))[0]
+        samples.append(encode_sample(with_normal_prior(other), own, auxiliary, EFFECT_SAMPLES))
+    return identify_encoded(samples)
 
 
 def _evaluation(codes: _MeanCodes, factors: object | None) -> Evaluation:

@@ -16,6 +16,7 @@ from vaescope.diagnosis.geometry import Geometry
 from vaescope.diagnosis.noise import Noise
 from vaescope.diagnosis.reconstruction import Reconstruction
 from vaescope.diagnosis.scales import VarianceScale
+from vaescope.identification import Identifiability
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.regime import Regime
 from vaescope.theory.validity import Validity
@@ -61,6 +62,7 @@ class Evidence:
     eq12: np.ndarray | None = None
     """(d,) posterior variances divided by those of Eq. 12."""
     stability: Agreement | None = None
+    identifiability: Identifiability | None = None
     evaluation: Evaluation | None = None
     skipped: dict[str, str] = field(default_factory=dict)
 
@@ -71,6 +73,8 @@ class Evidence:
     def _latent(self, k: int) -> dict[str, object]:
         regime = self.regime
         row: dict[str, object] = {"latent": k, "kind": regime.kind[k]}
+        if self.identifiability is not None:
+            row["identified as"] = self.identifiability.kind[k]
         numbers = {
             "KL": regime.kl,
             "variance ratio": regime.variance_ratio,
@@ -105,5 +109,6 @@ class Evidence:
             "validity": None if self.validity is None else self.validity.to_data(),
             "near_deterministic": None if near is None else near.applies,
             "stability": None if self.stability is None else self.stability.score,
+            "identifiability": None if self.identifiability is None else self.identifiability.to_data(),
             "metrics": None if self.evaluation is None else self.evaluation.rows,
         }

@@ -38,6 +38,7 @@ GLOSSARY = {
     "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses; amortisation: the encoder, beyond it.",
     "c_IMA": "How far the columns of the decoder's Jacobian are from orthogonal; 0 if they are.",
     "AUC": "How well codes of the data and draws from the prior are distinguished: 0.5 if they are alike, 1 if always.",
+    "identified as": "axis: may be read on its own; subspace: only together with others; none: neither.",
     "±": "Two standard errors.",
 }
 
@@ -63,10 +64,17 @@ def html(diagnosis: Diagnosis) -> str:
         glossary=GLOSSARY,
         drawings=figures,
         scores=[] if evaluation is None else evaluation.rows,
+        identified=identified(diagnosis),
         skipped=diagnosis.skipped,
         about=about(diagnosis),
         versions=versions(),
     )
+
+
+def identified(diagnosis: Diagnosis) -> list[str]:
+    """A sentence per latent in use: whether it may be read on its own."""
+    found = diagnosis.evidence.identifiability
+    return [] if found is None else [found.sentences[k] for k in found.used]
 
 
 def about(diagnosis: Diagnosis) -> dict[str, str]:

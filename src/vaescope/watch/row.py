@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vaescope.diagnosis.findings import Finding
+from vaescope.findings import Finding
 
 
 @dataclass(frozen=True)

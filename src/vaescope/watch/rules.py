@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from vaescope.diagnosis.findings import Finding
+from vaescope.findings import Finding
 from vaescope.watch.probe import DataFacts
 from vaescope.watch.row import Row
 
