@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from rich.console import Console
 from rich.markup import escape
 
 from vaescope.checks import choice
@@ -43,13 +44,18 @@ def check_page(html: Path | None, fail_on: str | None) -> None:
         raise InputError(f"--html {html} is the file for the numbers; use another suffix, such as .html.")
 
 
+def print_finding(out: Console, finding: Finding) -> None:
+    """Severity and title, then evidence and advice."""
+    colour = COLOURS[finding.severity]
+    out.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
+    out.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
+
+
 def print_findings(report: Report) -> None:
     """Findings, the table of latents, and skipped analyses."""
     out = console()
     for finding in report.findings:
-        colour = COLOURS[finding.severity]
-        out.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
-        out.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
+        print_finding(out, finding)
     if not report.findings:
         out.print("No issues found.")
     out.print(rows_table(report.summary()))

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.markup import escape
 
-from vaescope.cli.diagnose import COLOURS
+from vaescope.cli.findings import print_finding
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import rows_table
 from vaescope.errors import InputError
@@ -46,9 +45,7 @@ class PreflightCommand:
         console = new_console()
         console.print(f"{found.name}: {found.rows} samples, {found.columns} columns, {found.kind.name}", markup=False)
         for finding in found.findings:
-            colour = COLOURS[finding.severity]
-            console.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
-            console.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
+            print_finding(console, finding)
         console.print("Start with", style="bold")
         for setting, sentence in found.recommended.sentences.items():
             console.print(f"  {setting}: {sentence}", markup=False, soft_wrap=True)

@@ -18,11 +18,10 @@ from vaescope.comparison.measured import MeasuredModel, common_points, measure, 
 from vaescope.comparison.paired import Paired, paired_differences
 from vaescope.comparison.table import model_row, short_html, verdict
 from vaescope.diagnosis.budget import Progress, to_stderr
-from vaescope.diagnosis.evidence import to_json
 from vaescope.encoded.sample import check_samples
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel, check_model
-from vaescope.runs.files import write_json, write_text
+from vaescope.runs.files import json_data, write_json, write_text
 
 FEWEST_POINTS = 20  # samples with log p(x) of all models that are enough to compare by log p(x)
 
@@ -125,7 +124,7 @@ class Comparison:
             "pairwise": {name: matrix.tolist() for name, matrix in self.pairwise.items()},
             "skipped": self.skipped,
         }
-        return {key: to_json(value) for key, value in data.items()}
+        return {key: json_data(value) for key, value in data.items()}
 
     def to_json(self, path: str | Path) -> Path:
         """Write all numbers."""

@@ -188,7 +188,7 @@ class _Run:
         """Show the active members, with their present precision and β, to the observer."""
         assert self.observer is not None
         model = self.problem.model
-        used = optimal_precision(error, model.observed_dim) if model.noise == "optimal" else precision
+        used = model.current_precision(self.state.tensors.params, precision, error.unsqueeze(-1))
         beta = weights.reshape(len(error), -1)[:, 0]
 
         def members() -> dict[int, tuple[int, Member]]:
