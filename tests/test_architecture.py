@@ -51,7 +51,7 @@ ORDER = [
     "cli",
 ]
 MAX_ANY_PER_THOUSAND_LINES = 6
-MAX_PUBLIC_NAMES = 130
+MAX_PUBLIC_NAMES = 142  # preflight, Watch, compare, certify, identifiability and their results are part of the contract
 
 
 def package_of(file: Path) -> str:

@@ -86,7 +86,7 @@ class Comparison:
 
     @property
     def candidates(self) -> list[str]:
-        """The best model and those that cannot be told from it."""
+        """The best model and those that are indistinguishable from it."""
         if self.paired is None or self.best is None:
             return []
         same = self.paired.indistinguishable[self.names.index(self.best)]
