@@ -66,7 +66,7 @@ def test_the_contrast_agrees_with_exact_derivatives():
     )
     probe = Probe(torch.randn(50, 7), None, count=50)
     sample = probe.measure(model).sample
-    exact = vs.theory.ima_contrast(decoder, sample.random_subset(8).mean).mean()
+    exact = vs.theory.ima_contrast(decoder, sample.random_subset(8).mean).detach().mean()
     assert probe.contrast(sample, [0, 1, 2]) == pytest.approx(float(exact), rel=1e-3)
 
 

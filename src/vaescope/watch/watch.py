@@ -131,7 +131,7 @@ class Watch:
             return None
         begin = time.perf_counter()
         with _same_random_numbers():
-            row = self._measured(step, None if loss is None else float(loss))
+            row = self._measured(step, None if loss is None else _scalar(loss))
         self._add(row)
         self._clock.measured(step)
         self._clock.charge("row", time.perf_counter() - begin - self._extra)
@@ -146,7 +146,7 @@ class Watch:
         if change is not None and not change <= CHANGE and "learning-rate" not in known:
             return True
         on_cpu = loss is not None and (not isinstance(loss, Tensor) or loss.device.type == "cpu")
-        return bool(on_cpu) and not math.isfinite(float(loss or 0.0)) and "not-finite" not in known
+        return loss is not None and on_cpu and not math.isfinite(_scalar(loss)) and "not-finite" not in known
 
     def _measured(self, step: int, loss: float | None) -> Row:
         if self._weights is not None:
@@ -295,6 +295,10 @@ class _CurrentModel(WrappedModel):
     def likelihood(self) -> str | None:
         found = self.model.likelihood
         return "gaussian" if found is None and self._precision is not None else found
+
+
+def _scalar(loss: float | Tensor) -> float:
+    return float(loss.detach() if isinstance(loss, Tensor) else loss)
 
 
 def _value(name: str, current: Current) -> float:
