@@ -75,7 +75,7 @@ def measure(case: Case, mixing: int, members: list[Member]) -> list[dict[str, ob
     rows = []
     for index, member in enumerate(members):
         others = [k for k in range(len(members)) if k != index]
-        recovered = best_matching(pearson_correlations(sources.numpy(), codes[index]))[0]
+        recovered, source = best_matching(pearson_correlations(sources.numpy(), codes[index]))
         correlations = [spearman_correlations(codes[k], codes[index]) for k in others]
         one = vs.identifiability(member, x)
         several = vs.identifiability([member, *(members[k] for k in others)], x)
@@ -88,6 +88,7 @@ def measure(case: Case, mixing: int, members: list[Member]) -> list[dict[str, ob
         for latent in range(DIM):
             row = {"case": case.name, "mixing": mixing, "seed": member.seed, "latent": latent}
             row |= {
+                "source": int(source[latent]),
                 "recovery": float(recovered[latent]),
                 "kind": one.kind[latent],
                 "kind of five": several.kind[latent],
@@ -114,7 +115,22 @@ def summarise(rows: list[dict[str, object]]) -> dict[str, object]:
             "axis, one model": round(float(np.mean([r["kind"] == "axis" for r in own])), 3),
             "axis, five seeds": round(float(np.mean([r["kind of five"] == "axis" for r in own])), 3),
         } | {name: round(float(np.median([r[name] for r in own])), 3) for name in SCORES}  # type: ignore[misc]
-    return {"latents": len(rows), "recovered": int(recovered.sum()), "auroc": auroc, "cases": cases}
+    return {
+        "latents": len(rows),
+        "recovered": int(recovered.sum()),
+        "auroc of latents": auroc,
+        "auroc of sources": _auroc_of_sources(rows),
+        "cases": cases,
+    }
+
+
+def _auroc_of_sources(rows: list[dict[str, object]]) -> dict[str, float]:
+    """The same with recovery and scores of a source averaged over seeds: without those that are right by luck."""
+    keys = dict.fromkeys((row["case"], row["mixing"], row["source"]) for row in rows)
+    groups = [[r for r in rows if (r["case"], r["mixing"], r["source"]) == key] for key in keys]
+    means = {n: [np.mean([float(str(r[n])) for r in g]) for g in groups] for n in ("recovery", *SCORES)}
+    recovered = np.array(means["recovery"]) >= RECOVERED
+    return {name: round(float(roc_auc_score(recovered, means[name])), 3) for name in SCORES}
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def prior_costs(prior: Prior, codes: Float[Tensor, "N 2"], angles: Float[Tensor,
         angles: in radians.
 
     >>> corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    >>> prior_costs(Uniform(0.0, 1.0), corners, torch.tensor([0.0, torch.pi / 4])).exp().round(decimals=3)  # twice the volume at 45°
+    >>> prior_costs(Uniform(0.0, 1.0), corners, torch.tensor([0.0, torch.pi / 4])).exp().round(decimals=3)
     tensor([1., 2.], dtype=torch.float64)
     """
     if isinstance(prior, Normal):
