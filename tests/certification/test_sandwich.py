@@ -48,11 +48,11 @@ def test_bounds_contain_the_closed_form():
     assert found.lower.mean() <= exact.mean() <= found.upper.mean()
 
 
-@pytest.mark.parametrize("latents", [1, 2, 4])
+@pytest.mark.parametrize("latents", [2, 4])
 def test_bounds_contain_quadrature(latents):
     model, decode = curved(bend=0.8, precision=10.0, latents=latents)
-    simulation = simulated(model, decode(torch.randn(20, latents, dtype=torch.float64)), count=24)
-    found = bound_gap(simulation, Budget(600.0), points=24)
+    simulation = simulated(model, decode(torch.randn(20, latents, dtype=torch.float64)), count=16)
+    found = bound_gap(simulation, Budget(600.0), points=16)
     x = simulation.encoded.observations
     exact = vs.theory.log_marginal(decode, x, precision=10.0, latent_dim=latents).value
     assert found.sandwich.width <= 0.1
