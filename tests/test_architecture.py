@@ -51,11 +51,7 @@ ORDER = [
     "cli",
 ]
 MAX_ANY_PER_THOUSAND_LINES = 6
-<<<<<<< HEAD
 MAX_PUBLIC_NAMES = 142  # preflight, Watch, compare, certify, identifiability and their results are part of the contract
-=======
-MAX_PUBLIC_NAMES = 114
->>>>>>> issue22
 
 
 def package_of(file: Path) -> str:
