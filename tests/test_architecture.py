@@ -19,6 +19,7 @@ ORDER = [
     "plain",
     "settings",
     "randomness",
+    "containers",
     "validation",
     "distributions",
     "protocol",

@@ -41,6 +41,15 @@ class LatentModel(Protocol):
         """Mean of p(x|z), (N, ...): probabilities under a Bernoulli likelihood."""
         ...
 
+    def decode_given(self, z: Tensor, auxiliary: Tensor) -> Tensor:
+        """Mean of p(x|z, auxiliary), of models that are `conditional`."""
+        return self.decode(z)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the decoder takes the auxiliary input too; it is then called through `decode_given`."""
+        return False
+
     @property
     def name(self) -> str:
         """What reports call the model."""
@@ -107,7 +116,7 @@ class LatentModel(Protocol):
 
     @property
     def auxiliary_dim(self) -> int:
-        """Columns of the auxiliary input of an identifiable VAE; 0 for a plain VAE, which takes none."""
+        """Columns of the auxiliary input of an identifiable or conditional VAE; 0 for a plain VAE, which takes none."""
         return 0
 
 
@@ -142,6 +151,13 @@ class WrappedModel(LatentModel):
 
     def decode(self, z: Tensor) -> Tensor:
         return self.model.decode(z)
+
+    def decode_given(self, z: Tensor, auxiliary: Tensor) -> Tensor:
+        return self.model.decode_given(z, auxiliary)
+
+    @property
+    def conditional(self) -> bool:
+        return self.model.conditional
 
     @property
     def name(self) -> str:

@@ -79,10 +79,10 @@ class Diagnose:
             raise InputError("--data is required: samples on which the model is diagnosed.")
         data, auxiliary = self.source.open(self.data)
         check_auxiliary(models, auxiliary)
-        train = None if self.train is None else self.source.open(self.train)[0].x.float()
+        train = None if self.train is None else self.source.open(self.train)[0]
         return diagnose(
             models,
-            data.x.float(),
+            data,
             factors=data.factors,
             auxiliary=auxiliary,
             train=train,

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import metrics, validation
-from vaescope.adapters.arrays import Arrays
 from vaescope.adapters.models import as_models
 from vaescope.adapters.repaired import Repair, repair, with_normal_prior
 from vaescope.adapters.weights import weights_are_initial
@@ -32,15 +31,17 @@ from vaescope.diagnosis.geometry import (
     measure_geometry,
     near_deterministic_ratio,
 )
+from vaescope.diagnosis.given import read_given
 from vaescope.diagnosis.noise import measure_noise
 from vaescope.diagnosis.page import html
 from vaescope.diagnosis.reconstruction import measure_reconstruction
 from vaescope.diagnosis.rules import judge
 from vaescope.diagnosis.scales import find_scale
 from vaescope.diagnosis.skipped import Skipped, first_line
+from vaescope.diagnosis.table import LatentTable
 from vaescope.distributions import Normal
 from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
-from vaescope.encoded.sample import Samples, check_samples
+from vaescope.encoded.sample import Samples
 from vaescope.errors import InputError
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.protocol import LatentModel
@@ -75,9 +76,9 @@ class Diagnosis:
         """Analyses that could not be made, and why."""
         return self.evidence.skipped
 
-    def summary(self) -> list[dict[str, object]]:
-        """A row per latent, highest KL first."""
-        return self.evidence.latents()
+    def summary(self) -> LatentTable:
+        """A row per latent, highest KL first; prints as a table."""
+        return LatentTable(self.evidence.latents())
 
     def to_data(self) -> dict[str, object]:
         """Findings and numbers as JSON data."""
@@ -96,8 +97,12 @@ class Diagnosis:
         return Path(path)
 
     def __repr__(self) -> str:
-        lines = [f"Diagnosis of {self.name}: {len(self.findings)} findings"]
-        lines += [f"  {f.severity}: {f.title} {f.advice}" for f in self.findings]
+        count = len(self.findings)
+        lines = [f"Diagnosis of {self.name}: {count or 'no'} finding{'s' * (count != 1)}"]
+        for f in self.findings:
+            lines += [f"  {f.severity}: {f.title} ({f.code})", f"    {f.evidence}", f"    What to do: {f.advice}"]
+        if self.skipped:
+            lines += [f"  left out: {what} ({why})" for what, why in self.skipped.items()]
         return "\n".join(lines)
 
 
@@ -121,10 +126,12 @@ def diagnose(
     Args:
         model: a member of a fit, a model from `vs.adapters`, or your own `LatentModel`. Of several models of the same
             data (a list or a fit), the first (the best member) is diagnosed, and all are compared.
-        x: samples, a row or an image each; not needed for posteriors alone (`vs.adapters.from_arrays`).
-        factors: (N, k) known factors of the samples, or (N,) labels, to score the codes against.
-        auxiliary: the auxiliary input of an iVAE, a label or a row of numbers per sample.
-        train: samples that the model was trained on, to find overfitting.
+        x: samples, a row or an image each: an array, a tensor, a data frame, a sparse matrix, AnnData, a PyTorch data
+            set or loader (10,000 samples of it), or a file. Not needed for posteriors alone
+            (`vs.adapters.from_arrays`).
+        factors: (N, k) known factors of the samples, or (N,) labels, numbers or text, to score the codes against.
+        auxiliary: the auxiliary input of an iVAE or a conditional VAE, a label or a row of numbers per sample.
+        train: samples that the model was trained on, to find overfitting; (x, auxiliary) for a conditional VAE.
         name: what the report calls the model.
         budget: seconds that this may take. Cheap analyses come first; what there is no time for is in `skipped`.
         progress: called with lines that say what is being done; None for silence.
@@ -136,9 +143,11 @@ def diagnose(
     """
     clock = Budget(number("budget", budget, above=0.0, hint="it is in seconds"), progress)
     models = as_models(model)
-    samples, auxiliary = check_samples(_own_samples(models[0], x), auxiliary)
+    clock.say("reading samples")
+    given = read_given(models[0], x, auxiliary)
+    samples, auxiliary = given.x, given.auxiliary
     clock.say(f"encoding {len(samples)} samples")
-    repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES)
+    repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES, given.image_shape)
     attempts = _Attempts()
     scale = attempts("scale of variances", lambda: find_scale(repaired.sample, repaired.second))
     repaired = repaired if scale is None else repaired.with_scale(scale.name)
@@ -204,17 +213,6 @@ class _MeanCodes:
         self.values[torch.from_numpy(chunk.rows[kept])] = chunk.mean[torch.from_numpy(kept)]
 
 
-def _own_samples(model: LatentModel, x: object | None) -> object:
-    """x, or the samples of a model that has posteriors alone."""
-    if isinstance(model, Arrays):
-        if x is not None and len(check_samples(x)[0]) != len(model.mean):
-            raise InputError(f"x must be the {len(model.mean)} samples that these posteriors belong to; omit it.")
-        return model.samples
-    if x is None:
-        raise InputError("diagnose needs samples x, unless the model is posteriors alone.")
-    return x
-
-
 def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts, clock: Budget) -> Evidence:
     """Everything that needs a decoder: cheap analyses first, the gap only if it can still mean something."""
     model, sample, regime = repaired.model, repaired.sample, evidence.regime
@@ -262,8 +260,13 @@ def _generalisation(repaired: Repair, train: object | None) -> Generalisation:
         raise Skipped("no training samples were given; pass train=")
     if not repaired.model.has_decoder:
         raise Skipped("the model has no decoder")
-    samples = check_samples(train)[0]
-    return measure_generalisation(encode_sample(repaired.model, samples, None, EFFECT_SAMPLES), repaired.sample)
+    x, auxiliary = train if isinstance(train, tuple) and repaired.model.conditional else (train, None)
+    if repaired.model.auxiliary_dim and auxiliary is None:
+        raise Skipped("the model takes an auxiliary input; pass train=(x, auxiliary)")
+    seen = read_given(repaired.model.model, x, auxiliary)
+    return measure_generalisation(
+        encode_sample(repaired.model, seen.x, seen.auxiliary, EFFECT_SAMPLES), repaired.sample
+    )
 
 
 def _column_norm(derivatives: DecoderDerivatives | None) -> np.ndarray:
@@ -287,8 +290,9 @@ def _stability(
         raise Skipped("one model was given; pass several seeds to compare them")
     means, used = [codes.values[:STABILITY_SAMPLES].double().numpy()], [regime.used]
     for other in others:
-        samples = check_samples(_own_samples(other, x))[0][:STABILITY_SAMPLES]
-        labels = None if auxiliary is None else auxiliary[:STABILITY_SAMPLES]
+        given = read_given(other, x, auxiliary)
+        samples = given.x[:STABILITY_SAMPLES]
+        labels = None if given.auxiliary is None else given.auxiliary[:STABILITY_SAMPLES]
         collected = _MeanCodes(len(samples))
         used.append(regime_of(collected.collect(encode_chunks(with_normal_prior(other), samples, labels))).used)
         assert collected.values is not None
@@ -299,5 +303,4 @@ def _stability(
 def _evaluation(codes: _MeanCodes, factors: object | None) -> Evaluation:
     if factors is None or codes.values is None:
         raise Skipped("no factors were given")
-    labels = validation.array(factors, "factors")
-    return metrics.evaluate(codes.values, labels[:, None] if labels.ndim == 1 else labels)
+    return metrics.evaluate(codes.values, validation.labels(factors, "factors"))

@@ -57,15 +57,16 @@ def _image_shape(sample: EncodedSample) -> tuple[int, int, int] | None:
 @torch.no_grad()
 def _traverse(sample: EncodedSample, latent: int, values: list[float]) -> torch.Tensor:
     """Outputs as one latent takes these values and the others are those of a typical sample."""
-    codes = _typical_code(sample).repeat(len(values), 1)
+    row = _typical_row(sample)
+    codes = sample.mean[row].repeat(len(values), 1)
     codes[:, latent] = torch.tensor(values, dtype=codes.dtype)
-    return sample.decode(codes)
+    return sample.decode(codes, torch.full((len(values),), row))
 
 
-def _typical_code(sample: EncodedSample) -> torch.Tensor:
-    """The code at the median distance from the centre of all codes; at the centre itself there may be no data."""
+def _typical_row(sample: EncodedSample) -> int:
+    """The sample at the median distance from the centre of all codes; at the centre itself there may be no data."""
     distance = (sample.mean - sample.mean.median(0).values).norm(dim=1)
-    return sample.mean[int((distance - distance.median()).abs().argmin())]
+    return int((distance - distance.median()).abs().argmin())
 
 
 def _values(sample: EncodedSample, latent: int, steps: int) -> list[float]:

@@ -75,7 +75,7 @@ def measure_gap(sample: EncodedSample, used: list[int], budget: Budget) -> ElboG
         raise Skipped("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter")
     if len(used) > LARGEST_SAMPLED:
         raise Skipped(f"more than {LARGEST_SAMPLED} latents in use would take too long")
-    exact = not own and len(used) <= LARGEST_EXACT
+    exact = not own and len(used) <= LARGEST_EXACT and not model.conditional
     decodes = QUADRATURE_DECODES * ORDERS[len(used)][0] ** len(used) if exact else SAMPLED_DECODES
     points = affordable_points(sample, decodes, budget)
     chosen = _Points.of(sample.random_subset(points), used)
@@ -87,7 +87,7 @@ def affordable_points(sample: EncodedSample, decodes: int, budget: Budget) -> in
     codes = sample.mean[:DECODED].double()
     started = time.monotonic()
     with torch.enable_grad():
-        output = sample.decode(codes.clone().requires_grad_())
+        output = sample.decode(codes.clone().requires_grad_(), slice(0, len(codes)))
         if output.requires_grad:
             output.sum().backward()
     per_point = decodes * (time.monotonic() - started) / len(codes)
@@ -191,14 +191,14 @@ def _curvature(model: LatentModel, decoder: Decoder, v: Float[Tensor, "P u"]) ->
 
 def _sampled(points: _Points) -> ElboGap:
     model, x = points.sample.model, points.sample.observations
-    log_p, decoder = sample_log_likelihood(points.sample), points.decoder(points.base.mean(0))
-
+    decoder = points.decoder(points.base.mean(0))
+    plain = model.log_likelihood is None and not model.conditional
     try:
         found = sampled_gap(
-            lambda rows, v: log_p(x[rows], points.codes(rows, v)),
+            lambda rows, v: sample_log_likelihood(points.sample, rows)(x[rows], points.codes(rows, v)),
             points.posterior,
             points.prior,
-            curvature=(lambda v: _curvature(model, decoder, v)) if model.log_likelihood is None else None,
+            curvature=(lambda v: _curvature(model, decoder, v)) if plain else None,
         )
     except (RuntimeError, NotImplementedError, InputError) as error:
         raise could_not_differentiate(error) from None

@@ -15,7 +15,6 @@ from vaescope import randomness
 from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample, encode
 from vaescope.errors import InputError
-from vaescope.protocol import LatentModel
 
 SAMPLES = 256  # that are reconstructed
 SUSPICIOUS = 0.5  # share of variance explained above which no other input is tried
@@ -72,7 +71,7 @@ class Reconstruction:
 def measure_reconstruction(sample: EncodedSample) -> Reconstruction:
     """Reconstruct x; if that is poor, also x changed in the ways in which people confuse inputs."""
     subset = sample.random_subset(SAMPLES)
-    model, x = subset.model, subset.x
+    x = subset.x
     output = subset.decoded
     if output.shape != subset.observations.shape:
         raise Skipped(f"the decoder returns {output.shape[1]} numbers per sample, but x has {x[0].numel()}")
@@ -80,7 +79,7 @@ def measure_reconstruction(sample: EncodedSample) -> Reconstruction:
     generated = _prior_samples(subset)
     best = given
     if given.explained < SUSPICIOUS or given.dispersion > DISPERSED:
-        trials = [given, *_trials(model, x, generated)]
+        trials = [given, *_trials(subset, generated)]
         best = min(trials, key=lambda trial: trial.misfit)
     flat = subset.observations
     total = float((flat - flat.mean(0)).square().sum(1).mean())
@@ -115,12 +114,13 @@ def _prior_samples(sample: EncodedSample) -> Float[Tensor, "N n"]:
     return sample.decode(sample.prior_mean + sample.prior_variance.sqrt() * noise).double()
 
 
-def _trials(model: LatentModel, x: Tensor, generated: Float[Tensor, "N n"]) -> Iterator[Trial]:
+def _trials(sample: EncodedSample, generated: Float[Tensor, "N n"]) -> Iterator[Trial]:
+    x = sample.x
     for change, inputs in _changes(x.double(), generated.reshape(x.shape)):
         if not bool(inputs.isfinite().all()):
             continue
         try:
-            yield _trial(change, encode(model, inputs.to(x.dtype)))
+            yield _trial(change, encode(sample.model, inputs.to(x.dtype), sample.auxiliary))
         except (InputError, Skipped, RuntimeError):
             continue
 

@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from vaescope import validation
 from vaescope.data.dataset import Dataset, flatten_bytes, flatten_samples
+from vaescope.data.files.csv_tables import open_csv
 from vaescope.data.files.hdf5 import hdf5_names, open_anndata, open_hdf5
 from vaescope.data.files.image_folder import open_image_folder
 from vaescope.data.files.numpy_files import npz_names, open_npy, open_npz
@@ -37,6 +39,15 @@ ARCHIVES: dict[str, tuple[Callable[[Path], Sequence[str]], Callable[[Path, str],
 """Formats with several arrays: how to list the names, and how to open one."""
 
 
+class TableReader(Protocol):
+    """Opens some columns of a table (None: all numeric ones), without some."""
+
+    def __call__(self, path: Path, columns: Sequence[str] | None, *, without: Sequence[str]) -> StoredArray: ...
+
+
+TABLES: dict[str, TableReader] = {".parquet": open_parquet, ".csv": open_csv, ".tsv": open_csv}
+
+
 @file_reader("a data set")
 def load(
     path: str | Path,
@@ -49,12 +60,13 @@ def load(
 ) -> Dataset:
     """Load observations, and factors if there are any, from a file or a folder of images.
 
-    Formats: .npy, .npz, .pt, .h5, .h5ad, .parquet. Images must be bytes or in [0, 1]; bytes are rescaled to [0, 1].
+    Formats: .npy, .npz, .pt, .h5, .h5ad, .parquet, .csv. Images must be bytes, which are rescaled to [0, 1], or in
+    [0, 1].
 
     Args:
         path: the file or folder.
         array: name of the array of observations, if the file has several.
-        factors: name of the array of factors; for Parquet, names of columns separated by commas.
+        factors: name of the array of factors; for Parquet and CSV, names of columns separated by commas.
         rows: number of random samples to load; the file may be larger than memory.
         seed: seed of the random selection.
         keep_bytes: whether images of bytes stay bytes, a quarter of the memory.
@@ -112,8 +124,12 @@ def open_array(path: Path, *, array: str | None = None, without: str | None = No
     """
     if not path.exists():
         raise InputError(f"{path} does not exist.")
-    if path.is_dir():
-        return open_image_folder(path)
+    found = open_image_folder(path) if path.is_dir() else _open_file(path, array, without)
+    validation.check_layout(found.shape, found.dtype, f"{found.name} in {path.name}")
+    return found
+
+
+def _open_file(path: Path, array: str | None, without: str | None) -> StoredArray:
     if path.stat().st_size == 0:
         raise InputError(f"{path.name} is empty.")
     suffix = path.suffix.lower()
@@ -124,10 +140,10 @@ def open_array(path: Path, *, array: str | None = None, without: str | None = No
         return open_npy(path)
     if suffix == ".h5ad":
         return open_anndata(path)
-    if suffix == ".parquet":
-        return open_parquet(path, without=_column_names(without))
+    if suffix in TABLES:
+        return TABLES[suffix](path, None, without=_column_names(without))
     raise InputError(
-        f"{path.name} has an unknown format; use .npy, .npz, .pt, .h5, .h5ad, .parquet or a folder of images."
+        f"{path.name} has an unknown format; use .npy, .npz, .pt, .h5, .h5ad, .parquet, .csv or a folder of images."
     )
 
 
@@ -166,8 +182,8 @@ def _random_indices(stored: StoredArray, rows: int | None, seed: int, *, number_
 
 def _open_factors(path: Path, observations: StoredArray, factors: str | None) -> StoredArray | None:
     suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return open_parquet(path, _column_names(factors)) if factors else None
+    if suffix in TABLES:
+        return TABLES[suffix](path, _column_names(factors), without=()) if factors else None
     if suffix not in ARCHIVES:
         if factors:
             raise InputError(
@@ -181,15 +197,16 @@ def _open_factors(path: Path, observations: StoredArray, factors: str | None) ->
 
 
 def _factor_rows(stored: StoredArray, indices: np.ndarray | None, samples: int) -> np.ndarray:
-    if len(stored) != samples or len(stored.shape) != 2:
+    if len(stored) != samples or len(stored.shape) > 2:
         raise InputError(
             f"{stored.name} in {stored.path.name} must have a row of factors for each of {samples} samples, "
             f"got shape {stored.shape}."
         )
-    return np.asarray(stored.all_rows() if indices is None else stored.rows(indices), np.float64)
+    found = np.asarray(stored.all_rows() if indices is None else stored.rows(indices), np.float64)
+    return found.reshape(len(found), -1)
 
 
 def _factor_names(path: Path, factors: str | None, count: int) -> tuple[str, ...]:
-    if path.suffix.lower() == ".parquet":
+    if path.suffix.lower() in TABLES:
         return tuple(_column_names(factors))
     return tuple(f"factor {k}" for k in range(count))
