@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from vaescope.distributions import Normal, Prior
+from vaescope.distributions.densities import PosteriorDensity, PriorDensity
 from vaescope.errors import InputError
 from vaescope.validation import whole_number
 
@@ -98,6 +99,16 @@ class LatentModel(Protocol):
     def posterior_family(self) -> str:
         """`diagonal` if `encode` returns all of q(z|x); `marginals` if q has correlations that it does not return."""
         return "diagonal"
+
+    @property
+    def posterior_density(self) -> PosteriorDensity | None:
+        """q(z|x) as functions, where it is not the diagonal Gaussian that `encode` returns."""
+        return None
+
+    @property
+    def prior_density(self) -> PriorDensity | None:
+        """p(z) as functions, where it is not one of `vs.distributions`; `prior` then has its mean and variance."""
+        return None
 
     @property
     def has_decoder(self) -> bool:
@@ -193,6 +204,14 @@ class WrappedModel(LatentModel):
     @property
     def posterior_family(self) -> str:
         return self.model.posterior_family
+
+    @property
+    def posterior_density(self) -> PosteriorDensity | None:
+        return self.model.posterior_density
+
+    @property
+    def prior_density(self) -> PriorDensity | None:
+        return self.model.prior_density
 
     @property
     def has_decoder(self) -> bool:

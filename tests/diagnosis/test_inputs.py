@@ -178,7 +178,7 @@ def test_images_of_a_run_with_mlps_are_shown_as_images_on_the_command_line(tmp_p
 
 
 def test_the_error_is_that_of_the_layout_that_was_given():
-    with pytest.raises(InputError, match=r"encode failed on \(2, 7\)"):
+    with pytest.raises(InputError, match=r"encode failed on \(9, 7\)"):
         vs.diagnose(linear(), torch.zeros(9, 7), **QUICK)
 
 

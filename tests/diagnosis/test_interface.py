@@ -331,7 +331,7 @@ def test_ambiguous_returns_of_modules_and_decoders_are_refused():
 def test_progress_and_budget():
     lines = []
     found = vs.diagnose(linear(), X, budget=1e-3, progress=lines.append)
-    assert lines[0] == "diagnose: encoding 400 samples"
+    assert lines[:2] == ["diagnose: reading samples", "diagnose: encoding 400 samples"]
     assert "budget=" in found.skipped["gap"]
     assert found.findings == []
     with pytest.raises(InputError, match="budget must be > 0"):

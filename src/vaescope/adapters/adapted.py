@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vaescope import validation
+from vaescope.adapters.densities import moments_of, normal_like, posterior_from, prior_from
 from vaescope.adapters.networks import (
     any_dtype,
     call_user_function,
@@ -21,6 +22,7 @@ from vaescope.adapters.networks import (
     required_arguments,
 )
 from vaescope.distributions import Normal, Prior
+from vaescope.distributions.densities import PosteriorDensity, PriorDensity
 from vaescope.distributions.likelihoods import LIKELIHOODS
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel, LogLikelihood
@@ -58,6 +60,8 @@ class Adapted(LatentModel):
     posterior_family: str = "diagonal"
     networks: tuple[nn.Module, ...] = ()
     """Called in evaluation mode; inputs are converted to their floating-point type and device."""
+    posterior_density: PosteriorDensity | None = None
+    prior_density: PriorDensity | None = None
     reader: Reader | None = None
     """Reads samples of the model's own library, with their auxiliary input."""
     encodes_auxiliary: bool = False
@@ -119,7 +123,7 @@ class Adapted(LatentModel):
         dtype, device = dtype_and_device(self.networks) or (torch.get_default_dtype(), labels.device)
         return labels.to(device, dtype if labels.is_floating_point() else torch.long)
 
-    def _call_encoder(self, x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+    def _call_encoder(self, x: Tensor, *given: Tensor) -> object:
         weights = dtype_and_device(self.networks)
         if weights is not None:
             return call_with_tokens("encode", self.encoder, x.to(dtype=weights[0], device=weights[1]), *given)
@@ -176,12 +180,16 @@ def _rows(value: object, name: str, count: int) -> Tensor:
 
 def from_callables(
     *,
-    encode: Encoder,
+    encode: Encoder | None = None,
     decode: Decoder | None = None,
     latent_dim: int,
     precision: float | None = None,
     likelihood: str | None = None,
     prior: Prior | None = None,
+    sample: Callable[[Tensor], Tensor] | None = None,
+    log_q: Callable[[Tensor, Tensor], Tensor] | None = None,
+    sample_prior: Callable[[int], Tensor] | None = None,
+    log_prior: Callable[[Tensor], Tensor] | None = None,
     name: str = "model",
     image_shape: tuple[int, int, int] | None = None,
     beta: float = 1.0,
@@ -199,6 +207,12 @@ def from_callables(
         precision: γ² = 1 / decoder variance of a Gaussian likelihood.
         likelihood: `gaussian` (the default if there is a precision) or `bernoulli`.
         prior: N(0, I) by default.
+        sample: x -> one draw of z ~ q(z|x) per row, for posteriors that are not diagonal Gaussians (full covariances,
+            flows, mixtures), with `log_q`. `encode` may then be omitted.
+        log_q: (z, x) -> log q(z|x), a number per row.
+        sample_prior: count -> draws from a prior that is not one of vaescope's (a mixture, a VampPrior), with
+            `log_prior`.
+        log_prior: z -> log p(z), a number per row.
         name: what reports call the model.
         image_shape: (channels, height, width) of decoded images.
         beta: the weight of the KL in training.
@@ -213,20 +227,30 @@ def from_callables(
             [0.1000, 0.1000],
             [0.1000, 0.1000]])
     """
+    posterior, density = posterior_from(sample, log_q), prior_from(sample_prior, log_prior)
+    if encode is None and posterior is None:
+        raise InputError("encode is required, x -> mean and variance; or pass sample= and log_q=.")
+    if density is not None and prior is not None:
+        raise InputError("prior= and log_prior= are two priors; specify only one.")
+    chosen = prior if prior is not None else Normal() if density is None else normal_like(density, latent_dim)
+    functions = (encode, decode, log_likelihood, sample, log_q, sample_prior, log_prior)
+    encode = encode or moments_of(posterior)
     return Adapted(
         latent_dim,
         encode,
         any_dtype(decode) if isinstance(decode, nn.Module) else decode,
         precision,
         "gaussian" if likelihood is None and precision is not None else likelihood,
-        Normal() if prior is None else prior,
+        chosen,
         name,
         image_shape,
         beta,
         log_likelihood,
         objective,
-        posterior_family,
-        networks_behind(encode, decode, log_likelihood) if networks is None else tuple(networks),
+        posterior_family if posterior is None else "marginals",
+        networks_behind(*functions) if networks is None else tuple(networks),
+        posterior,
+        density,
         encodes_auxiliary=required_arguments(encode) > 1,
         conditional=decode is not None and required_arguments(decode) > 1,
     )

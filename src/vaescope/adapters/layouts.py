@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from vaescope import validation
 from vaescope.data.dataset import channels_first
-from vaescope.encoded import encode
 from vaescope.encoded.sample import Samples
-from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
 
+PROBED = 2  # samples that are encoded to see whether a layout is right
 SMALLEST_SIDE = 4  # of arrays (N, H, W) that are images
 
 
@@ -26,7 +27,7 @@ class ModelSamples:
 
 
 def in_layout_of(model: LatentModel, x: Samples, auxiliary: Samples | None = None) -> ModelSamples:
-    """The first layout of x that the model can encode; the error is that of x as it is.
+    """The first layout of x that the model can encode; x as it is if there is none, or only one.
 
     Args:
         model: a `LatentModel`.
@@ -34,20 +35,21 @@ def in_layout_of(model: LatentModel, x: Samples, auxiliary: Samples | None = Non
         auxiliary: labels or rows of numbers, one per sample.
     """
     image = model.image_shape or _image_shape(x)
-    if model.flattens_images:
+    layouts = [] if model.flattens_images else [*_layouts(x, model.image_shape)]
+    if len(layouts) < 2:
         return ModelSamples(x, image)
-    first: InputError | None = None
-    for candidate in _layouts(x, model.image_shape):
-        try:
-            encode(model, candidate[:2], None if auxiliary is None else auxiliary[:2])
-        except InputError as error:
-            first = first or error
-        else:
-            return ModelSamples(candidate, image)
-    if first is None or len(x) < 2:
-        return ModelSamples(x, image)
-    encode(model, x[:2], None if auxiliary is None else auxiliary[:2])
-    raise first
+    labels = None if auxiliary is None else auxiliary[:PROBED]
+    return ModelSamples(next((found for found in layouts if _encodes(model, found[:PROBED], labels)), x), image)
+
+
+def _encodes(model: LatentModel, x: Samples, auxiliary: Samples | None) -> bool:
+    inputs = validation.tensor(x, "x", finite=False)
+    try:
+        with torch.no_grad():
+            model.encode(inputs) if auxiliary is None else model.encode(inputs, auxiliary)
+    except Exception:  # a user's function may raise anything
+        return False
+    return True
 
 
 def _layouts(x: Samples, image: tuple[int, int, int] | None) -> Iterator[Samples]:

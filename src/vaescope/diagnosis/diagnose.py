@@ -21,6 +21,7 @@ from vaescope.checks import number
 from vaescope.diagnosis.aggregate import measure_aggregate
 from vaescope.diagnosis.agreement import Agreement, measure_agreement
 from vaescope.diagnosis.budget import Budget, Progress, to_stderr
+from vaescope.diagnosis.elbo import estimate_marginal, given_by_functions, measure_elbo
 from vaescope.diagnosis.evidence import Evidence, to_json
 from vaescope.diagnosis.findings import Finding, by_severity, worst_severity
 from vaescope.diagnosis.gap import measure_gap
@@ -230,6 +231,7 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts,
         aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, regime.used)),
         geometry=None if jacobian is None else attempts("geometry", lambda: measure_geometry(jacobian)),
         noise=attempts("noise", lambda: measure_noise(sample, regime.used)),
+        elbo=attempts("ELBO", lambda: measure_elbo(sample)),
         eq12=None if derivatives is None else near_deterministic_ratio(derivatives),
     )
     broken = next((f.code for f in judge(evidence) if f.code in MAKES_GAP_MEANINGLESS), None)
@@ -237,6 +239,8 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts,
         attempts.skipped["gap"] = f"it means nothing with the finding {broken}"
         return evidence
     clock.say(f"measuring the gap between ELBO and log p(x), {max(0.0, clock.left):.0f} s left")
+    if given_by_functions(sample):
+        evidence = replace(evidence, marginal=attempts("log p(x)", lambda: estimate_marginal(sample, clock)))
     return replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
 
 
@@ -278,7 +282,7 @@ def _column_norm(derivatives: DecoderDerivatives | None) -> np.ndarray:
 def _is_isotropic(model: LatentModel) -> bool:
     """Whether the prior is invariant to rotations of the latents."""
     prior = model.prior
-    if model.auxiliary_dim or not isinstance(prior, Normal):
+    if (model.auxiliary_dim and not model.conditional) or not isinstance(prior, Normal):
         return False
     return all(torch.as_tensor(v).unique().numel() == 1 for v in (prior.mean, prior.variance))
 

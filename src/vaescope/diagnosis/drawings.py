@@ -10,7 +10,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vaescope import randomness
 from vaescope.adapters.repaired import drawable_shape
 from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.gap import ElboGap
@@ -98,8 +97,7 @@ def _images(sample: EncodedSample, latents: list[int], image: tuple[int, int, in
 def _reconstructions(sample: EncodedSample, image: tuple[int, int, int]) -> Figure:
     """Samples, their reconstructions, and what the decoder makes of draws from the prior."""
     chosen = sample.random_subset(PICTURES)
-    noise = torch.randn(chosen.mean.shape, generator=randomness.generator(0, "pictures"), dtype=chosen.mean.dtype)
-    drawn = chosen.decode(chosen.prior_mean + chosen.prior_variance.sqrt() * noise)
+    drawn = chosen.decode(chosen.draw_prior("pictures"))
     rows = {"x": chosen.observations, "rebuilt": chosen.decoded, "prior": drawn}
     figure, axes = figures.grid_of_panels(len(rows), len(chosen), width=1.1, height=1.1)
     low, high = float(chosen.observations.min()), float(chosen.observations.max())

@@ -10,6 +10,7 @@ import numpy as np
 
 from vaescope.diagnosis.aggregate import Aggregate
 from vaescope.diagnosis.agreement import Agreement
+from vaescope.diagnosis.elbo import ElboTerms, MarginalEstimate
 from vaescope.diagnosis.gap import ElboGap
 from vaescope.diagnosis.generalisation import Generalisation
 from vaescope.diagnosis.geometry import Geometry
@@ -54,7 +55,10 @@ class Evidence:
     likelihood: str | None = None
     geometry: Geometry | None = None
     noise: Noise | None = None
+    elbo: ElboTerms | None = None
     gap: ElboGap | None = None
+    marginal: MarginalEstimate | None = None
+    """log p(x) where the posterior or the prior is given by functions."""
     eq12: np.ndarray | None = None
     """(d,) posterior variances divided by those of Eq. 12."""
     stability: Agreement | None = None
@@ -98,7 +102,9 @@ class Evidence:
             "aggregate": None if self.aggregate is None else self.aggregate.to_data(),
             "generalisation": None if self.generalisation is None else self.generalisation.to_data(),
             "noise": None if self.noise is None else self.noise.to_data(),
+            "elbo": None if self.elbo is None else self.elbo.to_data(),
             "gap": None if self.gap is None else self.gap.to_data(),
+            "marginal": None if self.marginal is None else self.marginal.to_data(),
             "near_deterministic": None if near is None else near.applies,
             "stability": None if self.stability is None else self.stability.score,
             "metrics": None if self.evaluation is None else self.evaluation.rows,

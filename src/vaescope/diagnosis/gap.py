@@ -13,11 +13,12 @@ from torch import Tensor
 from vaescope import randomness, theory
 from vaescope.adapters.repaired import RepairedModel
 from vaescope.diagnosis.budget import Budget
+from vaescope.diagnosis.elbo import UNKNOWN
 from vaescope.diagnosis.few_latents import ORDERS, quadrature_gap
 from vaescope.diagnosis.geometry import declared_beta, output_weights
 from vaescope.diagnosis.noise import DRAWS
 from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
-from vaescope.diagnosis.terms import sample_log_likelihood
+from vaescope.diagnosis.terms import likelihood_is_known, sample_log_likelihood
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
@@ -66,13 +67,16 @@ def measure_gap(sample: EncodedSample, used: list[int], budget: Budget) -> ElboG
     model, own = sample.model, sample.model.log_likelihood is not None
     if isinstance(model, RepairedModel) and model.normal_prior is not None:
         raise Skipped("the gap is only computed for normal priors")
+    if model.prior_density is not None:
+        raise Skipped("the prior is given by functions; log p(x) is estimated without the parts of the gap")
+    if model.posterior_density is not None:
+        raise Skipped("the posterior is given by functions; log p(x) is estimated without the parts of the gap")
     if model.posterior_family != "diagonal":
         raise Skipped("encode returns the marginals of q(z|x), not q itself")
     if not used:
         raise Skipped("no latent is in use")
-    gaussian = model.likelihood == "gaussian" and model.precision is not None and not own
-    if not gaussian and model.likelihood != "bernoulli" and not own:
-        raise Skipped("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter")
+    if not likelihood_is_known(model):
+        raise Skipped(UNKNOWN)
     if len(used) > LARGEST_SAMPLED:
         raise Skipped(f"more than {LARGEST_SAMPLED} latents in use would take too long")
     exact = not own and len(used) <= LARGEST_EXACT and not model.conditional

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import randomness
 from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample, encode
 from vaescope.errors import InputError
@@ -110,8 +109,7 @@ def _trial(change: str, sample: EncodedSample) -> Trial:
 
 @torch.no_grad()
 def _prior_samples(sample: EncodedSample) -> Float[Tensor, "N n"]:
-    noise = torch.randn(sample.mean.shape, generator=randomness.generator(0, "prior samples"), dtype=sample.mean.dtype)
-    return sample.decode(sample.prior_mean + sample.prior_variance.sqrt() * noise).double()
+    return sample.decode(sample.draw_prior("prior samples")).double()
 
 
 def _trials(sample: EncodedSample, generated: Float[Tensor, "N n"]) -> Iterator[Trial]:

@@ -10,7 +10,13 @@ from vaescope.adapters.networks import call_with_tokens
 from vaescope.diagnosis.skipped import Skipped
 from vaescope.distributions.likelihoods import log_likelihood
 from vaescope.encoded import EncodedSample
-from vaescope.protocol import LogLikelihood
+from vaescope.protocol import LatentModel, LogLikelihood
+
+
+def likelihood_is_known(model: LatentModel) -> bool:
+    """Whether log p(x|z) can be computed."""
+    gaussian = model.likelihood == "gaussian" and model.precision is not None
+    return gaussian or model.likelihood == "bernoulli" or model.log_likelihood is not None
 
 
 def sample_log_likelihood(sample: EncodedSample, rows: Tensor | None = None) -> Callable[[Tensor, Tensor], Tensor]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from vaescope import validation
+from vaescope import randomness, validation
 from vaescope.containers import unwrap
 from vaescope.data.dataset import flatten_samples
 from vaescope.distributions import Normal
@@ -50,6 +50,14 @@ class EncodedSample:
     @property
     def prior(self) -> Normal:
         return Normal(self.prior_mean, self.prior_variance)
+
+    def draw_prior(self, purpose: str) -> Float[Tensor, "N d"]:
+        """A code from the prior for each sample, always the same ones for the same purpose."""
+        if self.model.prior_density is not None:
+            with torch.no_grad(), randomness.seeded(purpose):
+                return self.model.prior_density.sample(len(self)).to(self.mean)
+        noise = torch.randn(self.mean.shape, generator=randomness.generator(0, purpose), dtype=self.mean.dtype)
+        return self.prior_mean + self.prior_variance.sqrt() * noise.to(self.mean.device)
 
     @cached_property
     def observations(self) -> Float[Tensor, "N n"]:

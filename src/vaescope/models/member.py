@@ -102,6 +102,14 @@ class Member:
         return None
 
     @property
+    def posterior_density(self) -> None:
+        return None
+
+    @property
+    def prior_density(self) -> None:
+        return None
+
+    @property
     def has_decoder(self) -> bool:
         return True
 
