@@ -19,6 +19,7 @@ from vaescope.errors import InputError
 if TYPE_CHECKING:
     from vaescope.diagnosis import Diagnosis
 
+SHOWN = 20  # latents in the table, at most
 COLOURS = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
@@ -45,6 +46,7 @@ class Diagnose:
     """note, warning or error: exit with code 1 if a finding is at least this severe."""
 
     def run(self) -> int:
+        from vaescope.diagnosis.bounds import bound_rows
         from vaescope.diagnosis.findings import SEVERITIES
 
         if self.fail_on is not None:
@@ -57,9 +59,15 @@ class Diagnose:
             colour = COLOURS[finding.severity]
             console.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
             console.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
+            if finding.line:
+                console.print("\n".join(f"    {line}" for line in finding.line.splitlines()), markup=False)
         if not found.findings:
             console.print("No issues found.")
-        console.print(rows_table(found.summary()))
+        for name, value, _ in bound_rows(found.evidence):
+            console.print(f"{name}: {value} nats", markup=False)
+        console.print(rows_table(found.summary()[:SHOWN]))
+        if len(found.summary()) > SHOWN:
+            console.print(f"... and {len(found.summary()) - SHOWN} more latents")
         for what, why in found.skipped.items():
             console.print(f"skipped: {what} ({why})", markup=False, soft_wrap=True)
         if self.html is not None:

@@ -102,6 +102,7 @@ class Diagnosis:
         lines = [f"Diagnosis of {self.name}: {count or 'no'} finding{'s' * (count != 1)}"]
         for f in self.findings:
             lines += [f"  {f.severity}: {f.title} ({f.code})", f"    {f.evidence}", f"    What to do: {f.advice}"]
+            lines += [f"        {line}" for line in f.line.splitlines()]
         if self.skipped:
             lines += [f"  left out: {what} ({why})" for what, why in self.skipped.items()]
         return "\n".join(lines)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from vaescope.diagnosis.bounds import bound_rows
 from vaescope.diagnosis.drawings import drawings
 from vaescope.diagnosis.geometry import Geometry
+from vaescope.diagnosis.glossary import GLOSSARY, Glosses, anchor
 from vaescope.diagnosis.rules.wording import amount
 from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
@@ -22,6 +24,8 @@ VERDICTS = {
     "warning": "Read the warnings before you rely on this model.",
     "error": "This model has a serious problem.",
 }
+PICTURES = ("reconstructions", "traversals", "codes")  # figures that come before the numbers
+FOLDED = 200  # latents in the table, at most
 PIXELS = 96  # per inch of figure width, at most
 LEGEND = (
     "KL in nats, mean over samples. Variance ratio: posterior over prior. Column norm: how far the output moves per "
@@ -29,26 +33,14 @@ LEGEND = (
     "holds. Effect: squared error added by drawing the latent from its prior, as a share of the variance of x."
 )
 
-GLOSSARY = {
-    "ELBO": "What training maximises: log p(x|z) of reconstructions minus the KL. At most log p(x), nats per sample.",
-    "KL": "How far the posterior of a latent is from its prior: the information in the code of a sample.",
-    "β": "What the KL is multiplied by in the loss. 1 is the ELBO; precision / β is what matters.",
-    "precision": "1 / variance of the decoder: 1 for half the summed squared error, 2/n for a mean over n numbers.",
-    "Eq. 12": "σ² = 1 / (1 + precision · ‖column‖²), the variance of the best narrow posterior.",
-    "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses; amortisation: the encoder, beyond it.",
-    "c_IMA": "How far the columns of the decoder's Jacobian are from orthogonal; 0 if they are.",
-    "AUC": "How well codes of the data and draws from the prior are distinguished: 0.5 if they are alike, 1 if always.",
-    "±": "Two standard errors.",
-}
-
 
 def html(diagnosis: Diagnosis) -> str:
     """The page; text from users is escaped."""
     rows = diagnosis.summary()
-    figures = [
-        (name, Markup(svg(figure)), caption, round(PIXELS * figure.get_figwidth()))
+    figures = {
+        name: (Markup(svg(figure)), caption, round(PIXELS * figure.get_figwidth()))
         for name, figure, caption in drawings(diagnosis.evidence, diagnosis.sample)
-    ]
+    }
     evaluation = diagnosis.evidence.evaluation
     return render(
         "diagnosis.html",
@@ -59,9 +51,13 @@ def html(diagnosis: Diagnosis) -> str:
         facts=facts(diagnosis),
         columns=list(rows[0]) if rows else [],
         rows=rows,
+        folded=FOLDED,
         legend=LEGEND,
-        glossary=GLOSSARY,
-        drawings=figures,
+        glossary=[(word, anchor(word), meaning) for word, meaning in GLOSSARY.items()],
+        gloss=Glosses(),
+        pictures={name: figure for name, figure in figures.items() if name in PICTURES},
+        charts={name: figure for name, figure in figures.items() if name not in PICTURES},
+        bounds=bound_rows(diagnosis.evidence),
         scores=[] if evaluation is None else evaluation.rows,
         skipped=diagnosis.skipped,
         about=about(diagnosis),
@@ -104,9 +100,6 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         if geometry.rotation is not None:
             found.append(("contrast with the best axes", f"{_nats(geometry.rotation.after)} nats"))
         found.append(("directions of data space that codes move", str(geometry.rank)))
-    if evidence.gap is not None:
-        gap = evidence.gap.log_marginal - evidence.gap.elbo
-        found.append(("log p(x) - ELBO", f"{_nats(float(gap.mean()))} nats"))
     near = evidence.near_deterministic()
     if near is not None:
         found.append(("near-deterministic theory", "applies" if near.applies else "does not apply"))

@@ -34,6 +34,7 @@ def collapse(evidence: Evidence) -> Iterator[Finding]:
             else "The posterior has collapsed: codes carry no information about x.",
             f"{what} Mean KL {total:.3g} nats.",
             "Lower β, raise the decoder's precision or use warm-up, or use a weaker decoder that depends on its codes.",
+            "loss = reconstruction + min(1.0, step / 5000) * beta * kl  # warm-up of the KL",
         )
 
 
@@ -54,6 +55,7 @@ def width(evidence: Evidence) -> Iterator[Finding]:
             f"{len(passive)} latents stay at their prior; the decoder gets no information from them.",
             f"Use latent_dim={d - len(passive)}, or drop them with vs.regime.prune. If reconstructions are poor, the "
             "model is over-regularised instead: check β and the precision.",
+            f"latent_dim = {d - len(passive)}",
         )
     elif passive:
         yield Finding(
@@ -114,6 +116,7 @@ def aggregate(evidence: Evidence) -> Iterator[Finding]:
         f"(a normal distribution fitted to the codes would save {found.gain:.1f} nats).",
         "To generate, sample from a density fitted to the codes, or train with a larger β (or a learned prior). For "
         "reconstructions and codes it does not matter.",
+        "z = GaussianMixture(10).fit(codes).sample(100)[0]  # sklearn.mixture, instead of torch.randn",
     )
 
 
