@@ -121,6 +121,21 @@ class LatentModel(Protocol):
         return None
 
     @property
+    def latent_shape(self) -> tuple[int, int, int] | None:
+        """(channels, height, width) of latents that form an image, as in latent diffusion models."""
+        return None
+
+    @property
+    def latent_groups(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the layers of a hierarchical VAE, in the order of its latents."""
+        return ()
+
+    @property
+    def latent_scaling(self) -> tuple[float, float] | None:
+        """Scaling and shift factor: a model of the codes is trained on (z - shift) · scaling."""
+        return None
+
+    @property
     def flattens_images(self) -> bool:
         """Whether `encode` takes images as rows of pixels, channels first."""
         return False
@@ -220,6 +235,18 @@ class WrappedModel(LatentModel):
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
         return self.model.image_shape
+
+    @property
+    def latent_shape(self) -> tuple[int, int, int] | None:
+        return self.model.latent_shape
+
+    @property
+    def latent_groups(self) -> tuple[tuple[str, int], ...]:
+        return self.model.latent_groups
+
+    @property
+    def latent_scaling(self) -> tuple[float, float] | None:
+        return self.model.latent_scaling
 
     @property
     def flattens_images(self) -> bool:

@@ -62,6 +62,8 @@ class Adapted(LatentModel):
     """Called in evaluation mode; inputs are converted to their floating-point type and device."""
     posterior_density: PosteriorDensity | None = None
     prior_density: PriorDensity | None = None
+    latent_shape: tuple[int, int, int] | None = None
+    latent_scaling: tuple[float, float] | None = None
     reader: Reader | None = None
     """Reads samples of the model's own library, with their auxiliary input."""
     encodes_auxiliary: bool = False

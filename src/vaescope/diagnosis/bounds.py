@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from vaescope.diagnosis.elbo import ElboTerms
 from vaescope.diagnosis.evidence import Evidence
 
 WIDTH = 2.0  # standard errors of every interval
@@ -28,7 +29,7 @@ def bound_rows(evidence: Evidence) -> list[tuple[str, str, str]]:
     if terms is None:
         return []
     rows = [
-        ("ELBO", interval(*terms.mean("elbo")), f"{terms.bits_per_number:.3g} bits per number of x"),
+        ("ELBO", interval(*terms.mean("elbo")), _per_number(evidence, terms)),
         ("rate", interval(*terms.mean("rate")), "KL of posteriors from the prior: what the codes cost"),
         (
             "distortion",
@@ -43,6 +44,12 @@ def bound_rows(evidence: Evidence) -> list[tuple[str, str, str]]:
         rows.insert(0, ("log p(x)", interval(value + gap[0], total), "the ELBO and the gap together"))
         rows.insert(2, ("gap", interval(*gap), "log p(x) - ELBO, what a better posterior could gain"))
     return rows
+
+
+def _per_number(evidence: Evidence, terms: ElboTerms) -> str:
+    """Bits per number of discrete data; densities of continuous data may have any sign."""
+    meaning = "what training maximises, with β = 1"
+    return f"{meaning}; {terms.bits_per_number:.3g} bits per number" if evidence.likelihood == "bernoulli" else meaning
 
 
 def _gap(evidence: Evidence) -> tuple[float, float] | None:

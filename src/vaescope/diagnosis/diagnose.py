@@ -33,6 +33,7 @@ from vaescope.diagnosis.geometry import (
     near_deterministic_ratio,
 )
 from vaescope.diagnosis.given import read_given
+from vaescope.diagnosis.latent_image import measure_latent_image
 from vaescope.diagnosis.noise import measure_noise
 from vaescope.diagnosis.page import html
 from vaescope.diagnosis.reconstruction import measure_reconstruction
@@ -40,6 +41,7 @@ from vaescope.diagnosis.rules import judge
 from vaescope.diagnosis.scales import find_scale
 from vaescope.diagnosis.skipped import Skipped, first_line
 from vaescope.diagnosis.table import LatentTable
+from vaescope.diagnosis.text import as_text
 from vaescope.distributions import Normal
 from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
 from vaescope.encoded.sample import Samples
@@ -52,6 +54,7 @@ from vaescope.runs.files import write_json, write_text
 
 T = TypeVar("T")
 STABILITY_SAMPLES = 2000
+FLAT_LATENTS = 64  # of a latent image, up to which the decoder is differentiated by each
 RANGE_ROUNDING = 1e-4  # by which x may be outside the range of its likelihood
 MAKES_GAP_MEANINGLESS = {"untrained", "data-range", "reconstruction", "not-a-vae", "collapsed"}
 
@@ -98,14 +101,7 @@ class Diagnosis:
         return Path(path)
 
     def __repr__(self) -> str:
-        count = len(self.findings)
-        lines = [f"Diagnosis of {self.name}: {count or 'no'} finding{'s' * (count != 1)}"]
-        for f in self.findings:
-            lines += [f"  {f.severity}: {f.title} ({f.code})", f"    {f.evidence}", f"    What to do: {f.advice}"]
-            lines += [f"        {line}" for line in f.line.splitlines()]
-        if self.skipped:
-            lines += [f"  left out: {what} ({why})" for what, why in self.skipped.items()]
-        return "\n".join(lines)
+        return as_text(self.name, self.findings, self.skipped)
 
 
 @torch.no_grad()
@@ -144,8 +140,8 @@ def diagnose(
     ['collapsed']
     """
     clock = Budget(number("budget", budget, above=0.0, hint="it is in seconds"), progress)
-    models = as_models(model)
     clock.say("reading samples")
+    models = as_models(model)
     given = read_given(models[0], x, auxiliary)
     samples, auxiliary = given.x, given.auxiliary
     clock.say(f"encoding {len(samples)} samples")
@@ -162,6 +158,7 @@ def diagnose(
     first = replace(
         Evidence(regime),
         scale=scale,
+        groups=models[0].latent_groups,
         initial_weights=weights_are_initial(models[0]),
         data_range=_outside_range(repaired),
         elbo_trained=models[0].objective == "elbo" and models[0].posterior_family == "diagonal",
@@ -222,7 +219,9 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts,
         attempts.skipped["decoder"] = "the model has no decoder"
         return evidence
     clock.say("reconstructing, and differentiating the decoder")
-    derivatives = attempts("geometry", lambda: differentiate_decoder(sample, regime.used))
+    if model.latent_shape is not None:
+        evidence = replace(evidence, latent_image=attempts("channels", lambda: measure_latent_image(sample)))
+    derivatives = attempts("geometry", lambda: _derivatives(sample, regime.used))
     jacobian = None if derivatives is None else attempts("geometry", lambda: WeightedJacobian.of(derivatives))
     column_norm = attempts("column norm", lambda: _column_norm(derivatives))
     evidence = replace(
@@ -245,7 +244,15 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts,
     return replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
 
 
+def _derivatives(sample: EncodedSample, used: list[int]) -> DecoderDerivatives:
+    if sample.model.latent_shape is not None and sample.mean.shape[1] > FLAT_LATENTS:
+        raise Skipped(f"{sample.mean.shape[1]} latents form an image; channels and positions are reported instead")
+    return differentiate_decoder(sample, used)
+
+
 def _effect(sample: EncodedSample, clock: Budget) -> np.ndarray:
+    if sample.model.latent_shape is not None and sample.mean.shape[1] > FLAT_LATENTS:
+        raise Skipped("latents form an image; channels and positions are reported instead")
     started = time.monotonic()
     _ = sample.decoded
     clock.need(sample.mean.shape[1] * (time.monotonic() - started) - 1)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from vaescope.adapters.repaired import drawable_shape
 from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.gap import ElboGap
+from vaescope.diagnosis.latent_image import LatentImage
 from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
 from vaescope.report import figures
@@ -29,6 +30,9 @@ def drawings(evidence: Evidence, sample: EncodedSample | None) -> Iterator[tuple
     latents = evidence.regime.used[:LATENTS]
     if sample is not None and _can_be_drawn(sample) and (image := _image_shape(sample)) is not None:
         yield "reconstructions", _reconstructions(sample, image), _RECONSTRUCTIONS
+    if evidence.latent_image is not None:
+        yield "channels", _channels(evidence.latent_image), _CHANNELS
+        return
     if sample is not None and latents and _can_be_drawn(sample):
         yield "traversals", _traversals(sample, latents), _traversal_caption(sample, evidence)
     if sample is not None and latents:
@@ -181,6 +185,22 @@ def _angles(evidence: Evidence) -> Figure:
     return figure
 
 
+def _channels(found: LatentImage) -> Figure:
+    """KL of positions, eigenvalues of channels, and power of frequencies."""
+    figure, (left, middle, right) = figures.row_of_panels(3, width=3.2, height=2.7)
+    picture = left.imshow(found.positions.numpy(), cmap="viridis", vmin=0)
+    left.set_xticks([])
+    left.set_yticks([])
+    figure.colorbar(picture, ax=left, label="KL of a position, nats", shrink=0.85)
+    middle.bar(range(1, len(found.spectrum) + 1), found.spectrum.numpy(), color=figures.COLOURS[0])
+    middle.set_xlabel("eigenvalue of the channels")
+    right.plot(range(1, len(found.power) + 1), found.power.numpy(), marker="o", color=figures.COLOURS[0])
+    right.set_xlabel("cycles per latent image")
+    right.set_ylabel("share of power")
+    right.set_ylim(bottom=0)
+    return figure
+
+
 def _gap(gap: ElboGap) -> Figure:
     parts = {
         "family": "family: the loss of the best posterior of this family",
@@ -198,6 +218,10 @@ def _gap(gap: ElboGap) -> Figure:
 
 
 _RECONSTRUCTIONS = "Samples, their reconstructions, and what the decoder makes of draws from the prior."
+_CHANNELS = (
+    "KL of each position, summed over channels; eigenvalues of the covariance of the channels; share of the power of "
+    "the codes at each spatial frequency."
+)
 _CODES = "Posterior means of latents in use, in standard deviations of their prior (the line)."
 _ANGLES = "Mean angle between columns of the decoder's Jacobian, latents in use, highest KL first."
 _GAP = "The gap between log p(x) and the ELBO, mean over samples with two standard errors."

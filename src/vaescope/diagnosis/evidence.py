@@ -14,6 +14,8 @@ from vaescope.diagnosis.elbo import ElboTerms, MarginalEstimate
 from vaescope.diagnosis.gap import ElboGap
 from vaescope.diagnosis.generalisation import Generalisation
 from vaescope.diagnosis.geometry import Geometry
+from vaescope.diagnosis.latent_image import LatentImage
+from vaescope.diagnosis.layers import layer_rows
 from vaescope.diagnosis.noise import Noise
 from vaescope.diagnosis.reconstruction import Reconstruction
 from vaescope.diagnosis.scales import VarianceScale
@@ -36,6 +38,10 @@ class Evidence:
     """All measurements; None for those that were skipped, with the reason in `skipped`."""
 
     regime: Regime
+    groups: tuple[tuple[str, int], ...] = ()
+    """Names and sizes of the layers of a hierarchical VAE."""
+    latent_image: LatentImage | None = None
+    """Statistics of channels and positions, if latents form an image."""
     scale: VarianceScale | None = None
     initial_weights: bool = False
     """Whether weights are as PyTorch initialises them."""
@@ -66,7 +72,11 @@ class Evidence:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def latents(self) -> list[dict[str, object]]:
-        """A row per latent, highest KL first."""
+        """A row per latent, or per channel of a latent image, highest KL first."""
+        if self.latent_image is not None:
+            return self.latent_image.rows()
+        if self.groups:
+            return layer_rows(self.regime, self.groups)
         return [self._latent(k) for k in self.regime.latents_of_kind("active", "mixed", "passive")]
 
     def _latent(self, k: int) -> dict[str, object]:
@@ -97,6 +107,7 @@ class Evidence:
         return {
             "latents": self.latents(),
             "skipped": self.skipped,
+            "latent_image": None if self.latent_image is None else self.latent_image.to_data(),
             "geometry": None if self.geometry is None else self.geometry.to_data(),
             "reconstruction": None if self.reconstruction is None else self.reconstruction.to_data(),
             "aggregate": None if self.aggregate is None else self.aggregate.to_data(),

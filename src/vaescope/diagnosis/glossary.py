@@ -23,7 +23,6 @@ GLOSSARY = {
     "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses. Amortisation: what the encoder loses "
     "beyond it.",
     "amortisation": "The part of the gap that is due to the encoder.",
-    "contrast": "c_IMA: how far the columns of the decoder's Jacobian are from orthogonal; 0 if they are.",
     "c_IMA": "How far the columns of the decoder's Jacobian are from orthogonal, in nats; 0 if they are.",
     "column norm": "How far the output moves per unit of a latent.",
     "variance ratio": "Variance of the posterior over that of the prior: near 1 if a latent is not used.",

@@ -11,6 +11,7 @@ from vaescope.diagnosis.bounds import bound_rows
 from vaescope.diagnosis.drawings import drawings
 from vaescope.diagnosis.geometry import Geometry
 from vaescope.diagnosis.glossary import GLOSSARY, Glosses, anchor
+from vaescope.diagnosis.latent_image import LatentImage
 from vaescope.diagnosis.rules.wording import amount
 from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
@@ -25,6 +26,10 @@ VERDICTS = {
     "error": "This model has a serious problem.",
 }
 PICTURES = ("reconstructions", "traversals", "codes")  # figures that come before the numbers
+CHANNEL_LEGEND = (
+    "KL in nats, summed over positions, mean over samples. Mean and std of the codes over samples and positions. Share "
+    "of noise: posterior variance over the variance of the channel."
+)
 FOLDED = 200  # latents in the table, at most
 PIXELS = 96  # per inch of figure width, at most
 LEGEND = (
@@ -52,7 +57,8 @@ def html(diagnosis: Diagnosis) -> str:
         columns=list(rows[0]) if rows else [],
         rows=rows,
         folded=FOLDED,
-        legend=LEGEND,
+        legend=LEGEND if diagnosis.evidence.latent_image is None else CHANNEL_LEGEND,
+        unit="latents" if diagnosis.evidence.latent_image is None else "channels",
         glossary=[(word, anchor(word), meaning) for word, meaning in GLOSSARY.items()],
         gloss=Glosses(),
         pictures={name: figure for name, figure in figures.items() if name in PICTURES},
@@ -86,6 +92,7 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     found = [
         ("latents in use", f"{len(regime.used)} of {regime.latent_dim}"),
         ("KL", f"{amount(float(sum(regime.kl)))} nats"),
+        *_channel_facts(evidence.latent_image),
     ]
     if noise is not None:
         if math.isfinite(noise.explained):
@@ -112,6 +119,22 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         found.append(("agreement between seeds", f"{evidence.stability.score:.2f}"))
         found.append(("agreement of their subspaces", f"{evidence.stability.subspace:.2f}"))
     return found
+
+
+def _channel_facts(found: LatentImage | None) -> list[tuple[str, str]]:
+    """What a model of the codes needs to know."""
+    if found is None:
+        return []
+    facts = [
+        ("std of the codes", f"{found.total_std:.3g}"),
+        ("scaling factor for a std of 1", f"{1 / found.total_std:.4g}"),
+        ("shift factor for a mean of 0", f"{float(found.mean.mean()):.3g}"),
+    ]
+    if found.scaling is not None:
+        facts.append(("declared scaling and shift factor", f"{found.scaling:g}, {found.shift or 0:g}"))
+    if found.effective_precision is not None:
+        facts.append(("effective precision / β", amount(found.effective_precision)))
+    return facts
 
 
 def _contrast(geometry: Geometry) -> str:

@@ -122,6 +122,18 @@ class Member:
         return self.model.networks.image_shape
 
     @property
+    def latent_shape(self) -> None:
+        return None
+
+    @property
+    def latent_groups(self) -> tuple[()]:
+        return ()
+
+    @property
+    def latent_scaling(self) -> None:
+        return None
+
+    @property
     def flattens_images(self) -> bool:
         return True
 

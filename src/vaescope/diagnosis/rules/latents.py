@@ -9,6 +9,7 @@ import numpy as np
 
 from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.findings import Finding
+from vaescope.diagnosis.layers import layer_rows
 from vaescope.diagnosis.rules.wording import listed
 
 ROTATED = 0.15  # nats of contrast that a rotation must save
@@ -18,6 +19,8 @@ SAME_SUBSPACE = 0.8  # mean squared canonical correlation
 WIDE = 0.2  # share of posteriors wider than their prior
 LITTLE = 0.5  # nats of all latents together with which a model has nearly collapsed
 LITTLE_EXPLAINED = 0.1  # share of the variance of x that it then explains, at most
+SCALED = 2.0  # factor from 1 that the standard deviation of scaled codes may have
+DIFFUSERS_SCALING = 0.18215  # what diffusers declares if nobody has set it
 APART = 0.82  # AUC of telling codes from prior samples
 
 
@@ -47,6 +50,8 @@ def _nearly_collapsed(evidence: Evidence) -> bool:
 def width(evidence: Evidence) -> Iterator[Finding]:
     regime = evidence.regime
     passive, d = regime.passive, regime.latent_dim
+    if evidence.latent_image is not None or evidence.groups:  # latents are positions or parts of a layer
+        return
     if len(passive) >= max(2, math.ceil(d / 2)):
         yield Finding(
             "over-wide",
@@ -64,6 +69,40 @@ def width(evidence: Evidence) -> Iterator[Finding]:
             f"{len(passive)} of {d} latents {'is' if len(passive) == 1 else 'are'} not in use.",
             f"Latent{'s' * (len(passive) > 1)} {listed(passive)}: posterior at the prior for nearly every sample.",
             "Exclude them from downstream analyses of the codes; small variations of their means are misleading.",
+        )
+
+
+def scaling_factor(evidence: Evidence) -> Iterator[Finding]:
+    """Codes that a diffusion model is trained on should have a standard deviation of about one."""
+    found = evidence.latent_image
+    if found is None or found.scaling is None:
+        return
+    scaled = found.scaling * found.total_std
+    if 1 / SCALED <= scaled <= SCALED:
+        return
+    yield Finding(
+        "scaling-factor",
+        "note" if found.scaling == DIFFUSERS_SCALING else "warning",
+        "The scaling factor does not fit these codes.",
+        f"Codes times scaling_factor = {found.scaling:g} have a standard deviation of {scaled:.2g}; a diffusion model "
+        "expects about 1.",
+        "Set it to 1 / standard deviation of the codes before you train a model of the codes.",
+        f"vae.register_to_config(scaling_factor={1 / found.total_std:.4g})",
+    )
+
+
+def unused_layers(evidence: Evidence) -> Iterator[Finding]:
+    """Layers of a hierarchical VAE without a latent in use."""
+    rows = layer_rows(evidence.regime, evidence.groups) if evidence.groups else []
+    unused = [str(row["layer"]) for row in rows if not row["in use"]]
+    if unused and len(unused) < len(rows):
+        yield Finding(
+            "unused-layer",
+            "warning",
+            f"{len(unused)} of {len(rows)} layers of latents carry no information.",
+            f"Layers {', '.join(unused[:8])}: every posterior is at its prior.",
+            "Use free bits or a warm-up of the KL for these layers, or remove them.",
+            "kl = kl.mean(0).clamp(min=free_bits).sum()  # per layer, averaged over the batch",
         )
 
 
