@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vaescope import validation
 from vaescope.adapters.quantised import Quantised
-from vaescope.diagnosis.budget import Budget
+from vaescope.diagnosis.budget import Progress, to_stderr
 from vaescope.diagnosis.findings import Finding, by_severity
 from vaescope.diagnosis.given import as_arrays
 from vaescope.diagnosis.reported import Chart, Reported
@@ -98,11 +98,27 @@ class CodebookDiagnosis(Reported):
         }
 
 
-def diagnose_codebook(model: Quantised, x: object, name: str | None, clock: Budget) -> CodebookDiagnosis:
-    """Encode samples, count codes, and compare reconstructions with x."""
+def diagnose_codebook(
+    model: Quantised, x: object, *, name: str | None = None, progress: Progress | None = to_stderr
+) -> CodebookDiagnosis:
+    """Find out how much of its codebook a VQ-VAE uses, and whether it reconstructs.
+
+    Args:
+        model: a model from `vs.adapters.from_codebook`.
+        x: samples, in anything that `vs.diagnose` reads.
+        name: what the report calls the model.
+        progress: called with lines that say what is being done; None for silence.
+
+    >>> from vaescope.adapters import from_codebook
+    >>> model = from_codebook(lambda x: x.argmax(1), codebook_size=4)
+    >>> found = diagnose_codebook(model, torch.eye(4).repeat(50, 1), progress=None)
+    >>> round(found.usage.perplexity, 6), found.findings
+    (4.0, [])
+    """
     samples = check_samples(as_arrays(x))[0]
     rows = spread_rows(len(samples), SAMPLES)
-    clock.say(f"encoding {len(rows)} samples")
+    if progress is not None:
+        progress(f"diagnose: encoding {len(rows)} samples")
     inputs = validation.tensor(samples[rows], "x")
     indices = torch.cat([model.encode(batch) for batch in inputs.split(BATCH)])
     counts = torch.bincount(indices.flatten(), minlength=model.codebook_size)
@@ -149,7 +165,7 @@ def judge_codebook(usage: CodebookUsage) -> list[Finding]:
                 f"Perplexity {usage.perplexity:.3g} of {size} codes.",
                 "Restart unused codes at encoder outputs, update the codebook by moving averages, lower the commitment "
                 "weight or use fewer dimensions per code.",
-                "codebook.data[counts < 1] = encoder_outputs[torch.randperm(len(encoder_outputs))[: (counts < 1).sum()]]",
+                "codebook.data[unused] = encoder_outputs[torch.randperm(len(encoder_outputs))[: unused.sum()]]",
             )
         )
     elif enough and usage.dead > UNUSED * size:

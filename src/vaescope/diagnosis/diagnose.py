@@ -38,7 +38,7 @@ from vaescope.diagnosis.noise import measure_noise
 from vaescope.diagnosis.page import html
 from vaescope.diagnosis.reconstruction import measure_reconstruction
 from vaescope.diagnosis.rules import judge
-from vaescope.diagnosis.scales import find_scale
+from vaescope.diagnosis.scales import VarianceScale, find_scale
 from vaescope.diagnosis.skipped import Skipped, first_line
 from vaescope.diagnosis.table import LatentTable
 from vaescope.diagnosis.text import as_text
@@ -147,7 +147,7 @@ def diagnose(
     clock.say(f"encoding {len(samples)} samples")
     repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES, given.image_shape)
     attempts = _Attempts()
-    scale = attempts("scale of variances", lambda: find_scale(repaired.sample, repaired.second))
+    scale = attempts("scale of variances", lambda: _scale(repaired))
     repaired = repaired if scale is None else repaired.with_scale(scale.name)
     kept = len(samples) if factors is not None else STABILITY_SAMPLES if len(models) > 1 else 0
     codes = _MeanCodes(min(kept, len(samples)))
@@ -242,6 +242,12 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts,
     if given_by_functions(sample):
         evidence = replace(evidence, marginal=attempts("log p(x)", lambda: estimate_marginal(sample, clock)))
     return replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
+
+
+def _scale(repaired: Repair) -> VarianceScale:
+    if repaired.model.latent_shape is not None:
+        raise Skipped("codes of latent images are not trained to have the scale of the prior")
+    return find_scale(repaired.sample, repaired.second)
 
 
 def _derivatives(sample: EncodedSample, used: list[int]) -> DecoderDerivatives:

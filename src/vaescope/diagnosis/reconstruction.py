@@ -103,8 +103,10 @@ def _trial(change: str, sample: EncodedSample) -> Trial:
     explained = 1 - float(error.mean() / total.mean())
     ratio = (total * (1 - explained) - error) / total.mean()
     square = ((sample.mean - sample.prior_mean).double().square() + sample.variance.double()) / sample.prior_variance
-    dispersion = square.mean(0).clamp(1e-300, 1e300).log().abs().mean()
-    return Trial(change, explained, float(ratio.std() / len(x) ** 0.5), float(dispersion))
+    dispersion = float(square.mean(0).clamp(1e-300, 1e300).log().abs().mean())
+    if sample.model.latent_shape is not None:  # latent images are trained with hardly any KL
+        dispersion = 0.0
+    return Trial(change, explained, float(ratio.std() / len(x) ** 0.5), dispersion)
 
 
 @torch.no_grad()

@@ -27,6 +27,10 @@ class Chart(NamedTuple):
     figure: Figure
     caption: str
 
+    def drawn(self) -> tuple[Markup, str, int]:
+        """The figure as the page takes it: SVG, caption and width."""
+        return Markup(svg(self.figure)), self.caption, round(PIXELS * self.figure.get_figwidth())
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reported(ABC):
@@ -92,10 +96,7 @@ class Reported(ABC):
             glossary=[(word, anchor(word), GLOSSARY[word]) for word in words],
             gloss=Glosses(set(GLOSSARY) - set(words)),
             pictures={},
-            charts={
-                c.name: (Markup(svg(c.figure)), c.caption, round(PIXELS * c.figure.get_figwidth()))
-                for c in self.charts()
-            },
+            charts={chart.name: chart.drawn() for chart in self.charts()},
             bounds=[],
             scores=[],
             skipped=self.skipped,
