@@ -243,6 +243,7 @@ def test_conditional_models_are_as_their_unconditional_equivalents():
     )
     assert found.evidence.geometry.contrast == pytest.approx(plain.evidence.geometry.contrast, abs=1e-4)
     assert found.evidence.noise.beta == pytest.approx(1, abs=0.05)
+    assert found.summary()[0]["column norm"] == pytest.approx(plain.summary()[0]["column norm"], rel=1e-4)
     log_p = [d.evidence.gap.mean("log_marginal")[0] for d in (found, plain)]
     assert log_p[0] == pytest.approx(log_p[1], abs=0.1)
     assert found.evidence.gap.mean("amortisation")[0] == pytest.approx(0, abs=0.05)

@@ -24,7 +24,7 @@ from vaescope.adapters.networks import (
 from vaescope.distributions import Normal, Prior
 from vaescope.distributions.densities import PosteriorDensity, PriorDensity
 from vaescope.distributions.likelihoods import LIKELIHOODS
-from vaescope.errors import InputError
+from vaescope.errors import AmbiguousOutputError, InputError
 from vaescope.protocol import LatentModel, LogLikelihood
 
 Encoder = Callable[..., tuple[Tensor, Tensor]]
@@ -120,7 +120,8 @@ class Adapted(LatentModel):
         return [self._labels(auxiliary, count)] if self.encodes_auxiliary else []
 
     def _labels(self, auxiliary: object, count: int) -> Tensor:
-        labels = torch.as_tensor(validation.array(auxiliary, "auxiliary"))
+        given = auxiliary if isinstance(auxiliary, Tensor) else validation.array(auxiliary, "auxiliary")
+        labels = torch.as_tensor(given)
         validation.same_rows({"x": count, "auxiliary": len(labels)})
         dtype, device = dtype_and_device(self.networks) or (torch.get_default_dtype(), labels.device)
         return labels.to(device, dtype if labels.is_floating_point() else torch.long)
@@ -155,7 +156,7 @@ class Adapted(LatentModel):
                 "decode", self.decoder, z if weights is None else z.to(weights[1]), *given
             )
         if isinstance(found, tuple | list | dict):
-            raise InputError(
+            raise AmbiguousOutputError(
                 f"decode must return one tensor, the mean of p(x|z), got {_described(found)}; "
                 "write decode=lambda z: decoder(z)[0] with the index of the mean."
             )

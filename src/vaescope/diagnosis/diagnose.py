@@ -45,7 +45,7 @@ from vaescope.diagnosis.text import as_text
 from vaescope.distributions import Normal
 from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
 from vaescope.encoded.sample import Samples
-from vaescope.errors import InputError
+from vaescope.errors import AmbiguousOutputError, InputError
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
@@ -185,6 +185,8 @@ class _Attempts:
     def __call__(self, name: str, analyse: Callable[[], T]) -> T | None:
         try:
             return analyse()
+        except AmbiguousOutputError:
+            raise
         except (Skipped, InputError) as reason:
             self.skipped[name] = str(reason).rstrip(".")
         except (RuntimeError, NotImplementedError) as error:
@@ -231,7 +233,7 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts,
         aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, regime.used)),
         geometry=None if jacobian is None else attempts("geometry", lambda: measure_geometry(jacobian)),
         noise=attempts("noise", lambda: measure_noise(sample, regime.used)),
-        elbo=attempts("ELBO", lambda: measure_elbo(sample)),
+        elbo=None if evidence.data_range else attempts("ELBO", lambda: measure_elbo(sample)),
         eq12=None if derivatives is None else near_deterministic_ratio(derivatives),
     )
     broken = next((f.code for f in judge(evidence) if f.code in MAKES_GAP_MEANINGLESS), None)
