@@ -44,7 +44,7 @@ ORDER = [
     "cli",
 ]
 MAX_ANY_PER_THOUSAND_LINES = 6
-MAX_PUBLIC_NAMES = 110
+MAX_PUBLIC_NAMES = 112
 
 
 def package_of(file: Path) -> str:

@@ -28,7 +28,7 @@ GLOSSARY = {
     "variance ratio": "Variance of the posterior over that of the prior: near 1 if a latent is not used.",
     "effect": "Squared error added by drawing a latent from its prior, as a share of the variance of x.",
     "active": "A latent with information about every sample. Passive: at the prior. Mixed: for some samples only.",
-    "AUC": "How well codes of data and draws from the prior are told apart: 0.5 if they are alike, 1 if always.",
+    "AUC": "How well codes of data and draws from the prior are distinguished: 0.5 if they are alike, 1 if always.",
     "Pareto k̂": "How reliable importance sampling is: reliable below 0.7.",
     "±": "Two standard errors, everywhere on this page.",
 }
