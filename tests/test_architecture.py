@@ -21,6 +21,7 @@ ORDER = [
     "schedules",
     "settings",
     "randomness",
+    "containers",
     "validation",
     "distributions",
     "protocol",
@@ -51,7 +52,7 @@ ORDER = [
     "cli",
 ]
 MAX_ANY_PER_THOUSAND_LINES = 6
-MAX_PUBLIC_NAMES = 142  # preflight, Watch, compare, certify, identifiability and their results are part of the contract
+MAX_PUBLIC_NAMES = 150  # preflight, Watch, compare, certify, identifiability and their results are part of the contract
 
 
 def package_of(file: Path) -> str:
