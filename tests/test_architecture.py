@@ -15,7 +15,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 # a package imports only packages that come before it
 ORDER = [
     "errors",
+    "extras",
     "checks",
+    "tables",
     "plain",
     "settings",
     "randomness",
@@ -36,6 +38,7 @@ ORDER = [
     "report",
     "adapters",
     "diagnosis",
+    "interop",
     "explorer",
     "jobs",
     "papers",
@@ -43,7 +46,7 @@ ORDER = [
     "cli",
 ]
 MAX_ANY_PER_THOUSAND_LINES = 6
-MAX_PUBLIC_NAMES = 110
+MAX_PUBLIC_NAMES = 115
 
 
 def package_of(file: Path) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vaescope import data as data
     from vaescope import distributions as distributions
     from vaescope import explorer as explorer
+    from vaescope import interop as interop
     from vaescope import jobs as jobs
     from vaescope import metrics as metrics
     from vaescope import models as models
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from vaescope.fitting import Fit, fit
     from vaescope.protocol import LatentModel
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _SUBPACKAGES = (
     "adapters",
     "data",
     "distributions",
     "explorer",
+    "interop",
     "jobs",
     "metrics",
     "models",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from vaescope.diagnosis.geometry import (
     near_deterministic_ratio,
 )
 from vaescope.diagnosis.noise import measure_noise
-from vaescope.diagnosis.page import html
+from vaescope.diagnosis.page import html, notebook_html
 from vaescope.diagnosis.reconstruction import measure_reconstruction
 from vaescope.diagnosis.rules import judge
 from vaescope.diagnosis.scales import find_scale
@@ -47,6 +47,7 @@ from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
 from vaescope.runs.files import write_json, write_text
+from vaescope.tables import to_frame
 
 T = TypeVar("T")
 STABILITY_SAMPLES = 2000
@@ -79,6 +80,14 @@ class Diagnosis:
         """A row per latent, highest KL first."""
         return self.evidence.latents()
 
+    def to_frame(self, kind: str = "pandas") -> Any:
+        """The rows of `summary` as a data frame.
+
+        Args:
+            kind: pandas, polars or arrow.
+        """
+        return to_frame(self.summary(), kind)
+
     def to_data(self) -> dict[str, object]:
         """Findings and numbers as JSON data."""
         head = {"name": self.name, "samples": self.samples, "worst": self.worst}
@@ -94,6 +103,10 @@ class Diagnosis:
         """Write the page: one file that loads nothing from the network."""
         write_text(Path(path), html(self))
         return Path(path)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: verdict, findings with advice, and a row per latent."""
+        return notebook_html(self)
 
     def __repr__(self) -> str:
         lines = [f"Diagnosis of {self.name}: {len(self.findings)} findings"]

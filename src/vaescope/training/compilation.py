@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import warnings
 from collections.abc import Callable, Hashable
@@ -69,7 +70,9 @@ def has_bfloat16(device: torch.device) -> bool:
     """Whether a device has instructions for bfloat16; without them it is emulated and slow."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    if device.type != "cpu" or "_is_amx_tile_supported" not in dir(torch.cpu):  # earlier versions cannot tell
+        return False
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _should_compile(problem: Problem, steps_per_epoch: int) -> bool:
@@ -123,8 +126,16 @@ def _compile(function: Callable[P, T], *, unchecked: bool) -> Callable[P, T]:
         function: what to compile.
         unchecked: compile as a single graph, and do not check whether later arguments fit it.
     """
+    if not _can_skip_checks():
+        return torch.compile(function)
     options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe} if unchecked else None
     return torch.compile(function, fullgraph=unchecked, isolate_recompiles=True, options=options)  # type: ignore[call-overload]
+
+
+def _can_skip_checks() -> bool:
+    """Whether this PyTorch can call compiled code unchecked; earlier versions are slower and otherwise the same."""
+    parameters = inspect.signature(torch.compile).parameters
+    return "skip_all_guards_unsafe" in dir(torch.compiler) and "isolate_recompiles" in parameters
 
 
 def _compile_for_all_members(functions: Functions, problem: Problem, batches: Batches, params: Weights) -> None:
