@@ -19,6 +19,8 @@ ORDER = [
     "checks",
     "tables",
     "plain",
+    "findings",
+    "schedules",
     "settings",
     "randomness",
     "validation",
@@ -34,10 +36,16 @@ ORDER = [
     "orthogonality",
     "metrics",
     "runs",
-    "fitting",
     "report",
+    "forecast",
+    "fitting",
     "adapters",
+    "identification",
     "diagnosis",
+    "certification",
+    "anomaly",
+    "watch",
+    "comparison",
     "interop",
     "explorer",
     "jobs",
@@ -46,7 +54,7 @@ ORDER = [
     "cli",
 ]
 MAX_ANY_PER_THOUSAND_LINES = 6
-MAX_PUBLIC_NAMES = 115
+MAX_PUBLIC_NAMES = 150  # preflight, Watch, compare, certify, identifiability and their results are part of the contract
 
 
 def package_of(file: Path) -> str:

@@ -52,7 +52,10 @@ def test_help_and_list():
         ),
         (["reproduce", "self-consistency", "--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["train", "x.npy", "--latent-dim", "0"], "vaescope: latent_dim must be at least 1, got 0."),
-        (["train", "x.npy", "--precision", "loud"], "vaescope: precision must be one of optimal, learned, got 'loud'."),
+        (
+            ["train", "x.npy", "--precision", "loud"],
+            "vaescope: precision must be one of optimal, learned, learned-diagonal, learned-full, got 'loud'.",
+        ),
         (["train", "x.npy", "--batch-size", "10", "--accumulate", "3"], "got 3 parts of a batch of 10."),
         (["train", "x.npy"], "--out is required: the folder for the run."),
     ],

@@ -134,6 +134,18 @@ def test_fit_adapters_and_diagnose(tmp_path: Path) -> None:
     assert isinstance(vs.adapters.from_arrays(np.zeros((5, 2)), np.ones((5, 2))), vs.LatentModel)
 
 
+def test_preflight(tmp_path: Path) -> None:
+    found = vs.preflight(_decoder(_latents()).numpy(), latent_dim=None, likelihood=None, confirm=False)
+    assert isinstance(found.active(10.0, 1.0), int)
+    assert found.active(precision=10.0, beta=1.0) == 2
+    assert found.collapse_variance > 0
+    assert found.recommended.latent_dim >= 1
+    assert isinstance(found.findings, (list, tuple))
+    assert found.to_html(tmp_path / "page.html").exists()
+    assert found.to_json(tmp_path / "page.json").exists()
+    assert found.summary()
+
+
 def test_experiment_and_dataset_names() -> None:
     from vaescope.data.catalogue import DATASETS
     from vaescope.papers.catalogue import experiments
@@ -152,3 +164,16 @@ def test_experiment_and_dataset_names() -> None:
         "orthogonality",
         "principal-axes",
     }
+
+
+def test_certify() -> None:
+    model = vs.adapters.from_callables(
+        encode=lambda x: (x / 2, 0.5 + 0 * x), decode=lambda z: z, latent_dim=2, precision=1.0
+    )
+    found = vs.certify(model, 2**0.5 * _latents(), simulations=200, budget=0.1, progress=None)
+    assert found.ranks.shape == (200, 2)
+    assert found.width_ratio.shape == (2,)
+    assert found.log_marginal_bounds is not None
+    assert found.log_marginal_bounds.shape[1] == 2
+    assert found.transfers is None  # 40 samples are too few to say
+    assert [finding.code for finding in found.findings] == []

@@ -48,7 +48,11 @@ def test_a_planted_subspace_is_found():
     ("x", "keywords", "message"),
     [
         (np.zeros((5, 2)), {"precision": -1.0}, "precision must be > 0, got -1.0; it is 1 / decoder variance"),
-        (np.zeros((5, 2)), {"precision": "loud"}, "precision must be one of optimal, learned, got 'loud'"),
+        (
+            np.zeros((5, 2)),
+            {"precision": "loud"},
+            "precision must be one of optimal, learned, learned-diagonal, learned-full, got 'loud'",
+        ),
         (np.zeros((1, 2)), {}, "at least 2 samples, got 1"),
         (np.full((5, 2), np.nan), {}, "NaN or infinity in 5 of 5 rows"),
         (np.full((5, 2), np.inf), {}, "NaN or infinity"),

@@ -66,7 +66,10 @@ def test_where_a_model_is_trained_does_not_identify_it():
         ({"hidden": "wide"}, "hidden must be a list of whole numbers, got 'wide'"),
         ({"precision": -1}, "precision must be > 0, got -1.0; it is 1 / decoder variance"),
         ({"precision": [1, 0]}, "precision must be > 0, got 0.0"),
-        ({"precision": "loud"}, "precision must be one of optimal, learned, got 'loud'"),
+        (
+            {"precision": "loud"},
+            "precision must be one of optimal, learned, learned-diagonal, learned-full, got 'loud'",
+        ),
         ({"beta": -1}, "beta must be at least 0, got -1.0"),
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
         ({"seeds": []}, "seeds must be 1 to 100000 seeds, got"),

@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     from vaescope import sweeps as sweeps
     from vaescope import theory as theory
     from vaescope import training as training
+    from vaescope.anomaly import AnomalyScores, anomaly_scores
+    from vaescope.certification.certify import Certificate, certify
+    from vaescope.comparison.compare import Comparison, compare
     from vaescope.diagnosis.diagnose import Diagnosis, diagnose
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
+    from vaescope.forecast import Preflight, preflight
+    from vaescope.identification.identify import Identifiability, identifiability
     from vaescope.protocol import LatentModel
+    from vaescope.watch import Watch
 
 __version__ = "0.2.0"
 
@@ -52,22 +58,39 @@ _NAMES = {
     **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),
     **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
+    **dict.fromkeys(("AnomalyScores", "anomaly_scores"), "vaescope.anomaly"),
+    **dict.fromkeys(("Certificate", "certify"), "vaescope.certification"),
+    **dict.fromkeys(("Comparison", "compare"), "vaescope.comparison"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
+    **dict.fromkeys(("Preflight", "preflight"), "vaescope.forecast"),
+    **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.identification"),
     "LatentModel": "vaescope.protocol",
+    "Watch": "vaescope.watch",
 }
 
 __all__ = [
+    "AnomalyScores",
     "Beta",
+    "Certificate",
+    "Comparison",
     "Diagnosis",
     "Fit",
+    "Identifiability",
     "InputError",
     "Laplace",
     "LatentModel",
     "Normal",
+    "Preflight",
     "RunError",
     "Uniform",
+    "Watch",
+    "anomaly_scores",
+    "certify",
+    "compare",
     "diagnose",
     "fit",
+    "identifiability",
+    "preflight",
 ]
 
 

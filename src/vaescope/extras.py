@@ -19,6 +19,7 @@ EXTRAS = {
     "ray": ("Ray", "ray"),
     "mlflow": ("MLflow", "track"),
     "tensorboard": ("TensorBoard", "track"),
+    "wandb": ("wandb", "track"),
 }
 """Imported package: the library's name, and the extra of vaescope that installs it."""
 

@@ -19,6 +19,8 @@ from vaescope.data.rows import ArrayRows, TrainingRows
 from vaescope.distributions import Prior
 from vaescope.distributions.priors import prior_from, prior_to_text
 from vaescope.errors import InputError
+from vaescope.forecast.spectrum import spectrum_of_rows
+from vaescope.forecast.start import least_variance
 from vaescope.models import VAE, Member
 from vaescope.models.auxiliary import auxiliary_columns, encode_auxiliary
 from vaescope.models.build import DataShape, build_model
@@ -28,16 +30,20 @@ from vaescope.objectives.names import objective_by_name
 from vaescope.plain import Plain, plain_fields
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import load_members, pending_stacks, save_members
+from vaescope.runs.store import cell_key
 from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
 from vaescope.tables import to_frame, to_html
 from vaescope.training import MemberSpec, Progress, ProgressBar, train
+from vaescope.training.observer import Observer
 
 TRAINING_SHARE, VALIDATION_SHARE = 0.8, 0.2
+START_ROWS = 4000  # of narrow data, from which the start of the precision is computed
+OBSERVED_ROWS = 512  # that an observer may use
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Trained members, each a `LatentModel` with its history, by precision and then by seed."""
+    """Trained members, each a `LatentModel` with its history, by precision, KL schedule and seed."""
 
     members: list[Member]
     folder: Path | None = None
@@ -81,9 +87,10 @@ def fit(
     objective: str | Objective = "beta",
     settings: TrainSettings | FitSettings | None = None,
     progress: Progress | None = None,
+    observer: Observer | None = None,
     **options: object,
 ) -> Fit:
-    """Train a VAE per precision and seed on 80 % of the samples; the others decide when to stop.
+    """Train a VAE per precision, KL schedule and seed on 80 % of the samples; the others decide when to stop.
 
     Rows are trained with MLPs, all members as one stack; images whose sides are multiples of 16 with convolutional
     networks. Losses are sums over the numbers of a sample, in nats. With `out` members are saved in a run folder as
@@ -97,6 +104,7 @@ def fit(
             Each weights its penalty by `beta`; with beta=1 the β-TCVAE and the FactorVAE have none.
         settings: training settings (`TrainSettings`) or all settings (`FitSettings`) as one object.
         progress: where progress is reported; a progress bar by default.
+        observer: watches the members while they are trained, such as `vs.watch.WatchedMembers`.
         options: any setting of `vs.settings.FitSettings` by its name; `latent_dim` is required.
 
     >>> x = torch.randn(200, 3)
@@ -108,7 +116,7 @@ def fit(
     own = None if isinstance(objective, str) else objective
     job = prepare_fit(x, chosen, auxiliary=auxiliary, objective=own)
     with ProgressBar("fit") if progress is None else nullcontext(progress) as shown:
-        return job.run(shown)
+        return job.run(shown, observer=observer)
 
 
 def _full_signature() -> inspect.Signature:
@@ -158,31 +166,39 @@ class FitJob:
     members: Sequence[MemberSpec]
     objective: Objective
 
-    def run(self, progress: Progress, *, max_members: int | None = None, load: bool = True) -> Fit:
+    def run(
+        self,
+        progress: Progress,
+        *,
+        max_members: int | None = None,
+        load: bool = True,
+        observer: Observer | None = None,
+    ) -> Fit:
         """Train the members that are not in the run folder yet, then load all of them.
 
         Args:
             progress: where progress is reported.
             max_members: members of a stack, at most.
             load: whether the members of a run folder are loaded at the end.
+            observer: watches the members while they are trained.
         """
         stack = self.data.split_rows(VALIDATION_SHARE)
         if self.settings.storage.out is None:
-            return Fit(self._train(stack, self.members, progress, None))
+            return Fit(self._train(stack, self.members, progress, None, observer))
         storage = self.settings.storage
-        by_cell = {tuple(_cell(member).values()): member for member in self.members}
-        cells = [_cell(member) for member in by_cell.values()]
+        by_cell = {tuple(self._cell(member).values()): member for member in self.members}
+        cells = [self._cell(member) for member in by_cell.values()]
         with RunFolder.locked(
             Path(self.settings.storage.out), self._config(), checkpoint_seconds=storage.checkpoint_seconds
         ) as run:
             for group in pending_stacks(run, self.model, cells, max_members):
                 members = [by_cell[tuple(cell.values())] for cell in group]
-                save_members(run, group, self._train(stack, members, progress, run))
+                save_members(run, group, self._train(stack, members, progress, run, observer))
             if missing := run.cells_without_results(cells):
                 trained = load_members(run, self.model, missing, [by_cell[tuple(c.values())] for c in missing])
                 rows = [{**c, **m.summary().to_dict()} for c, m in zip(missing, trained, strict=True)]
                 run.add_rows(rows, missing)
-            kept = [_cell(member) for member in self.members]
+            kept = [self._cell(member) for member in self.members]
             return Fit(load_members(run, self.model, kept, self.members) if load else [], run.path)
 
     def _train(
@@ -191,7 +207,11 @@ class FitJob:
         members: Sequence[MemberSpec],
         progress: Progress,
         run: RunFolder | None,
+        observer: Observer | None,
     ) -> list[Member]:
+        if observer is not None:
+            names = {index: cell_key(self._cell(member)) for index, member in enumerate(members)}
+            observer.begin(names, *(rows.sample(OBSERVED_ROWS) for rows in stack))
         return train(
             self.model,
             *stack,
@@ -199,8 +219,19 @@ class FitJob:
             self.settings.training,
             objective=self.objective,
             progress=progress,
+            observer=observer,
             checkpoints=None if run is None else run.checkpoint_store,
         )
+
+    @property
+    def _has_schedules(self) -> bool:
+        return any(member.kl_schedule != "constant" for member in self.members)
+
+    def _cell(self, member: MemberSpec) -> Cell:
+        """What identifies a member in the run folder; the schedule only if a member of the run has one."""
+        cell: Cell = {"precision": member.precision, "beta": member.beta}
+        schedule: Cell = {"kl_schedule": member.kl_schedule} if self._has_schedules else {}
+        return {**cell, **schedule, "seed": member.seed}
 
     def _config(self) -> dict[str, Plain]:
         """What a run folder belongs to: the model, how it is trained, and the data."""
@@ -208,6 +239,7 @@ class FitJob:
         shape = DataShape(self.model.observed_dim, self.data.image_shape, self.model.auxiliary.dim)
         objective = {"objective": describe_objective(self.objective)}
         settings = data | {"shape": plain_fields(shape)} | trained_settings(self.settings) | objective
+        settings |= {"kl_schedules": True} if self._has_schedules else {}  # its cells have another column
         return {"experiment": "fit", "profile": "own", "settings": settings}
 
 
@@ -228,12 +260,21 @@ def prepare_fit(
     columns = _encoded_auxiliary(settings.model.model, auxiliary, len(data))
     shape = DataShape(data.columns, data.image_shape, columns.shape[1])
     model = build_model(settings.model, shape, noise=settings.members.noise)
+    if settings.members.noise != "fixed" and settings.model.likelihood == "gaussian":
+        model = replace(model, least_precision=_least_precision(data, settings.model.latent_dim))
     members = [
-        MemberSpec(seed=seed, precision=precision, beta=settings.members.beta)
+        MemberSpec(seed=seed, precision=precision, beta=settings.members.beta, kl_schedule=schedule)
         for precision in settings.members.precisions
+        for schedule in settings.members.kl_schedules
         for seed in settings.members.seed_list
     ]
     return FitJob(settings, model, _with_columns(data, columns), members, objective or _objective(settings, len(data)))
+
+
+def _least_precision(data: Dataset | StoredDataset, latents: int) -> float:
+    """γ² at which a linear VAE uses its latents, from some rows of the data; see `vs.preflight`."""
+    rows = data.spread_rows(START_ROWS if data.columns <= START_ROWS // 4 else START_ROWS // 4)
+    return 1 / least_variance(spectrum_of_rows(rows.double().numpy()), latents)
 
 
 def _with_columns(data: Dataset | StoredDataset, columns: Tensor) -> Dataset | StoredDataset:
@@ -262,7 +303,3 @@ def _encoded_auxiliary(model: str, auxiliary: object | None, samples: int) -> Te
     if auxiliary is not None and len(columns) != samples:
         raise InputError(f"auxiliary needs a row per sample, got {len(columns)} rows for {samples} samples.")
     return columns.float()
-
-
-def _cell(member: MemberSpec) -> Cell:
-    return {"precision": member.precision, "beta": member.beta, "seed": member.seed}

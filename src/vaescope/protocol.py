@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
@@ -17,6 +17,8 @@ from vaescope.validation import whole_number
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 """(x, z) -> log p(x|z), a number per row."""
+ObservationSampler = Callable[[Tensor, Generator], Tensor]
+"""(z, generator) -> draws of x from p(x|z), one per row of z."""
 
 
 @runtime_checkable
@@ -73,6 +75,11 @@ class LatentModel(Protocol):
     @property
     def log_likelihood(self) -> LogLikelihood | None:
         """(x, z) -> log p(x|z) for likelihoods that have no name here; None otherwise."""
+        return None
+
+    @property
+    def sample_observations(self) -> ObservationSampler | None:
+        """(z, generator) -> draws from p(x|z), for likelihoods that have no name here; None otherwise."""
         return None
 
     @property
@@ -165,6 +172,10 @@ class WrappedModel(LatentModel):
     @property
     def log_likelihood(self) -> LogLikelihood | None:
         return self.model.log_likelihood
+
+    @property
+    def sample_observations(self) -> ObservationSampler | None:
+        return self.model.sample_observations
 
     @property
     def beta(self) -> float:

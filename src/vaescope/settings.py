@@ -14,13 +14,14 @@ from pathlib import Path
 from vaescope.checks import choice, number, shown, whole_number
 from vaescope.errors import InputError
 from vaescope.plain import Plain, convert, field_types, from_plain, plain_fields
+from vaescope.schedules import schedule_from
 
 MODELS = ("vae", "ivae")
 NETWORKS = ("auto", "mlp", "conv")
 POSTERIORS = ("diagonal", "isotropic", "full")
 LIKELIHOODS = ("gaussian", "bernoulli")
 PRIOR_MEANS = ("fixed", "learned")
-PRECISION_SOURCES = ("optimal", "learned")
+PRECISION_SOURCES = ("optimal", "learned", "learned-diagonal", "learned-full")
 COMPILE = ("auto", "always", "never")
 DECAYS = ("constant", "cosine")
 MIXED_PRECISION = ("auto", "always", "never")
@@ -65,12 +66,17 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class MemberSettings:
-    """What the members of a stack differ in: every precision is trained with every seed."""
+    """What the members of a stack differ in: every precision is trained with every schedule and every seed."""
 
     precision: float | tuple[float, ...] | str = "optimal"
-    """1 / decoder variance: a number, several, "learned" by gradient, or "optimal", its maximum-likelihood value."""
+    """1 / decoder variance: a number, several, "learned" by gradient, or "optimal", its maximum-likelihood value.
+    The last two start where the linear theory says that latents are used (see `vs.preflight`). "learned-diagonal" or
+    "learned-full" learn a covariance of the outputs instead."""
     beta: float = 1.0
     """Weight of the KL divergence, or of the objective's own penalty."""
+    kl_schedule: str | tuple[str, ...] = "constant"
+    """How the weight of the KL changes: constant, linear, sigmoid, cyclical, capacity or free-bits, with parameters as
+    in "linear(steps=1000)"; or several."""
     seeds: int | tuple[int, ...] = 1
     """How many seeds, counted from 0, or the seeds themselves."""
 
@@ -80,6 +86,8 @@ class MemberSettings:
         for value in self.precisions:
             number("precision", value, above=0.0, hint="it is 1 / decoder variance")
         number("beta", self.beta, minimum=0.0)
+        for text in self.kl_schedules:
+            schedule_from(text)
         if isinstance(self.seeds, int):
             whole_number("seeds", self.seeds)
         if not 1 <= len(self.seed_list) <= MAX_SEEDS:
@@ -98,6 +106,12 @@ class MemberSettings:
         if isinstance(self.precision, str):
             return (1.0,)
         return self.precision if isinstance(self.precision, tuple) else (self.precision,)
+
+    @property
+    def kl_schedules(self) -> tuple[str, ...]:
+        """The schedule of every group of seeds, in their text form."""
+        given = (self.kl_schedule,) if isinstance(self.kl_schedule, str) else self.kl_schedule
+        return tuple(str(schedule_from(text)) for text in given)
 
     @property
     def seed_list(self) -> tuple[int, ...]:

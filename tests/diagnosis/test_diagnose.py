@@ -9,6 +9,7 @@ from tests.diagnosis.models import W, X, linear, pixels, wide
 from vaescope.diagnosis import page
 from vaescope.diagnosis.budget import Budget
 from vaescope.diagnosis.gap import measure_gap
+from vaescope.diagnosis.validity import measure_validity
 from vaescope.encoded import encode
 
 
@@ -151,3 +152,25 @@ def test_dependent_columns_are_reported():
     found = vs.diagnose(everywhere, X)
     assert found.evidence.geometry.singular == 1
     assert "infinite at all codes" in page.html(found)
+
+
+def test_the_distance_of_the_gap_from_its_limit_is_shown_where_it_has_one(tmp_path):
+    found = vs.diagnose(linear(), X)
+    assert found.evidence.validity.valid.all()
+    assert found.evidence.validity.sentence() in repr(found)
+    text = found.to_html(tmp_path / "page.html").read_text()
+    assert "samples with a gap within 0.1 nats of c_IMA" in text
+    assert found.to_data()["validity"]["valid_share"] == 1.0
+    for model, x in (pixels(), wide()):  # no Gaussian likelihood; more latents than a quadrature has
+        other = vs.diagnose(model, x)
+        assert other.evidence.validity is None
+        assert "validity" not in other.skipped
+
+
+def test_a_wide_posterior_on_a_bent_decoder_is_outside_the_near_deterministic_picture():
+    bent = {"decode": lambda z: torch.sin(3 * z) @ W.T.to(z), "precision": 1.0}
+    model = linear(**bent)
+    found = measure_validity(encode(model, X), [0, 1], Budget(30.0))
+    assert not found.valid.any()
+    declared = vs.theory.validity(bent["decode"], encode(model, X).mean[:5].double(), precision=1.0)
+    assert not declared.valid.any()

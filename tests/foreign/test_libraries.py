@@ -142,3 +142,47 @@ def test_the_docs_run(block, tmp_path, monkeypatch, capsys):
     exec(compile(block, "docs", "exec"), {})
     logging.disable(logging.NOTSET)
     assert list(tmp_path.glob("*.html"))
+
+
+def test_pythae_models_are_compared_and_identified(tmp_path):
+    models = pytest.importorskip("pythae.models")
+    found = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model = models.VAE(models.VAEConfig(input_dim=(1, 8, 8), latent_dim=4, reconstruction_loss="bce"))
+        optimiser = torch.optim.Adam(model.parameters(), 1e-3)
+        for step in range(300):
+            rows = (torch.arange(64) + 64 * step) % 1400
+            loss = model({"data": torch.from_numpy(DIGITS)[rows]}).loss
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        found.append(vs.adapters.from_pythae(model))
+    x = torch.from_numpy(DIGITS[1400:])
+    compared = vs.compare(found, x, progress=None)
+    assert compared.elbo is not None
+    assert compared.skipped == {}
+    assert page(compared, tmp_path).count("<image") >= 10  # matched traversals
+    identified = vs.identifiability(found, x)
+    assert identified.planes is not None
+    assert len(identified.sentences) == 4
+
+
+def test_scvi_models_are_compared_and_identified():
+    scvi = pytest.importorskip("scvi")
+    anndata = pytest.importorskip("anndata")
+    logging.disable(logging.WARNING)
+    rates = np.exp(np.random.default_rng(0).normal(size=(300, 2)) @ np.random.default_rng(1).normal(size=(2, 30)))
+    data = anndata.AnnData(np.random.default_rng(2).poisson(rates).astype("float32") + np.eye(300, 30, dtype="float32"))
+    scvi.model.SCVI.setup_anndata(data)
+    models = []
+    for seed in range(2):
+        scvi.settings.seed = seed
+        model = scvi.model.SCVI(data, n_latent=3, n_hidden=16)
+        model.train(max_epochs=5, accelerator="cpu", enable_progress_bar=False, logger=False)
+        models.append(vs.adapters.from_scvi(model))
+    logging.disable(logging.NOTSET)
+    x = torch.from_numpy(np.asarray(data.X))
+    compared = vs.compare(models, x, progress=None)
+    assert compared.elbo is not None
+    assert len(vs.identifiability(models, x).kind) == 3

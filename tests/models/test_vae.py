@@ -67,15 +67,15 @@ def test_the_precision_warms_up():
     assert losses[1] < 0.02 * losses[0]
 
 
-def test_watch_is_called_with_every_member_after_every_epoch():
+def test_epoch_metrics_are_called_with_every_member_after_every_epoch():
     seen = []
 
-    def watch(epoch, member):
+    def metrics(epoch, member):
         seen.append((epoch, member.seed))
         return {"norm": float(member.params["decoder.0.weight"].norm())}
 
     data = torch.randn(1, 64, 5)
-    members = train(VAE(5, 2), data, data, [MemberSpec(3), MemberSpec(4)], QUICK, watch=watch)
+    members = train(VAE(5, 2), data, data, [MemberSpec(3), MemberSpec(4)], QUICK, epoch_metrics=metrics)
     assert seen == [(1, 3), (1, 4), (2, 3), (2, 4)]
     assert len(members[0].history["norm"]) == 2
 

@@ -101,7 +101,7 @@ def test_a_trained_member_has_no_discriminator_weights_and_can_be_trained_furthe
         settings,
         objective=objective,
         initial=lambda: member.params,
-        watch=lambda _, m: shown.append(set(m.params)) or {},
+        epoch_metrics=lambda _, m: shown.append(set(m.params)) or {},
         progress=NoProgress(),
     )
     assert shown == [set(member.params)] * 2

@@ -229,3 +229,16 @@ def test_long_columns_have_small_variances_and_contribute_most_to_the_kl():
     with pytest.raises(InputError, match="at least three latents"):
         latent_axes(M[:, :, :2], draw(50, 2), variance[:, :2])
     assert math.isfinite(found.length_kl)
+
+
+def test_assumptions_that_fail_are_said_to_fail():
+    M = torch.eye(3, 2, dtype=torch.float64)
+    with pytest.raises(InputError, match="separately"):
+        LocalDecoder(M, lambda y: y.softmax(-1))
+    ones, local = torch.ones(2, dtype=torch.float64), LocalDecoder(M, torch.tanh)
+    with pytest.raises(InputError, match="orthogonal matrix"):
+        rotation_effect(local, torch.zeros(3).double(), ones, ones, 2 * torch.eye(2).double())
+    with pytest.raises(InputError, match="full rank"):
+        descent(torch.ones(3, 2))
+    with pytest.raises(InputError, match="loss"):
+        smallest_kl(M, 0.0)

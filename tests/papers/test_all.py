@@ -33,6 +33,8 @@ TOY = {
     "points": 2,
     "draws": 60,
     "step": 45.0,
+    "flow_steps": 5,
+    "strengths": (0.0, 1.0),
 }
 INFOS = experiments()
 

@@ -1,14 +1,17 @@
 """Theorem 1 of Bonheme & Grzes 2023: its limit on non-linear decoders, and the two optima of its proof."""
 
+import math
+
 import pytest
 import torch
 from tests.theory.decoders import Bent
 
 import vaescope as vs
-from vaescope.distributions import DiagonalGaussian, FullGaussian
+from vaescope.distributions import DiagonalGaussian, FullGaussian, kl_per_latent
 from vaescope.errors import InputError
+from vaescope.papers.statistics import slope
 from vaescope.regime.limit import two_optima, variance_limit
-from vaescope.theory import elbo, jacobian, optimal_covariance, optimal_variance
+from vaescope.theory import elbo, jacobian, optimal_covariance, optimal_variance, project
 from vaescope.theory.bounds import eigenvalue_bounds
 
 
@@ -84,3 +87,17 @@ def test_a_trained_non_linear_vae_reaches_the_limit():
     mean, _ = member.encode(x[:5])
     found = variance_limit(member.decode, mean.double(), precisions=(1e2, 1e3))
     assert found.active == found.directions == 2
+
+
+def test_the_distortion_tends_to_half_a_nat_per_latent_in_use():
+    """Eq. 15, with its constant: γ² E‖x - f(z)‖² -> d for d latents in use, whatever the decoder; unused ones add 0."""
+    z = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).clamp(-1.5, 1.5)
+    for decoder, used in ((Bent(3, 5), 3), (lambda z: Bent(2, 4)(z[:, :2]), 2)):
+        errors = []
+        for precision in (1e3, 1e4):
+            best = project(decoder, decoder(z), precision=precision, start=z)
+            kl = kl_per_latent(best.mean, best.variance, vs.Normal()).sum(1)
+            constant = 0.5 * decoder(z).shape[1] * math.log(precision / (2 * math.pi))
+            errors.append(float((-2 * (best.elbo + kl - constant) - used).abs().mean()))
+        assert errors[1] < 0.02
+        assert slope([1e3, 1e4], errors) == pytest.approx(-1, abs=0.05)

@@ -142,3 +142,13 @@ def test_a_learned_covariance_is_that_of_the_residuals(kind):
 def test_bad_noise_is_explained(value, message):
     with pytest.raises(InputError, match=message):
         Noise(value)
+
+
+def test_decoders_and_residuals_outside_the_assumptions_are_reported():
+    z = torch.zeros(2, 2, dtype=torch.float64)
+    flat = isotropic_posterior(lambda z: z.sum(1, keepdim=True).expand(-1, 2), z, noise=Noise(torch.ones(2).double()))
+    assert flat.gap.isinf().all()
+    assert flat.decoder.isinf().all()
+    assert flat.encoder.isinf().all()
+    with pytest.raises(InputError, match="singular"):
+        noise_of_residuals(torch.randn(3, 5, dtype=torch.float64), "full")

@@ -6,8 +6,17 @@ import torch
 import vaescope as vs
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import FullGaussian
+from vaescope.distributions.mixture import Mixture
 from vaescope.theory import elbo, jacobian, log_marginal, optimal_covariance, project
-from vaescope.theory.bounds import covariance_bounds, eigenvalue_bounds, kl_lower_bound, kl_upper_bound
+from vaescope.theory.bounds import (
+    covariance_bounds,
+    eigenvalue_bounds,
+    kl_lower_bound,
+    kl_upper_bound,
+    kl_upper_limit,
+    self_consistency_bound,
+    taylor_bound,
+)
 
 MIXING = OrthogonalMLP(2, seed=0)  # slopes in [0.2, 1] twice: f is 1-Lipschitz, g is 25-Lipschitz
 
@@ -46,7 +55,7 @@ def test_a_wrong_constant_breaks_the_bounds(z):
         best.mean, best.variance, latent=z, log_marginal=likelihood, lipschitz_inverse=0.5, precision=1e4
     )
     assert (divergence < lower).any()
-    upper = kl_upper_bound(latent=z, log_marginal=likelihood, lipschitz=0.0, precision=1e4)
+    upper = kl_upper_bound(latent=z, log_marginal=likelihood, lipschitz=1e-3, precision=1e4)
     assert (divergence > upper - 1.0).any()
 
 
@@ -114,3 +123,28 @@ def test_bounds_of_a_flat_prior():
         lambda z: 2 * z, torch.full((1, 2), 0.5, dtype=torch.float64), precision=1.0, prior=vs.Uniform(0.0, 1.0)
     )
     assert low.tolist() == high.tolist() == [[0.25, 0.25]]
+
+
+def test_assumptions_that_fail_are_said_to_fail(z):
+    level = torch.zeros(20, dtype=torch.float64)
+    lower = {"latent": z, "log_marginal": level, "lipschitz_inverse": 2.0, "precision": 1.0}
+    modes = Mixture(torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.3, 0.3]).double())
+    with pytest.raises(vs.InputError, match="log-concave"):
+        kl_lower_bound(z, torch.ones_like(z), **lower, prior=modes)
+    with pytest.raises(vs.InputError, match="supported on all of R"):
+        kl_lower_bound(z, torch.ones_like(z), **lower, prior=vs.Uniform(-9.0, 9.0))
+    with pytest.raises(vs.InputError, match="lipschitz_inverse"):
+        kl_lower_bound(z, torch.ones_like(z), **{**lower, "lipschitz_inverse": 0.0})
+    with pytest.raises(vs.InputError, match="log-concave"):
+        covariance_bounds(MIXING, 0.01 * z, precision=1.0, prior=modes)
+    with pytest.raises(vs.InputError, match="at least 1"):
+        self_consistency_bound(latent=z, lipschitz=0.1, lipschitz_inverse=0.2, precision=1.0)
+    with pytest.raises(vs.InputError, match="as many outputs"):
+        kl_upper_limit(lambda z: z[:, :1], z, lipschitz=1.0)
+    with pytest.raises(vs.InputError, match="domination"):
+        kl_upper_limit(MIXING, z, lipschitz=1.0, prior=vs.Normal(0.0, 0.1))
+    with pytest.raises(vs.InputError, match="second_derivative"):
+        taylor_bound(torch.ones_like(z), outputs=2, second_derivative=-1.0)
+    assert (
+        kl_lower_bound(z, torch.ones_like(z), **lower, prior=vs.Laplace()).isfinite().all()
+    )  # log-concave, not smooth

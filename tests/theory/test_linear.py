@@ -52,6 +52,19 @@ def test_the_gap_tends_to_the_contrast_and_vanishes_without_precision(W):
     assert float(linear.gap(W, 1e-9)) < 1e-8
 
 
+def test_the_gap_rises_with_the_precision(W):
+    """d/dt ½ [Σ log M_kk - log det M] = ½ Σ [1/M_kk - (M⁻¹)_kk] <= 0 for M = WᵀW + t I, t = 1/γ²."""
+    gaps = torch.stack([linear.gap(W, precision) for precision in (1e-2, 1e-1, 1.0, 1e1, 1e2)])
+    assert (gaps.diff() > 0).all()
+
+
+def test_the_eigenvalues_of_the_gram_matrix_are_not_the_squared_column_norms(W):
+    """As the proof of Prop. 8 says; if they were, every gap would be zero."""
+    lengths, eigenvalues = W.square().sum(0).sort().values, torch.linalg.eigvalsh(W.T @ W)
+    torch.testing.assert_close(lengths.sum(), eigenvalues.sum())
+    assert not torch.allclose(lengths, eigenvalues, rtol=0.1)
+
+
 def test_orthogonal_columns_have_no_gap_at_any_precision():
     Q = torch.linalg.qr(torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))).Q
     for precision in (1e-3, 1.0, 1e6):

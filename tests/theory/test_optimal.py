@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import vaescope as vs
+from vaescope.distributions.mixture import Mixture
 from vaescope.theory import optimal_covariance, optimal_variance
 
 
@@ -33,3 +34,13 @@ def test_the_prior_contributes_its_curvature():
 def test_bad_arguments_are_explained(keywords, message):
     with pytest.raises(vs.InputError, match=message):
         optimal_variance(lambda p: p, torch.zeros(2, 2), **keywords)
+
+
+def test_where_the_optimum_does_not_exist_it_is_infinite():
+    modes = Mixture(torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.3, 0.3]).double())
+    z = torch.zeros(2, 2, dtype=torch.float64)
+    between = {"precision": 1e-3, "prior": modes}  # between two modes the curvature is negative
+    assert optimal_variance(lambda z: z, z, **between).isinf().all()
+    assert optimal_covariance(lambda z: z, z, **between).isinf().all()
+    flat = optimal_covariance(lambda z: z.sum(1, keepdim=True), z, precision=1.0, prior=vs.Uniform(-1.0, 1.0))
+    assert flat.isinf().all()

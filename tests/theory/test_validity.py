@@ -33,6 +33,12 @@ def test_the_required_precision_is_where_the_distance_meets_the_tolerance():
         assert bool(validity(decoder, z[row : row + 1], precision=2 * precision, tolerance=1e-4).valid)
 
 
+def test_the_required_precision_does_not_depend_on_the_present_one():
+    decoder, z = Bent(3, 4), latents(3)
+    noisy, precise = (validity(decoder, z, precision=precision).required_precision for precision in (0.1, 1e6))
+    torch.testing.assert_close(noisy, precise)
+
+
 def test_a_healthy_decoder_is_valid_and_noise_makes_it_invalid():
     decoder, z = Bent(2, 2), latents(2)
     assert validity(decoder, z, precision=1e3).valid.all()

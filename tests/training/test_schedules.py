@@ -33,7 +33,7 @@ def test_patience_counts_from_the_epoch_at_which_the_precision_is_reached():
     losses = torch.zeros(2, 1)
     stopped_at = []
     for epoch, score in enumerate([5.0, *[1.0] * 9], start=1):
-        state.record_epoch(losses, [score], [score], patience=3, settled=5, last=False)
+        state.record_epoch(losses, [score], [score], patience=3, settled=[5], last=False)
         if state.log.records[0].status == "finished":
             stopped_at.append(epoch)
     assert stopped_at[0] == 8

@@ -5,6 +5,7 @@ The only package that knows other libraries. It imports none of them; models bri
 
 from vaescope.adapters.adapted import from_callables, from_modules
 from vaescope.adapters.arrays import from_arrays
+from vaescope.adapters.callbacks import lightning_callback, pythae_callback
 from vaescope.adapters.diffusers import from_diffusers
 from vaescope.adapters.pythae import from_pythae
 from vaescope.adapters.run import from_run
@@ -18,4 +19,6 @@ __all__ = [
     "from_pythae",
     "from_run",
     "from_scvi",
+    "lightning_callback",
+    "pythae_callback",
 ]

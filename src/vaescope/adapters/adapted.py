@@ -15,7 +15,7 @@ from vaescope.adapters.networks import any_dtype, call_user_function, dtype_and_
 from vaescope.distributions import Normal, Prior
 from vaescope.distributions.likelihoods import LIKELIHOODS
 from vaescope.errors import InputError
-from vaescope.protocol import LatentModel, LogLikelihood
+from vaescope.protocol import LatentModel, LogLikelihood, ObservationSampler
 
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Decoder = Callable[[Tensor], Tensor]
@@ -46,6 +46,7 @@ class Adapted(LatentModel):
     posterior_family: str = "diagonal"
     networks: tuple[nn.Module, ...] = ()
     """Called in evaluation mode; inputs are converted to their floating-point type and device."""
+    sample_observations: ObservationSampler | None = None
 
     def __post_init__(self) -> None:
         validation.whole_number("latent_dim", self.latent_dim)
@@ -143,6 +144,7 @@ def from_callables(
     objective: str = "elbo",
     posterior_family: str = "diagonal",
     networks: Sequence[nn.Module] | None = None,
+    sample_observations: ObservationSampler | None = None,
 ) -> Adapted:
     """A model from functions.
 
@@ -160,6 +162,7 @@ def from_callables(
         objective: what training maximised; name it if it is not the ELBO, such as `iwae`.
         posterior_family: `marginals` if q(z|x) has a full covariance or is a flow, and `encode` returns its marginals.
         networks: modules to call in evaluation mode; by default those that the functions are, belong to or refer to.
+        sample_observations: (z, generator) -> draws from p(x|z), which `vs.certify` needs for any other likelihood.
 
     >>> from_callables(encode=lambda x: (x, 0.1 + 0 * x), decode=lambda z: z, latent_dim=2).encode(torch.ones(3, 2))[1]
     tensor([[0.1000, 0.1000],
@@ -180,6 +183,7 @@ def from_callables(
         objective,
         posterior_family,
         networks_behind(encode, decode, log_likelihood) if networks is None else tuple(networks),
+        sample_observations,
     )
 
 

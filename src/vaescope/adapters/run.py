@@ -8,7 +8,7 @@ from vaescope.errors import InputError, RunError
 from vaescope.models import Member
 from vaescope.models.build import model_from_config
 from vaescope.plain import from_plain
-from vaescope.runs import RunFolder
+from vaescope.runs import Cell, RunFolder
 from vaescope.runs.files import malformed_as_run_error, read_rows
 from vaescope.runs.members import load_members
 from vaescope.runs.store import read_config
@@ -29,14 +29,12 @@ def _members(path: Path) -> list[Member]:
     settings = config.get("settings")
     if config.get("experiment") != "fit" or not isinstance(settings, dict):
         raise RunError(f"{path} is a run of {config.get('experiment')!r}; only runs of fit contain models to open.")
-    specs = [
-        from_plain(MemberSpec, {name: row[name] for name in ("seed", "precision", "beta")}, name="results.parquet")
-        for row in read_rows(path / "results.parquet")
-        if row["status"] == "finished"
-    ]
-    if not specs:
+    rows = [row for row in read_rows(path / "results.parquet") if row["status"] == "finished"]
+    if not rows:
         raise RunError(f"{path} has no finished member.")
-    cells = [{"precision": spec.precision, "beta": spec.beta, "seed": spec.seed} for spec in specs]
+    columns = [name for name in ("precision", "beta", "kl_schedule", "seed") if name in rows[0]]
+    specs = [from_plain(MemberSpec, {name: row[name] for name in columns}, name="results.parquet") for row in rows]
+    cells: list[Cell] = [{name: row[name] for name in columns} for row in rows]  # type: ignore[misc]
     members = load_members(RunFolder(path, config), model_from_config(settings), cells, specs)
     return sorted(members, key=lambda m: -m.best_elbo)
 

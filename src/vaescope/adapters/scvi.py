@@ -15,7 +15,8 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
     """A model from a trained `SCVI` or similar; x are rows of raw counts, as in the model's own data.
 
     The decoder returns expected shares of expression, scaled to the median library size of the model's data, so that
-    outputs do not depend on sequencing depth. Its likelihood of counts is used for the gap.
+    outputs do not depend on sequencing depth. Its likelihood of counts is used for the gap. Simulated cells have the
+    library sizes of the model's data; the likelihood is conditional on the observed library size, as in scvi-tools.
 
     Args:
         model: a trained scvi-tools model without covariates.
@@ -27,7 +28,8 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
         raise InputError(f"from_scvi needs an scvi-tools model, got {type(model).__name__}.")
     _refuse_covariates(model)
     index = _batch_index(model, batch)
-    depth = _median_library(model)
+    libraries = _library_sizes(model)
+    depth = float(libraries.median())
     transform = getattr(getattr(module, "z_encoder", None), "z_transformation", None) or (lambda z: z)
 
     def batches(count: int) -> Tensor:
@@ -49,7 +51,23 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
         counts: Tensor = found["px"].log_prob(x.float()).sum(1)
         return counts.to(z)
 
-    return Adapted(int(module.n_latent), encode, decode, name=name, log_likelihood=log_likelihood, networks=(module,))
+    def sample_observations(z: Tensor, generator: torch.Generator) -> Tensor:
+        library = libraries[torch.randint(len(libraries), (len(z), 1), generator=generator)].log()
+        found = module.generative(z=transform(z.float()), library=library, batch_index=batches(len(z)))
+        with torch.random.fork_rng(devices=[]):  # its distributions draw from the global generator
+            torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
+            counts: Tensor = found["px"].sample()
+        return counts
+
+    return Adapted(
+        int(module.n_latent),
+        encode,
+        decode,
+        name=name,
+        log_likelihood=log_likelihood,
+        sample_observations=sample_observations,
+        networks=(module,),
+    )
 
 
 def _batch_index(model: Any, batch: int | str | None) -> int:
@@ -86,10 +104,10 @@ def _refuse_covariates(model: Any) -> None:
         )
 
 
-def _median_library(model: Any) -> float:
-    """Median counts per cell of the model's data."""
+def _library_sizes(model: Any) -> Tensor:
+    """Counts per cell of the model's data."""
     try:
         x = model.adata_manager.get_from_registry("X")
-        return float(torch.as_tensor(x.sum(1)).double().median())
+        return torch.as_tensor(x.sum(1)).float().flatten().clamp(min=1)
     except (AttributeError, KeyError, TypeError):
-        return 1e4
+        return torch.tensor([1e4])

@@ -20,11 +20,17 @@ NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 
 def weights_are_initial(model: LatentModel) -> bool:
     """Whether no step of training can have been made; False if weights have changed or cannot be seen."""
+    networks = networks_of(model)
+    return bool(networks) and networks_are_initial(networks)
+
+
+def networks_of(model: LatentModel) -> tuple[nn.Module, ...]:
+    """The modules that a model consists of; none if they cannot be seen."""
     while isinstance(model, WrappedModel):
         model = model.model
     if isinstance(model, nn.Module):
-        return networks_are_initial([model])
-    return isinstance(model, Adapted) and networks_are_initial(model.networks)
+        return (model,)
+    return model.networks if isinstance(model, Adapted) else ()
 
 
 def networks_are_initial(networks: Sequence[nn.Module]) -> bool:

@@ -7,19 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
-from rich.markup import escape
 
-from vaescope.checks import choice
 from vaescope.cli.data import DataOptions
-from vaescope.cli.tables import console as new_console
-from vaescope.cli.tables import rows_table
+from vaescope.cli.findings import check_page, exit_code, print_findings, write_page
 from vaescope.cli.targets import check_auxiliary, load_models, target_name
 from vaescope.errors import InputError
 
 if TYPE_CHECKING:
     from vaescope.diagnosis import Diagnosis
-
-COLOURS = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
 @dataclass(frozen=True)
@@ -45,28 +40,11 @@ class Diagnose:
     """note, warning or error: exit with code 1 if a finding is at least this severe."""
 
     def run(self) -> int:
-        from vaescope.diagnosis.findings import SEVERITIES
-
-        if self.fail_on is not None:
-            choice("--fail-on", self.fail_on, SEVERITIES)
-        if self.html is not None and self.html.suffix == ".json":
-            raise InputError(f"--html {self.html} is the file for the numbers; use another suffix, such as .html.")
+        check_page(self.html, self.fail_on)
         found = self._diagnosis()
-        console = new_console()
-        for finding in found.findings:
-            colour = COLOURS[finding.severity]
-            console.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
-            console.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
-        if not found.findings:
-            console.print("No issues found.")
-        console.print(rows_table(found.summary()))
-        for what, why in found.skipped.items():
-            console.print(f"skipped: {what} ({why})", markup=False, soft_wrap=True)
-        if self.html is not None:
-            found.to_json(self.html.with_suffix(".json"))
-            console.print(str(found.to_html(self.html).resolve()), soft_wrap=True, markup=False)
-        severe = found.worst is not None and self.fail_on is not None
-        return int(severe and SEVERITIES.index(found.worst or "note") >= SEVERITIES.index(self.fail_on or "error"))
+        print_findings(found)
+        write_page(found, self.html)
+        return exit_code(found.worst, self.fail_on)
 
     def _diagnosis(self) -> Diagnosis:
         from vaescope.diagnosis import diagnose

@@ -45,7 +45,8 @@ class Reproduce:
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     """Seconds between two checkpoints, at least."""
     track: str | None = None
-    """Export finished members: the address of an MLflow server, or tensorboard:FOLDER."""
+    """Log members while they are trained, and when they have finished: the address of an MLflow server,
+    tensorboard:FOLDER, or wandb:PROJECT."""
     executor: tyro.conf.OmitArgPrefixes[ExecutorOptions] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
@@ -74,7 +75,13 @@ class Reproduce:
         from vaescope.papers.run import check_device, write_index
 
         check_device(self.device)
-        options = RunOptions(self.profile, self.seeds, device=self.device, checkpoint_seconds=self.checkpoint_seconds)
+        options = RunOptions(
+            self.profile,
+            self.seeds,
+            device=self.device,
+            checkpoint_seconds=self.checkpoint_seconds,
+            track=self.track,
+        )
         tasks = experiment_tasks(infos, out, options)
         in_workers = self.executor.executor != "local" or (self.executor.jobs > 1 and len(tasks) > 1)
         console, failed = new_console(), []

@@ -34,7 +34,8 @@ class SweepCommand:
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     """Seconds between two checkpoints, at least."""
     track: str | None = None
-    """Export finished members: the address of an MLflow server, or tensorboard:FOLDER."""
+    """Log members while they are trained, and when they have finished: the address of an MLflow server,
+    tensorboard:FOLDER, or wandb:PROJECT."""
     dry_run: bool = False
     """Print what would be trained and exit."""
     executor: tyro.conf.OmitArgPrefixes[ExecutorOptions] = field(default_factory=ExecutorOptions)
@@ -52,7 +53,7 @@ class SweepCommand:
         if self.dry_run:
             return self._print_plan()
         memory = free_bytes() // (self.executor.jobs if self.executor.executor == "local" else 1)
-        options = SweepOptions(self.device, self.checkpoint_seconds, memory)
+        options = SweepOptions(self.device, self.checkpoint_seconds, memory, self.track)
         try:
             rows = run_sweep(sweep, out, executor=self.executor.run, options=options)
         finally:

@@ -33,11 +33,12 @@ class Train:
     """
 
     data: tyro.conf.Positional[str]
-    """A file (.npy, .npz, .pt, .h5, .h5ad, .parquet), a folder of images, or a name; see `vaescope datasets`."""
+    """A file (.npy, .npz, .pt, .h5, .h5ad, .parquet, .csv), a folder of images, or a name; see `vaescope datasets`."""
     settings: tyro.conf.OmitArgPrefixes[FitSettings] = field(default_factory=FitSettings)
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
     track: str | None = None
-    """Export finished members: the address of an MLflow server, or tensorboard:FOLDER."""
+    """Log members while they are trained, and when they have finished: the address of an MLflow server,
+    tensorboard:FOLDER, or wandb:PROJECT."""
 
     def run(self) -> int:
         out = self.settings.storage.out
@@ -45,13 +46,19 @@ class Train:
             raise InputError("--out is required: the folder for the run.")
         check_track(self.track)
         from vaescope.fitting import prepare_fit
+        from vaescope.jobs.tracking import live_members
         from vaescope.training import ProgressBar
+        from vaescope.watch import WatchedMembers
 
         data, auxiliary = self.source.open_for_training(self.data)
         kind = self.settings.model.model if auxiliary is None else "ivae"
         settings = replace(self.settings, model=replace(self.settings.model, model=kind))
         with ProgressBar("train") as progress:
-            fitted = prepare_fit(data, settings, auxiliary=auxiliary).run(progress)
+            observer = WatchedMembers(
+                None if self.track is None else live_members(self.track, "fit", out), message=progress.message
+            )
+            fitted = prepare_fit(data, settings, auxiliary=auxiliary).run(progress, observer=observer)
+            observer.close()
         track(self.track, [out])
         console = new_console()
         console.print(_member_table(fitted, data, auxiliary))

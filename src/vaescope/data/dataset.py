@@ -42,6 +42,11 @@ class Dataset:
         """The first rows as numbers."""
         return bytes_to_float(self.x[:count], self.byte_scale)
 
+    def spread_rows(self, count: int) -> Float[Tensor, "C n"]:
+        """Some rows from all over the data, as numbers; always the same ones."""
+        indices = torch.linspace(0, len(self) - 1, min(count, len(self))).long()
+        return bytes_to_float(self.x[indices], self.byte_scale)
+
     def digest(self) -> str:
         """Identifies the content."""
         return hashlib.sha256(self.x.contiguous().numpy().tobytes()).hexdigest()[:16]

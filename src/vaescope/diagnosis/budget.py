@@ -19,11 +19,12 @@ def to_stderr(line: str) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds that a diagnosis may take. Cheap analyses always run; those that take long only if there is time."""
+    """Seconds that an analysis may take. Cheap analyses always run; those that take long only if there is time."""
 
     seconds: float
     progress: Progress | None = None
     started: float = field(default_factory=time.monotonic)
+    name: str = "diagnose"
 
     @property
     def left(self) -> float:
@@ -31,7 +32,7 @@ class Budget:
 
     def say(self, line: str) -> None:
         if self.progress is not None:
-            self.progress(f"diagnose: {line}")
+            self.progress(f"{self.name}: {line}")
 
     def need(self, seconds: float) -> None:
         """Skip an analysis that would take longer than what is left."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +22,7 @@ from vaescope.checks import number
 from vaescope.diagnosis.aggregate import measure_aggregate
 from vaescope.diagnosis.agreement import Agreement, measure_agreement
 from vaescope.diagnosis.budget import Budget, Progress, to_stderr
-from vaescope.diagnosis.evidence import Evidence, to_json
-from vaescope.diagnosis.findings import Finding, by_severity, worst_severity
+from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.gap import measure_gap
 from vaescope.diagnosis.generalisation import Generalisation, measure_generalisation
 from vaescope.diagnosis.geometry import (
@@ -37,20 +36,24 @@ from vaescope.diagnosis.page import html, notebook_html
 from vaescope.diagnosis.reconstruction import measure_reconstruction
 from vaescope.diagnosis.rules import judge
 from vaescope.diagnosis.scales import find_scale
-from vaescope.diagnosis.skipped import Skipped, first_line
+from vaescope.diagnosis.skipped import Attempts, Skipped
+from vaescope.diagnosis.validity import measure_validity, validity_applies
 from vaescope.distributions import Normal
 from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
 from vaescope.encoded.sample import Samples, check_samples
 from vaescope.errors import InputError
+from vaescope.findings import Finding, by_severity, worst_severity
+from vaescope.identification import Identifiability
+from vaescope.identification.identify import identify_encoded
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
-from vaescope.runs.files import write_json, write_text
+from vaescope.runs.files import json_data, write_json, write_text
 from vaescope.tables import to_frame
 
-T = TypeVar("T")
 STABILITY_SAMPLES = 2000
+MOST_ROTATED = 64  # latents in use of which all pairs are rotated
 RANGE_ROUNDING = 1e-4  # by which x may be outside the range of its likelihood
 MAKES_GAP_MEANINGLESS = {"untrained", "data-range", "reconstruction", "not-a-vae", "collapsed"}
 
@@ -92,7 +95,7 @@ class Diagnosis:
         """Findings and numbers as JSON data."""
         head = {"name": self.name, "samples": self.samples, "worst": self.worst}
         data = head | {"findings": [finding.to_data() for finding in self.findings]} | self.evidence.to_data()
-        return {key: to_json(value) for key, value in data.items()}
+        return {key: json_data(value) for key, value in data.items()}
 
     def to_json(self, path: str | Path) -> Path:
         """Write findings and numbers."""
@@ -111,6 +114,8 @@ class Diagnosis:
     def __repr__(self) -> str:
         lines = [f"Diagnosis of {self.name}: {len(self.findings)} findings"]
         lines += [f"  {f.severity}: {f.title} {f.advice}" for f in self.findings]
+        if self.evidence.validity is not None:
+            lines.append(f"  theory: {self.evidence.validity.sentence()}")
         return "\n".join(lines)
 
 
@@ -152,7 +157,7 @@ def diagnose(
     samples, auxiliary = check_samples(_own_samples(models[0], x), auxiliary)
     clock.say(f"encoding {len(samples)} samples")
     repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES)
-    attempts = _Attempts()
+    attempts = Attempts()
     scale = attempts("scale of variances", lambda: find_scale(repaired.sample, repaired.second))
     repaired = repaired if scale is None else repaired.with_scale(scale.name)
     kept = len(samples) if factors is not None else STABILITY_SAMPLES if len(models) > 1 else 0
@@ -176,25 +181,11 @@ def diagnose(
         stability=attempts("stability", lambda: _stability(codes, regime, models[1:], x, auxiliary)),
         evaluation=attempts("metrics", lambda: _evaluation(codes, factors)),
     )
-    evidence = replace(_decoder_evidence(first, repaired, attempts, clock), skipped=attempts.skipped)
+    evidence = _decoder_evidence(first, repaired, attempts, clock)
+    identified = attempts("identifiability", lambda: _identifiability(repaired, regime, models[1:], x, auxiliary))
+    evidence = replace(evidence, identifiability=identified, skipped=attempts.skipped)
     decoded = repaired.sample if repaired.model.has_decoder else None
     return Diagnosis(name or models[0].name, by_severity(judge(evidence)), evidence, len(samples), decoded)
-
-
-class _Attempts:
-    """Call analyses, and collect the reasons of those that fail."""
-
-    def __init__(self) -> None:
-        self.skipped: dict[str, str] = {}
-
-    def __call__(self, name: str, analyse: Callable[[], T]) -> T | None:
-        try:
-            return analyse()
-        except (Skipped, InputError) as reason:
-            self.skipped[name] = str(reason).rstrip(".")
-        except (RuntimeError, NotImplementedError) as error:
-            self.skipped[name] = f"the decoder failed ({first_line(error)})"
-        return None
 
 
 @dataclass
@@ -228,7 +219,7 @@ def _own_samples(model: LatentModel, x: object | None) -> object:
     return x
 
 
-def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts, clock: Budget) -> Evidence:
+def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, clock: Budget) -> Evidence:
     """Everything that needs a decoder: cheap analyses first, the gap only if it can still mean something."""
     model, sample, regime = repaired.model, repaired.sample, evidence.regime
     if not model.has_decoder:
@@ -252,7 +243,10 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: _Attempts,
         attempts.skipped["gap"] = f"it means nothing with the finding {broken}"
         return evidence
     clock.say(f"measuring the gap between ELBO and log p(x), {max(0.0, clock.left):.0f} s left")
-    return replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
+    evidence = replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
+    if not validity_applies(sample, regime.used):
+        return evidence
+    return replace(evidence, validity=attempts("validity", lambda: measure_validity(sample, regime.used, clock)))
 
 
 def _effect(sample: EncodedSample, clock: Budget) -> np.ndarray:
@@ -307,6 +301,20 @@ def _stability(
         assert collected.values is not None
         means.append(collected.values.double().numpy())
     return measure_agreement(means, used)
+
+
+def _identifiability(
+    repaired: Repair, regime: Regime, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
+) -> Identifiability:
+    if not regime.used:
+        raise Skipped("no latent is in use")
+    if len(regime.used) > MOST_ROTATED:
+        raise Skipped(f"more than {MOST_ROTATED} latents in use would take too long; call vs.identifiability")
+    samples = [repaired.sample]
+    for other in others:
+        own = check_samples(_own_samples(other, x))[0]
+        samples.append(encode_sample(with_normal_prior(other), own, auxiliary, EFFECT_SAMPLES))
+    return identify_encoded(samples)
 
 
 def _evaluation(codes: _MeanCodes, factors: object | None) -> Evaluation:

@@ -28,9 +28,9 @@ RANGE = 2.0  # of a traversal, in standard deviations of the prior
 def drawings(evidence: Evidence, sample: EncodedSample | None) -> Iterator[tuple[str, Figure, str]]:
     """Name, figure and caption of each figure."""
     latents = evidence.regime.used[:LATENTS]
-    if sample is not None and _can_be_drawn(sample) and (image := _image_shape(sample)) is not None:
+    if sample is not None and can_be_drawn(sample) and (image := image_shape(sample)) is not None:
         yield "reconstructions", _reconstructions(sample, image), _RECONSTRUCTIONS
-    if sample is not None and latents and _can_be_drawn(sample):
+    if sample is not None and latents and can_be_drawn(sample):
         yield "traversals", _traversals(sample, latents), _traversal_caption(sample, evidence)
     if sample is not None and latents:
         yield "codes", _codes(sample, latents), _CODES
@@ -40,22 +40,22 @@ def drawings(evidence: Evidence, sample: EncodedSample | None) -> Iterator[tuple
         yield "gap", _gap(evidence.gap), f"{_GAP} {evidence.gap.note}".strip()
 
 
-def _can_be_drawn(sample: EncodedSample) -> bool:
+def can_be_drawn(sample: EncodedSample) -> bool:
     """Whether outputs are finite, and images or of the shape of x."""
     try:
         output = sample.decoded
     except InputError:
         return False
-    drawable = output.shape == sample.observations.shape or _image_shape(sample) is not None
+    drawable = output.shape == sample.observations.shape or image_shape(sample) is not None
     return drawable and bool(output.isfinite().all())
 
 
-def _image_shape(sample: EncodedSample) -> tuple[int, int, int] | None:
+def image_shape(sample: EncodedSample) -> tuple[int, int, int] | None:
     return drawable_shape(sample.model, sample.decoded.shape[1])
 
 
 @torch.no_grad()
-def _traverse(sample: EncodedSample, latent: int, values: list[float]) -> torch.Tensor:
+def traverse(sample: EncodedSample, latent: int, values: list[float]) -> torch.Tensor:
     """Outputs as one latent takes these values and the others are those of a typical sample."""
     codes = _typical_code(sample).repeat(len(values), 1)
     codes[:, latent] = torch.tensor(values, dtype=codes.dtype)
@@ -68,26 +68,26 @@ def _typical_code(sample: EncodedSample) -> torch.Tensor:
     return sample.mean[int((distance - distance.median()).abs().argmin())]
 
 
-def _values(sample: EncodedSample, latent: int, steps: int) -> list[float]:
+def traversal_values(sample: EncodedSample, latent: int, steps: int) -> list[float]:
     centre = float(sample.prior_mean[:, latent].mean())
     width = float(sample.prior_variance[:, latent].mean()) ** 0.5
     return [float(v) for v in np.linspace(centre - RANGE * width, centre + RANGE * width, steps)]
 
 
 def _traversals(sample: EncodedSample, latents: list[int]) -> Figure:
-    image = _image_shape(sample)
+    image = image_shape(sample)
     return _images(sample, latents, image) if image else _curves(sample, latents)
 
 
 def _images(sample: EncodedSample, latents: list[int], image: tuple[int, int, int]) -> Figure:
     figure, axes = figures.grid_of_panels(len(latents), STEPS, width=1.25, height=1.25)
     for row, latent in enumerate(latents):
-        frames = _traverse(sample, latent, _values(sample, latent, STEPS)).reshape(STEPS, *image)
+        frames = traverse(sample, latent, traversal_values(sample, latent, STEPS)).reshape(STEPS, *image)
         low, high = float(frames.min()), float(frames.max())
         low, high = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
         for step in range(STEPS):
             axis = axes[row * STEPS + step]
-            _show(axis, (frames[step] - low) / max(high - low, 1e-12), image)
+            show_image(axis, (frames[step] - low) / max(high - low, 1e-12), image)
             if step == 0:
                 axis.set_ylabel(f"z{latent}", rotation=0, ha="right", va="center")
     return figure
@@ -105,13 +105,13 @@ def _reconstructions(sample: EncodedSample, image: tuple[int, int, int]) -> Figu
     for row, (name, values) in enumerate(rows.items()):
         for column, frame in enumerate(values.double().reshape(-1, *image)):
             axis = axes[row * len(chosen) + column]
-            _show(axis, (frame - low) / max(high - low, 1e-12), image)
+            show_image(axis, (frame - low) / max(high - low, 1e-12), image)
             if column == 0:
                 axis.set_ylabel(name, rotation=0, ha="right", va="center")
     return figure
 
 
-def _show(axis: Axes, frame: torch.Tensor, image: tuple[int, int, int]) -> None:
+def show_image(axis: Axes, frame: torch.Tensor, image: tuple[int, int, int]) -> None:
     """An image with values from 0 to 1."""
     pixels = frame.clamp(0, 1).permute(1, 2, 0).numpy()
     axis.imshow(pixels[..., 0] if image[0] == 1 else pixels[..., :3], cmap="gray", vmin=0, vmax=1)
@@ -126,8 +126,8 @@ def _curves(sample: EncodedSample, latents: list[int]) -> Figure:
     x = sample.observations
     scale = x.std(0, correction=0).clamp(min=1e-12)
     for axis, latent in zip(axes, latents, strict=False):
-        values = _values(sample, latent, 25)
-        curves = (_traverse(sample, latent, values).double() - x.mean(0)) / scale
+        values = traversal_values(sample, latent, 25)
+        curves = (traverse(sample, latent, values).double() - x.mean(0)) / scale
         curves[:, x.std(0, correction=0) == 0] = 0  # a column that is constant has no scale to be drawn in
         largest = curves.std(0, correction=0).argsort(descending=True)[:OUTPUTS]
         for output in largest.tolist():
@@ -141,7 +141,7 @@ def _curves(sample: EncodedSample, latents: list[int]) -> Figure:
 
 
 def _traversal_caption(sample: EncodedSample, evidence: Evidence) -> str:
-    shown = "images" if _image_shape(sample) else "the outputs that change most, in standard deviations over the data"
+    shown = "images" if image_shape(sample) else "the outputs that change most, in standard deviations over the data"
     rest = len(evidence.regime.used) - LATENTS
     more = f" {rest} more latents are in use." if rest > 0 else ""
     span = f"from -{RANGE:g} to {RANGE:g} standard deviations of its prior"

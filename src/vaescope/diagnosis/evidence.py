@@ -16,8 +16,10 @@ from vaescope.diagnosis.geometry import Geometry
 from vaescope.diagnosis.noise import Noise
 from vaescope.diagnosis.reconstruction import Reconstruction
 from vaescope.diagnosis.scales import VarianceScale
+from vaescope.identification import Identifiability
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.regime import Regime
+from vaescope.theory.validity import Validity
 
 NARROW = 0.1  # largest posterior over prior variance of a near-deterministic model
 AS_PREDICTED = 1.25  # largest factor between the variances of a near-deterministic model and Eq. 12
@@ -55,9 +57,12 @@ class Evidence:
     geometry: Geometry | None = None
     noise: Noise | None = None
     gap: ElboGap | None = None
+    validity: Validity | None = None
+    """How far the gap is from c_IMA; None where that limit does not exist."""
     eq12: np.ndarray | None = None
     """(d,) posterior variances divided by those of Eq. 12."""
     stability: Agreement | None = None
+    identifiability: Identifiability | None = None
     evaluation: Evaluation | None = None
     skipped: dict[str, str] = field(default_factory=dict)
 
@@ -68,6 +73,8 @@ class Evidence:
     def _latent(self, k: int) -> dict[str, object]:
         regime = self.regime
         row: dict[str, object] = {"latent": k, "kind": regime.kind[k]}
+        if self.identifiability is not None:
+            row["identified as"] = self.identifiability.kind[k]
         numbers = {
             "KL": regime.kl,
             "variance ratio": regime.variance_ratio,
@@ -99,23 +106,9 @@ class Evidence:
             "generalisation": None if self.generalisation is None else self.generalisation.to_data(),
             "noise": None if self.noise is None else self.noise.to_data(),
             "gap": None if self.gap is None else self.gap.to_data(),
+            "validity": None if self.validity is None else self.validity.to_data(),
             "near_deterministic": None if near is None else near.applies,
             "stability": None if self.stability is None else self.stability.score,
+            "identifiability": None if self.identifiability is None else self.identifiability.to_data(),
             "metrics": None if self.evaluation is None else self.evaluation.rows,
         }
-
-
-def to_json(value: object) -> object:
-    """Plain data as JSON stores it: no NaN or infinity, no NumPy types.
-
-    >>> to_json({"a": (1, np.float64("nan"))})
-    {'a': [1, None]}
-    """
-    if isinstance(value, dict):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
-    plain = value.item() if isinstance(value, np.generic) else value
-    if isinstance(plain, float):
-        return plain if math.isfinite(plain) else None
-    return plain if isinstance(plain, str | int | bool | None) else str(plain)

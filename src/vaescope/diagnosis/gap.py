@@ -14,12 +14,12 @@ from vaescope import randomness, theory
 from vaescope.adapters.repaired import RepairedModel
 from vaescope.diagnosis.budget import Budget
 from vaescope.diagnosis.few_latents import ORDERS, quadrature_gap
-from vaescope.diagnosis.geometry import declared_beta, output_weights
 from vaescope.diagnosis.noise import DRAWS
 from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
 from vaescope.diagnosis.terms import sample_log_likelihood
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.encoded import EncodedSample
+from vaescope.encoded.weights import declared_beta, output_weights
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
 from vaescope.regime.posteriors import Posteriors
@@ -63,6 +63,12 @@ class ElboGap:
 
 def measure_gap(sample: EncodedSample, used: list[int], budget: Budget) -> ElboGap:
     """The gap and its parts at as many samples as there is time for."""
+    check_gap(sample, used)
+    return gap_at(sample, used, affordable_points(sample, decodes_per_point(sample, used), budget))
+
+
+def check_gap(sample: EncodedSample, used: list[int]) -> None:
+    """Raise `Skipped` if the gap cannot be computed."""
     model, own = sample.model, sample.model.log_likelihood is not None
     if isinstance(model, RepairedModel) and model.normal_prior is not None:
         raise Skipped("the gap is only computed for normal priors")
@@ -75,24 +81,40 @@ def measure_gap(sample: EncodedSample, used: list[int], budget: Budget) -> ElboG
         raise Skipped("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter")
     if len(used) > LARGEST_SAMPLED:
         raise Skipped(f"more than {LARGEST_SAMPLED} latents in use would take too long")
-    exact = not own and len(used) <= LARGEST_EXACT
-    decodes = QUADRATURE_DECODES * ORDERS[len(used)][0] ** len(used) if exact else SAMPLED_DECODES
-    points = affordable_points(sample, decodes, budget)
+
+
+def gap_at(sample: EncodedSample, used: list[int], points: int) -> ElboGap:
+    """The gap and its parts at the first `points` of the sample's random subset."""
     chosen = _Points.of(sample.random_subset(points), used)
-    return _quadrature(chosen) if exact else _sampled(chosen)
+    return _quadrature(chosen) if _is_exact(sample, used) else _sampled(chosen)
+
+
+def _is_exact(sample: EncodedSample, used: list[int]) -> bool:
+    return sample.model.log_likelihood is None and len(used) <= LARGEST_EXACT
+
+
+def decodes_per_point(sample: EncodedSample, used: list[int]) -> int:
+    """About how often the decoder is called for one sample."""
+    exact = _is_exact(sample, used)
+    return QUADRATURE_DECODES * ORDERS[len(used)][0] ** len(used) if exact else SAMPLED_DECODES
 
 
 def affordable_points(sample: EncodedSample, decodes: int, budget: Budget) -> int:
-    """How many samples there is time for, from the time that it takes to decode a few codes and differentiate."""
+    """How many samples there is time for."""
+    per_point = decodes * seconds_per_decode(sample)
+    budget.need(FEWEST_POINTS * per_point)
+    return int(max(FEWEST_POINTS, min(POINTS, 0.25 * budget.left / max(per_point, 1e-9))))
+
+
+def seconds_per_decode(sample: EncodedSample) -> float:
+    """The time that it takes to decode a code and differentiate, measured at a few codes."""
     codes = sample.mean[:DECODED].double()
     started = time.monotonic()
     with torch.enable_grad():
         output = sample.decode(codes.clone().requires_grad_())
         if output.requires_grad:
             output.sum().backward()
-    per_point = decodes * (time.monotonic() - started) / len(codes)
-    budget.need(FEWEST_POINTS * per_point)
-    return int(max(FEWEST_POINTS, min(POINTS, 0.25 * budget.left / max(per_point, 1e-9))))
+    return (time.monotonic() - started) / len(codes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,15 +11,14 @@ from torch import Tensor
 
 from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
 from vaescope.encoded import DecoderDerivatives, EncodedSample, differentiate
+from vaescope.encoded.weights import declared_beta, output_weights
 from vaescope.errors import InputError
-from vaescope.protocol import LatentModel
 from vaescope.theory.angles import column_angles
 from vaescope.theory.ima import contrast_of_matrix
 from vaescope.theory.rank import numerical_rank
 from vaescope.theory.rotation import Rotation, best_rotation
 
 ROTATED_LATENTS = 32  # latents for which better axes are searched, at most
-SMALLEST_VARIANCE = 1e-4  # of a Bernoulli output
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +59,6 @@ def differentiate_decoder(sample: EncodedSample, used: list[int]) -> DecoderDeri
     if not bool(found.columns.isfinite().all()):
         raise Skipped("the decoder's derivatives are not finite")
     return found
-
-
-def output_weights(likelihood: str | None, output: Float[Tensor, "P n"]) -> Float[Tensor, "P n 1"] | float:
-    """Inverse standard deviations of the outputs under the likelihood, up to a common factor."""
-    if likelihood != "bernoulli":
-        return 1.0
-    return (output * (1 - output)).clamp(min=SMALLEST_VARIANCE).rsqrt().unsqueeze(2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +108,3 @@ def near_deterministic_ratio(derivatives: DecoderDerivatives) -> np.ndarray | No
     predicted = 1 / (1 / sample.prior_variance.double() + weight * norms.double().square())
     ratio: Tensor = sample.variance.double() / predicted
     return ratio.median(0).values.cpu().numpy()
-
-
-def declared_beta(model: LatentModel) -> float:
-    """The weight of the KL in training; 1 for a model that declares 0."""
-    return model.beta or 1.0

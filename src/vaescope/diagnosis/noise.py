@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.diagnosis.geometry import declared_beta, output_weights
 from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample
+from vaescope.encoded.weights import declared_beta, output_weights
 
 SAMPLES = 256  # whose reconstruction error is measured
 DRAWS = 16  # of z, per sample

@@ -39,6 +39,7 @@ GLOSSARY = {
     "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses; amortisation: the encoder, beyond it.",
     "c_IMA": "How far the columns of the decoder's Jacobian are from orthogonal; 0 if they are.",
     "AUC": "How well codes of the data and draws from the prior are distinguished: 0.5 if they are alike, 1 if always.",
+    "identified as": "axis: may be read on its own; subspace: only together with others; none: neither.",
     "±": "Two standard errors.",
 }
 
@@ -64,6 +65,7 @@ def html(diagnosis: Diagnosis) -> str:
         glossary=GLOSSARY,
         drawings=figures,
         scores=[] if evaluation is None else evaluation.rows,
+        identified=identified(diagnosis),
         skipped=diagnosis.skipped,
         about=about(diagnosis),
         versions=versions(),
@@ -78,12 +80,19 @@ def notebook_html(diagnosis: Diagnosis) -> str:
     return f"<div>{head}<ul>{''.join(findings)}</ul>{to_html(diagnosis.summary())}</div>"
 
 
+def identified(diagnosis: Diagnosis) -> list[str]:
+    """A sentence per latent in use: whether it may be read on its own."""
+    found = diagnosis.evidence.identifiability
+    return [] if found is None else [found.sentences[k] for k in found.used]
+
+
 def about(diagnosis: Diagnosis) -> dict[str, str]:
     """What the model declares, and how it was analysed."""
     evidence = diagnosis.evidence
     noise, near = evidence.noise, evidence.near_deterministic()
     declared = None if noise is None or noise.likelihood == "bernoulli" else noise.declared
-    return {
+    valid = {} if evidence.validity is None else {"gap and c_IMA": evidence.validity.sentence()}
+    return valid | {
         "likelihood": evidence.likelihood or "unknown",
         "declared precision": "unknown" if declared is None else number(float(declared)),
         "near-deterministic": "unknown" if near is None else near.reason,
@@ -116,6 +125,9 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if evidence.gap is not None:
         gap = evidence.gap.log_marginal - evidence.gap.elbo
         found.append(("log p(x) - ELBO", f"{_nats(float(gap.mean()))} nats"))
+    if evidence.validity is not None:
+        near_limit = float(evidence.validity.valid.double().mean())
+        found.append((f"samples with a gap within {evidence.validity.tolerance:g} nats of c_IMA", f"{near_limit:.0%}"))
     near = evidence.near_deterministic()
     if near is not None:
         found.append(("near-deterministic theory", "applies" if near.applies else "does not apply"))

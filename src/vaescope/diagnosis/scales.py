@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.adapters.repaired import SCALES
-from vaescope.diagnosis.geometry import declared_beta, output_weights
 from vaescope.diagnosis.skipped import Skipped
 from vaescope.diagnosis.terms import sample_log_likelihood
 from vaescope.encoded import EncodedSample
+from vaescope.encoded.weights import declared_beta, output_weights
 from vaescope.errors import InputError
 
 FAR = 0.5  # |log E[(μ² + σ²)/σ†²]| that no healthy model of the zoo has

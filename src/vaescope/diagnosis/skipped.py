@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+from vaescope.errors import InputError
+
+T = TypeVar("T")
+
 
 class Skipped(Exception):
     """An analysis could not be made; the message says why."""
@@ -14,3 +21,19 @@ def could_not_differentiate(error: Exception) -> Skipped:
 
 def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:160]
+
+
+class Attempts:
+    """Call analyses, and collect the reasons of those that fail."""
+
+    def __init__(self) -> None:
+        self.skipped: dict[str, str] = {}
+
+    def __call__(self, name: str, analyse: Callable[[], T]) -> T | None:
+        try:
+            return analyse()
+        except (Skipped, InputError) as reason:
+            self.skipped[name] = str(reason).rstrip(".")
+        except (RuntimeError, NotImplementedError) as error:
+            self.skipped[name] = f"the decoder failed ({first_line(error)})"
+        return None

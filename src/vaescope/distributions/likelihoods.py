@@ -11,7 +11,8 @@ from vaescope.distributions.base import LOG_2PI
 from vaescope.errors import InputError
 from vaescope.settings import LIKELIHOODS as LIKELIHOODS
 
-NOISE_MODELS = ("fixed", "learned", "optimal")  # how the precision of a Gaussian likelihood is determined
+NOISE_MODELS = ("fixed", "learned", "optimal", "learned-diagonal", "learned-full")
+"""How the precision of a Gaussian likelihood is determined: one number, or a covariance of the outputs."""
 
 SMALLEST_PROBABILITY = 1e-7  # of a Bernoulli output, since float32 decoders return exact zeros and ones
 

@@ -89,7 +89,7 @@ def encode(
     check_model(model)
     samples, labels = check_samples(x, auxiliary)
     rows = np.arange(len(samples)) if rows is None else rows
-    inputs = _model_input(samples, model)
+    inputs = model_input(samples, model)
     _check_finite(inputs.flatten(1).isfinite().all(1), rows, "x must be finite, got NaN or infinity at sample {}.")
     if labels is not None and not model.auxiliary_dim:
         raise InputError("this model takes no auxiliary input; omit auxiliary.")
@@ -100,7 +100,7 @@ def encode(
     _check_finite((mean.isfinite() & variance.isfinite()).all(1), rows, message)
     if not isinstance(prior, Normal):
         raise InputError(f"this analysis needs a Gaussian prior, got {type(prior).__name__}.")
-    return EncodedSample(model, rows, inputs, mean, variance, *_prior_rows(prior, mean))
+    return EncodedSample(model, rows, inputs, mean, variance, *prior_rows(prior, mean))
 
 
 def encode_sample(model: LatentModel, x: object, auxiliary: object | None, count: int) -> EncodedSample:
@@ -152,7 +152,7 @@ def check_samples(x: object, auxiliary: object | None = None) -> tuple[Samples, 
     return samples, auxiliary.detach() if isinstance(auxiliary, Tensor) else array
 
 
-def _model_input(x: Samples, model: LatentModel) -> Float[Tensor, "N ..."]:
+def model_input(x: Samples, model: LatentModel) -> Float[Tensor, "N ..."]:
     """Samples as the model takes them: images as rows if it flattens images, in the dtype of a module's weights."""
     if model.flattens_images and x.ndim > 2:
         x = flatten_samples(x, "x")[1]
@@ -170,7 +170,7 @@ def _check_finite(finite: Bool[Tensor, " N"], rows: np.ndarray, message: str) ->
         raise InputError(message.format(int(rows[int((~finite).int().argmax())])))
 
 
-def _prior_rows(prior: Normal, mean: Float[Tensor, "N d"]) -> list[Float[Tensor, "N d"]]:
+def prior_rows(prior: Normal, mean: Float[Tensor, "N d"]) -> list[Float[Tensor, "N d"]]:
     """Mean and variance of the prior, a row per sample."""
     try:
         return [torch.as_tensor(value).to(mean).expand(mean.shape) for value in (prior.mean, prior.variance)]

@@ -1,5 +1,6 @@
 """Where tasks run (this process, worker processes, a Ray cluster), and export to experiment trackers."""
 
+from vaescope.jobs import tracking as tracking
 from vaescope.jobs.local import run_in_processes, run_in_this_process
 from vaescope.jobs.tasks import Outcome as Outcome
 from vaescope.jobs.tasks import Task as Task

@@ -5,7 +5,11 @@
 
 from vaescope.metrics.aggregated import aggregated_mig
 from vaescope.metrics.amari import amari
+from vaescope.metrics.crossfitted import mcc_crossfitted
 from vaescope.metrics.dci import dci
+from vaescope.metrics.dci_es import dci_es
+from vaescope.metrics.dependent import conditional_mcc
+from vaescope.metrics.edi import edi
 from vaescope.metrics.evaluate import evaluate
 from vaescope.metrics.infomec import infomec
 from vaescope.metrics.information import mutual_information as mutual_information
@@ -17,22 +21,28 @@ from vaescope.metrics.modularity import modularity_explicitness
 from vaescope.metrics.r2 import linear_r2
 from vaescope.metrics.sap import sap
 from vaescope.metrics.stability import stability, udr
+from vaescope.metrics.tmex import tmex
 
 __all__ = [
     "aggregated_mig",
     "amari",
     "beta_vae_score",
+    "conditional_mcc",
     "dci",
+    "dci_es",
+    "edi",
     "evaluate",
     "factor_vae_score",
     "infomec",
     "irs",
     "linear_r2",
     "mcc",
+    "mcc_crossfitted",
     "mig",
     "mig_sup",
     "modularity_explicitness",
     "sap",
     "stability",
+    "tmex",
     "udr",
 ]

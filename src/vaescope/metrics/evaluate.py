@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from vaescope.errors import InputError
@@ -22,6 +23,7 @@ from vaescope.metrics.mcc import mcc
 from vaescope.metrics.mig import mig, mig_sup
 from vaescope.metrics.modularity import modularity_explicitness
 from vaescope.metrics.r2 import linear_r2
+from vaescope.metrics.resampling import Resampling
 from vaescope.metrics.sap import sap
 from vaescope.metrics.score import Score
 from vaescope.tables import to_frame
@@ -137,15 +139,24 @@ class Evaluation:
 
 
 def evaluate(
-    codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None, intervals: bool = True
+    codes: object,
+    factors: object,
+    *,
+    discrete: bool | Sequence[bool] | None = None,
+    intervals: bool = True,
+    progress: bool = True,
 ) -> Evaluation:
     """Compute all metrics, with intervals and floors.
+
+    Metrics share half-samples, shuffles, bins and fits. The work is divided among as many threads as PyTorch uses; the
+    result does not depend on their number.
 
     Args:
         codes: (N, d).
         factors: (N, k).
         discrete: which factors are classes; by default those with few distinct values.
         intervals: whether to compute confidence intervals, which take about half of the time.
+        progress: whether to show a progress bar in a terminal.
 
     >>> import numpy as np
     >>> v = np.random.default_rng(0).normal(size=(500, 2))
@@ -153,15 +164,29 @@ def evaluate(
     >>> table.rows[0]["metric"], round(table.rows[0]["score"], 3)
     ('MCC', 1.0)
     """
-    read_inputs(codes, factors, discrete=discrete, minimum=40)  # raises errors that concern all metrics
+    inputs = read_inputs(codes, factors, discrete=discrete, minimum=40)  # raises errors that concern all metrics
+    console = Console(stderr=True)
+    shown = RichProgress(console=console, disable=not (progress and console.is_terminal), transient=True)
+    with shown:
+        results, skipped = _scores(_metrics(codes, factors, discrete), shown)
+        resampling = Resampling(results, inputs, intervals)
+        bar = shown.add_task("intervals and floors" if intervals else "floors", total=resampling.tasks)
+        resampling.run(lambda: shown.advance(bar))
+    return Evaluation(results, skipped, intervals)
+
+
+def _scores(
+    computations: Mapping[str, Callable[[], Score]], shown: RichProgress
+) -> tuple[dict[str, Score], dict[str, str]]:
+    """Results by metric, and the reasons why others could not be computed."""
     results: dict[str, Score] = {}
     skipped: dict[str, str] = {}
-    for name, compute in _metrics(codes, factors, discrete).items():
+    for name, compute in shown.track(computations.items(), description="metrics"):
         try:
             results[name] = compute()
         except InputError as error:
             skipped[name] = str(error)
-    return Evaluation(results, skipped, intervals)
+    return results, skipped
 
 
 def _row(row: ScoreRow, result: Score, intervals: bool) -> dict[str, Any]:

@@ -8,7 +8,6 @@ which need no bins and are nearly unbiased, but slower, and unbounded for a code
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,8 @@ from sklearn.feature_selection import mutual_info_classif, mutual_info_regressio
 
 from vaescope import validation
 from vaescope.metrics.input_warnings import input_warnings, list_latents
-from vaescope.metrics.inputs import CodesAndFactors, read_inputs, standardise
+from vaescope.metrics.inputs import CodesAndFactors, once_per_inputs, read_inputs, standardise
+from vaescope.metrics.quiet import without_fit_warnings
 
 DEFAULT_BINS = 20
 BINNINGS = ("width", "mass")
@@ -76,6 +76,7 @@ def check_estimator(estimator: str, binning: str) -> None:
     validation.choice("binning", binning, BINNINGS)
 
 
+@once_per_inputs
 def pairwise_information(
     inputs: CodesAndFactors, *, estimator: str = "binned", binning: str = "width"
 ) -> PairwiseInformation:
@@ -84,9 +85,10 @@ def pairwise_information(
     if estimator == "neighbours":
         entropy = _entropy(np.stack([np.bincount(c, minlength=labels.max() + 1) for c in labels.T]) / len(labels))
         return PairwiseInformation(_neighbour_information(inputs, list(labels.T)).clip(0, entropy), entropy)
-    return _plug_in(np.column_stack([bin_indices(column, binning) for column in inputs.codes.T]), labels)
+    return ContingencyTables.of(_code_bins(inputs, binning=binning), labels).information()
 
 
+@once_per_inputs
 def significant_information(
     inputs: CodesAndFactors, *, estimator: str = "binned", binning: str = "width"
 ) -> np.ndarray:
@@ -96,13 +98,7 @@ def significant_information(
     pairs: the probability of a false positive is about one over the number of shuffles.
     """
     found = pairwise_information(inputs, estimator=estimator, binning=binning)
-    rng = np.random.default_rng(0)
-    null = np.stack(
-        [
-            pairwise_information(inputs.shuffled(rng), estimator=estimator, binning=binning).mutual
-            for _ in range(NULL_SHUFFLES[estimator])
-        ]
-    )
+    null = _shuffled_information(inputs, estimator, binning)
     bias, noise = null.mean(0), null.std(0, ddof=1) + TINY
     threshold = max(3.0, float(((null - bias) / noise).max()))
     share = ((found.mutual - bias) / np.maximum(found.entropy - bias, TINY)).clip(0.0, 1.0)
@@ -135,15 +131,31 @@ def _largest_bin_share(column: np.ndarray) -> float:
     return float(np.bincount(bin_indices(column)).max() / len(column))
 
 
+def _shuffled_information(inputs: CodesAndFactors, estimator: str, binning: str) -> np.ndarray:
+    """Mutual information of shuffled codes and the factors, (shuffles, d, k). Bins do not depend on the order."""
+    rng, shuffles = np.random.default_rng(0), NULL_SHUFFLES[estimator]
+    if estimator == "neighbours":
+        shuffled = [inputs.shuffled(rng) for _ in range(shuffles)]
+        return np.stack([pairwise_information(one, estimator=estimator, binning=binning).mutual for one in shuffled])
+    tables = ContingencyTables.of(_code_bins(inputs, binning=binning), factor_classes(inputs, binning=binning))
+    return tables.shuffled(rng, shuffles)
+
+
+@once_per_inputs
+def _code_bins(inputs: CodesAndFactors, *, binning: str) -> np.ndarray:
+    return np.column_stack([bin_indices(column, binning) for column in inputs.codes.T])
+
+
 def bin_indices(column: np.ndarray, binning: str = "width", bins: int = DEFAULT_BINS) -> np.ndarray:
     """The bin of every value; a column with at most `bins` distinct values has one bin per value.
 
     >>> bin_indices(np.array([0.0, 0.1, 1.0, 0.1])).tolist()
     [0, 1, 2, 1]
     """
-    values, indices = np.unique(column, return_inverse=True)
-    if len(values) <= bins:
-        return indices
+    if len(np.unique(column[: 4 * bins])) <= bins:  # avoids sorting a long column
+        values, indices = np.unique(column, return_inverse=True)
+        if len(values) <= bins:
+            return indices
     if binning == "mass":
         edges = np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1])
         atoms = edges[1:][edges[1:] == edges[:-1]]  # a value with more samples than a bin gets its own bin
@@ -153,6 +165,7 @@ def bin_indices(column: np.ndarray, binning: str = "width", bins: int = DEFAULT_
     return np.searchsorted(edges, column, side="right")
 
 
+@once_per_inputs
 def factor_classes(inputs: CodesAndFactors, *, binning: str = "width", bins: int = DEFAULT_BINS) -> np.ndarray:
     """Factors as class numbers (N, k); continuous factors are binned."""
     columns = [
@@ -162,16 +175,47 @@ def factor_classes(inputs: CodesAndFactors, *, binning: str = "width", bins: int
     return np.column_stack(columns)
 
 
-def _plug_in(cells: np.ndarray, labels: np.ndarray) -> PairwiseInformation:
-    """The plug-in estimate; all contingency tables come from one call of bincount."""
-    count, d, k = len(cells), cells.shape[1], labels.shape[1]
-    rows, columns = int(cells.max()) + 1, int(labels.max()) + 1
-    pairs = (np.arange(d)[:, None] * k + np.arange(k)) * rows * columns
-    index = pairs[None] + cells[:, :, None] * columns + labels[:, None, :]
-    tables = np.bincount(index.ravel(), minlength=d * k * rows * columns).reshape(d, k, rows, columns) / count
-    code_entropy, factor_entropy = _entropy(tables.sum(3)), _entropy(tables.sum(2))
-    joint = _entropy(tables.reshape(d, k, -1))
-    return PairwiseInformation((code_entropy + factor_entropy - joint).clip(0), factor_entropy[0])
+@dataclass(frozen=True, eq=False)
+class ContingencyTables:
+    """Counts of every latent's bins against every factor's classes, all from one call of bincount."""
+
+    cells: np.ndarray
+    """Offset of every sample's bin of every latent in all tables, (N, d)."""
+    labels: np.ndarray
+    """Offset of every sample's class of every factor in the tables of a latent, (N, k)."""
+    shape: tuple[int, int, int, int]
+    """Latents, factors, bins and classes."""
+
+    @classmethod
+    def of(cls, cells: np.ndarray, labels: np.ndarray) -> ContingencyTables:
+        d, k, rows, columns = cells.shape[1], labels.shape[1], int(cells.max()) + 1, int(labels.max()) + 1
+        size = rows * columns
+        return cls(cells * columns + np.arange(d) * k * size, labels + np.arange(k) * size, (d, k, rows, columns))
+
+    def information(self) -> PairwiseInformation:
+        """The plug-in estimate."""
+        tables, count = self._counts(self.cells), len(self.cells)
+        code_entropy, factor_entropy = _entropy(tables.sum(3) / count), _entropy(tables.sum(2) / count)
+        joint = _entropy(tables.reshape(*self.shape[:2], -1) / count)
+        return PairwiseInformation((code_entropy + factor_entropy - joint).clip(0), factor_entropy[0])
+
+    def shuffled(self, rng: np.random.Generator, shuffles: int) -> np.ndarray:
+        """Mutual information with the samples of the codes in random orders, (shuffles, d, k).
+
+        Only the joint entropy changes, log N - Σ n log n / N, and n log n is looked up.
+        """
+        count = len(self.cells)
+        n = np.arange(1, count + 1)
+        n_log_n = np.concatenate([[0.0], n * np.log(n)])
+        tables = self._counts(self.cells)
+        marginals = n_log_n[tables.sum(3)].sum(2) + n_log_n[tables.sum(2)].sum(2)
+        orders = (rng.permutation(count) for _ in range(shuffles))
+        joint = [n_log_n[self._counts(self.cells[order])].sum((2, 3)) for order in orders]
+        return (np.log(count) + (np.stack(joint) - marginals) / count).clip(0)
+
+    def _counts(self, cells: np.ndarray) -> np.ndarray:
+        index = (cells[:, :, None] + self.labels[:, None, :]).ravel()
+        return np.bincount(index, minlength=int(np.prod(self.shape))).reshape(self.shape)
 
 
 def _entropy(p: np.ndarray) -> np.ndarray:
@@ -181,8 +225,7 @@ def _entropy(p: np.ndarray) -> np.ndarray:
 def _neighbour_information(inputs: CodesAndFactors, labels: Sequence[np.ndarray | None]) -> np.ndarray:
     """Ross's estimate for discrete factors, Kraskov's for continuous factors (labels None), (d, k)."""
     columns = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # scikit-learn takes many classes for a regression target
+    with without_fit_warnings():
         for column, classes in zip(standardise(inputs.factors).T, labels, strict=True):
             estimate = mutual_info_regression if classes is None else mutual_info_classif
             found = estimate(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -12,6 +14,8 @@ from vaescope.errors import InputError
 
 MAX_CLASSES = 50  # a factor with more distinct values is continuous ...
 MIN_PER_CLASS = 5  # ... and so is one with fewer samples per value on average
+P = ParamSpec("P")
+T = TypeVar("T")
 EXTREME_EXPONENT = 200  # columns with values beyond 2**±200 are rescaled
 ROUNDING = 1e-12  # relative standard deviation below which a column is constant
 
@@ -27,6 +31,8 @@ class CodesAndFactors:
     factors: np.ndarray
     discrete: tuple[bool, ...]
     """Whether each factor is discrete."""
+    computed: dict[Hashable, object] = field(default_factory=dict, repr=False)
+    """Results of functions marked `once_per_inputs`, which several metrics need."""
 
     @property
     def samples(self) -> int:
@@ -47,11 +53,29 @@ class CodesAndFactors:
         return self.subset(slice(None, middle)), self.subset(slice(middle, None))
 
     def subset(self, rows: slice | np.ndarray) -> CodesAndFactors:
-        return replace(self, codes=self.codes[rows], factors=self.factors[rows])
+        return replace(self, codes=self.codes[rows], factors=self.factors[rows], computed={})
 
     def shuffled(self, rng: np.random.Generator) -> CodesAndFactors:
         """The same arrays with the rows of the codes shuffled, so that codes and factors are independent."""
-        return replace(self, codes=self.codes[rng.permutation(self.samples)])
+        return replace(self, codes=self.codes[rng.permutation(self.samples)], computed={})
+
+
+def once_per_inputs(
+    function: Callable[Concatenate[CodesAndFactors, P], T],
+) -> Callable[Concatenate[CodesAndFactors, P], T]:
+    """A function whose results are kept with the inputs, so that metrics on the same inputs share them.
+
+    Results must not be changed in place. Arguments other than the inputs must be hashable and given by name.
+    """
+
+    @wraps(function)
+    def shared(inputs: CodesAndFactors, *args: P.args, **options: P.kwargs) -> T:
+        key = (function.__qualname__, args, tuple(sorted(options.items())))
+        if key not in inputs.computed:
+            inputs.computed[key] = function(inputs, *args, **options)
+        return cast(T, inputs.computed[key])
+
+    return shared
 
 
 def read_inputs(

@@ -6,17 +6,15 @@ are cut into classes of equal mass: twenty, or fewer if there are few samples.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 
 from vaescope.metrics.information import DEFAULT_BINS, factor_classes
 from vaescope.metrics.input_warnings import input_warnings
 from vaescope.metrics.inputs import CodesAndFactors, is_varying, read_inputs, standardise
+from vaescope.metrics.logistic import LogisticRegression
 from vaescope.metrics.score import MetricValues, Score
 
 VOTES = 800  # for fitting, and as many for scoring
@@ -65,11 +63,8 @@ def _beta_vae(inputs: CodesAndFactors) -> MetricValues:
     if inputs.factor_count == 1:
         return _accuracy(test_fixed, test_fixed, 1)
     scale = x.std(0) + 1e-12
-    model = LogisticRegression(C=1e4, max_iter=300)
-    with warnings.catch_warnings():  # separable classes do not converge, which does not change the predictions
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(x / scale, fixed)
-    return _accuracy(model.predict(x_test / scale), test_fixed, inputs.factor_count)
+    model = LogisticRegression(x / scale, fixed, inputs.factor_count)
+    return _accuracy(model.probabilities(x_test / scale).argmax(1), test_fixed, inputs.factor_count)
 
 
 def _accuracy(predicted: np.ndarray, truth: np.ndarray, count: int) -> MetricValues:
@@ -89,7 +84,10 @@ def _least_varying_latent(half: Half, varying: np.ndarray, seed: int) -> tuple[n
     """For every vote, the latent with the lowest variance and the factor that was fixed."""
     codes, labels = half
     rows, fixed = rows_with_fixed_factor(labels, ROWS_PER_VOTE, np.random.default_rng(seed))
-    variance = np.where(varying, codes[rows].var(1), np.inf)
+    chosen = codes[rows]
+    centred = chosen - chosen[:, :1]  # no sample is far from another one of the same class
+    mean_square, mean = np.einsum("vrd,vrd->vd", centred, centred) / rows.shape[1], centred.mean(1)
+    variance = np.where(varying, mean_square - mean * mean, np.inf)
     return variance.argmin(1), fixed
 
 

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss, roc_auc_score
+from scipy.stats import rankdata
 
 from vaescope.metrics.information import factor_classes
-from vaescope.metrics.inputs import CodesAndFactors, standardise
+from vaescope.metrics.inputs import CodesAndFactors, once_per_inputs, standardise
+from vaescope.metrics.logistic import LogisticRegression
 from vaescope.metrics.r2 import held_out_r2
 
 AUC_CLASSES = 10  # classes of equal mass into which continuous factors are cut
 
 
+class Predictions(NamedTuple):
+    """Held-out class probabilities of a factor, restricted to the classes that occur in both halves."""
+
+    probabilities: np.ndarray
+    """(N, classes)"""
+    truth: np.ndarray
+    """Class numbers (N,) of the same samples."""
+    frequencies: np.ndarray
+    """Of the classes in the half for fitting."""
+
+
 def one_against_rest_auc(inputs: CodesAndFactors) -> np.ndarray:
     """Area under the ROC curve (k,), averaged over the classes of every factor."""
-    labels = factor_classes(inputs, binning="mass", bins=AUC_CLASSES)
-    return np.array([_auc(_fit_and_test(inputs, column)) for column in labels.T])
+    return np.array([_auc(class_predictions(inputs, k)) for k in range(inputs.factor_count)])
 
 
 def predictive_information(inputs: CodesAndFactors) -> np.ndarray:
@@ -31,48 +39,39 @@ def predictive_information(inputs: CodesAndFactors) -> np.ndarray:
     fit, test = inputs.halves
     shares = held_out_r2(fit, test)
     for k in np.flatnonzero(inputs.discrete):
-        labels = np.unique(inputs.factors[:, k], return_inverse=True)[1]
-        shares[k] = _entropy_removed(_fit_and_test(inputs, labels))
+        shares[k] = _entropy_removed(class_predictions(inputs, int(k)))
     return shares.clip(0.0, 1.0)
 
 
-class FitAndTest(NamedTuple):
-    """Codes and labels for fitting and for scoring, restricted to the classes that occur in both."""
-
-    x: np.ndarray
-    y: np.ndarray
-    x_test: np.ndarray
-    y_test: np.ndarray
-
-
-def _fit_and_test(inputs: CodesAndFactors, labels: np.ndarray) -> FitAndTest:
+@once_per_inputs
+def class_predictions(inputs: CodesAndFactors, k: int) -> Predictions:
+    """Logistic regression of the classes of factor k; continuous factors are cut into classes of equal mass."""
+    labels = factor_classes(inputs, binning="mass", bins=AUC_CLASSES)[:, k]
     codes, middle = standardise(inputs.codes), (inputs.samples + 1) // 2
     common = np.intersect1d(labels[:middle], labels[middle:])
     fit, test = np.isin(labels[:middle], common), np.isin(labels[middle:], common)
-    return FitAndTest(codes[:middle][fit], labels[:middle][fit], codes[middle:][test], labels[middle:][test])
+    known, truth = (np.searchsorted(common, half) for half in (labels[:middle][fit], labels[middle:][test]))
+    frequencies = np.bincount(known, minlength=len(common)) / max(len(known), 1)
+    if len(common) < 2:
+        return Predictions(np.ones((len(truth), len(common))), truth, frequencies)
+    model = LogisticRegression(codes[:middle][fit], known, len(common))
+    return Predictions(model.probabilities(codes[middle:][test]), truth, frequencies)
 
 
-def _predict_probabilities(data: FitAndTest) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of the test samples, and the classes of the columns."""
-    model = LogisticRegression(C=1e4, max_iter=300)
-    with warnings.catch_warnings():  # separable classes do not converge, which does not change the predictions
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(data.x, data.y)
-    return model.predict_proba(data.x_test), model.classes_
-
-
-def _auc(data: FitAndTest) -> float:
-    if len(np.unique(data.y)) < 2:
+def _auc(found: Predictions) -> float:
+    """The mean over classes of P(a sample of the class ranks above another one); ties count one half."""
+    classes, samples = len(found.frequencies), len(found.truth)
+    if classes < 2:
         return 0.5
-    probabilities, classes = _predict_probabilities(data)
-    areas = [roc_auc_score(data.y_test == c, probabilities[:, i]) for i, c in enumerate(classes)]
-    return float(np.mean(areas))
+    inside = np.eye(classes, dtype=bool)[found.truth]
+    ranks, counts = rankdata(found.probabilities, axis=0), inside.sum(0)
+    above = np.where(inside, ranks, 0.0).sum(0) - counts * (counts + 1) / 2
+    return float((above / (counts * (samples - counts))).mean())
 
 
-def _entropy_removed(data: FitAndTest) -> float:
-    if len(np.unique(data.y)) < 2:
+def _entropy_removed(found: Predictions) -> float:
+    if len(found.frequencies) < 2:
         return 0.0
-    probabilities, classes = _predict_probabilities(data)
-    frequencies = np.array([(data.y == c).mean() for c in classes])
-    baseline = log_loss(data.y_test, np.tile(frequencies, (len(data.y_test), 1)), labels=classes)
-    return 1 - float(log_loss(data.y_test, probabilities, labels=classes)) / float(baseline)
+    tiny = np.finfo(float).eps
+    chosen = found.probabilities[np.arange(len(found.truth)), found.truth].clip(tiny, 1.0)
+    return 1 - float(np.log(chosen).mean() / np.log(found.frequencies[found.truth]).mean())

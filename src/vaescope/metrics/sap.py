@@ -40,8 +40,8 @@ def sap(
     inputs = read_inputs(codes, factors, discrete=discrete)
     compute = partial(_sap, classifier=classifier)
     notes = partial(input_warnings, inputs, classes=True)
-    resamples = 20 if any(inputs.discrete) else 100  # classifiers are slow
-    return Score("SAP", compute(inputs), notes, compute, inputs, resamples=resamples, shuffles=5)
+    resamples, shuffles = (10, 3) if any(inputs.discrete) else (100, 5)  # classifiers are slow
+    return Score("SAP", compute(inputs), notes, compute, inputs, resamples=resamples, shuffles=shuffles)
 
 
 def _sap(inputs: CodesAndFactors, classifier: str) -> MetricValues:

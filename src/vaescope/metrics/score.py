@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -43,6 +43,9 @@ class Score:
     half-samples differs from the score, the estimate is biased by about that difference (a bias proportional to 1/N
     doubles with half the samples), and the interval is extended by it.
 
+    A slow metric may have a cheaper form for the half-samples (`interval_compute`), which is then compared with its own
+    value on all samples.
+
     Floor: the mean score of codes with shuffled rows, which are independent of the factors.
     """
 
@@ -54,6 +57,7 @@ class Score:
     bounds: tuple[float, float] = (0.0, 1.0)
     resamples: int = 100
     shuffles: int = 10
+    interval_compute: Callable[[Any], MetricValues] | None = field(default=None, repr=False)
 
     @property
     def score(self) -> float:
@@ -85,36 +89,56 @@ class Score:
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """95 % interval of every score."""
-        rng = np.random.default_rng(0)
-        resampled = [self.compute(_half_sample(self.inputs, rng)).scores for _ in range(self.resamples)]
-        return {
-            name: _interval(score, np.array([scores[name] for scores in resampled]), self.bounds)
-            for name, score in self.scores.items()
-        }
+        return self.intervals_from([self.resampled(half) for half in half_samples(self.inputs, self.resamples)])
 
     @cached_property
     def floors(self) -> dict[str, float]:
         """Floor of every score."""
-        rng = np.random.default_rng(1)
-        shuffled = [self.compute(self.inputs.shuffled(rng)).scores for _ in range(self.shuffles)]
+        return self.floors_from([self.shuffled(one) for one in shuffles(self.inputs, self.shuffles)])
+
+    def resampled(self, inputs: Resamplable) -> Mapping[str, float]:
+        """Scores for the interval, of a half-sample or of all samples."""
+        return (self.interval_compute or self.compute)(inputs).scores
+
+    def shuffled(self, inputs: Resamplable) -> Mapping[str, float]:
+        """Scores for the floor, of shuffled codes."""
+        return self.compute(inputs).scores
+
+    def intervals_from(self, resampled: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+        """Intervals from the scores of half-samples."""
+        whole = self.scores if self.interval_compute is None else self.resampled(self.inputs)
+        found = {name: np.array([scores[name] for scores in resampled]) for name in self.scores}
+        return {name: _interval(score, found[name] - whole[name], self.bounds) for name, score in self.scores.items()}
+
+    def floors_from(self, shuffled: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """Floors from the scores of shuffled codes."""
         return {name: float(np.mean([scores[name] for scores in shuffled])) for name in self.scores}
 
     def __str__(self) -> str:
         return f"{self.name}: " + ", ".join(f"{name} {value:.3f}" for name, value in self.scores.items())
 
 
-def _interval(score: float, resampled: np.ndarray, bounds: tuple[float, float]) -> tuple[float, float]:
-    resampled = resampled[np.isfinite(resampled)]
-    if len(resampled) < 3:
+def half_samples(inputs: Resamplable, count: int) -> Iterator[Any]:
+    """Halves of the rows: half of those for fitting and half of those for scoring."""
+    rng = np.random.default_rng(0)
+    middle, samples = (inputs.samples + 1) // 2, inputs.samples
+    for _ in range(count):
+        fit = rng.permutation(middle)[: (middle + 1) // 2]
+        test = middle + rng.permutation(samples - middle)[: (samples - middle + 1) // 2]
+        yield inputs.subset(np.concatenate([fit, test]))
+
+
+def shuffles(inputs: Resamplable, count: int) -> Iterator[Any]:
+    """The inputs without dependence."""
+    rng = np.random.default_rng(1)
+    return (inputs.shuffled(rng) for _ in range(count))
+
+
+def _interval(score: float, deviations: np.ndarray, bounds: tuple[float, float]) -> tuple[float, float]:
+    """From the deviations of half-samples from the score of all samples."""
+    deviations = deviations[np.isfinite(deviations)]
+    if len(deviations) < 3:
         return float("nan"), float("nan")
-    half_width = float(student.ppf(0.975, len(resampled) - 1)) * float(resampled.std(ddof=1))
-    unbiased = min(max(2 * score - float(resampled.mean()), bounds[0]), bounds[1])
+    half_width = float(student.ppf(0.975, len(deviations) - 1)) * float(deviations.std(ddof=1))
+    unbiased = min(max(score - float(deviations.mean()), bounds[0]), bounds[1])
     return max(bounds[0], min(score, unbiased) - half_width), min(bounds[1], max(score, unbiased) + half_width)
-
-
-def _half_sample(inputs: Resamplable, rng: np.random.Generator) -> Any:
-    """Half of the rows: half of those for fitting and half of those for scoring."""
-    middle, count = (inputs.samples + 1) // 2, inputs.samples
-    fit = rng.permutation(middle)[: (middle + 1) // 2]
-    test = middle + rng.permutation(count - middle)[: (count - middle + 1) // 2]
-    return inputs.subset(np.concatenate([fit, test]))

@@ -15,8 +15,10 @@ from vaescope.errors import InputError
 from vaescope.models.auxiliary import encode_auxiliary
 from vaescope.models.conditional_prior import ConditionalPrior, LearnedNormal
 from vaescope.models.networks import ImageShape, Params
+from vaescope.models.noise import covariance_log_likelihood, noise_precision
 from vaescope.models.summary import TrainingSummary
 from vaescope.models.vae import VAE
+from vaescope.protocol import LogLikelihood
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +32,9 @@ class Member:
         params: weights, with a member axis of length one.
         seed: of initial weights, batches and noise.
         beta: factor of the KL in training.
-        precision: γ² = 1 / decoder variance; None under a Bernoulli likelihood.
+        precision: γ² = 1 / decoder variance; None under a Bernoulli likelihood, and for a learned covariance.
         training: how training went.
-        history: training loss, validation ELBO and watched quantities after every epoch.
+        history: training loss, validation ELBO and further metrics after every epoch.
     """
 
     model: VAE
@@ -98,7 +100,23 @@ class Member:
         return self.model.likelihood
 
     @property
-    def log_likelihood(self) -> None:
+    def log_likelihood(self) -> LogLikelihood | None:
+        """log p(x|z) under a learned covariance; None for noise that γ² describes."""
+        if not self.model.learns_covariance:
+            return None
+
+        def log_p(x: Tensor, z: Tensor) -> Tensor:
+            return covariance_log_likelihood(self._params(x), (x.flatten(1) - self.decode(z)).unsqueeze(0))[0]
+
+        return log_p
+
+    @property
+    def noise_precision(self) -> Tensor | None:
+        """Λ, the learned inverse covariance of the outputs: (n,) or (n, n); None for noise that γ² describes."""
+        return noise_precision(self.params) if self.model.learns_covariance else None
+
+    @property
+    def sample_observations(self) -> None:
         return None
 
     @property

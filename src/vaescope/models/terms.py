@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.distributions import Posterior
+from vaescope.distributions import Posterior, Prior
 
 
 class Terms(NamedTuple):
@@ -25,3 +25,5 @@ class Terms(NamedTuple):
     """The draw of the latents in their unbounded coordinate."""
     step: Float[Tensor, ""] | None = None
     """The training step, counted from 1; None in validation."""
+    prior: Prior | None = None
+    """p(z), or p(z|auxiliary)."""

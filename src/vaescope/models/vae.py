@@ -35,6 +35,7 @@ from vaescope.models.auxiliary import AuxiliarySettings
 from vaescope.models.conditional_prior import LearnedNormal
 from vaescope.models.mlp import MLPNetworks
 from vaescope.models.networks import Dims, ImageShape, Network, Networks, Params
+from vaescope.models.noise import LEARNED_COVARIANCES, covariance_log_likelihood, init_covariance
 from vaescope.models.terms import Terms
 
 FixedMap = Callable[[Tensor], Tensor]
@@ -66,9 +67,11 @@ class VAE:
         posterior: `diagonal`, `isotropic` or `full`, the covariance of q(z|x).
         likelihood: `gaussian` or `bernoulli`.
         noise: where γ² comes from: `fixed` by the caller, `learned` by gradient, or `optimal`, its
-            maximum-likelihood value given the current errors.
+            maximum-likelihood value given the current errors; or `learned-diagonal`, `learned-full`: a covariance of
+            the outputs instead of γ², by gradient.
         auxiliary: the auxiliary input of an iVAE.
         fixed: maps that are not trained.
+        least_precision: where a learned γ² starts, and below which an optimal one does not fall; 0 for no bound.
     """
 
     observed_dim: int
@@ -80,6 +83,7 @@ class VAE:
     noise: str = "fixed"
     auxiliary: AuxiliarySettings = field(default_factory=AuxiliarySettings)
     fixed: FixedMaps = field(default_factory=FixedMaps)
+    least_precision: float = 0.0
 
     @classmethod
     def mlp(
@@ -160,8 +164,8 @@ class VAE:
         for network in (*self.networks.encoders(self.dims), *decoders, *prior_networks):
             params |= network.init(generator)
         if self.noise == "learned":
-            params["log_precision"] = torch.zeros(1)
-        return params
+            params["log_precision"] = torch.full((1,), math.log(self.least_precision or 1.0))
+        return params | init_covariance(self.noise, self.observed_dim)
 
     def freeze_batch_norm(self, params: Params, rows: Float[Tensor, "N r"]) -> Params:
         """One member's weights for use after training, with batch-norm statistics over these rows of training data."""
@@ -226,20 +230,27 @@ class VAE:
         squared_error = (x - output).square().sum(-1)
         if self.likelihood == "bernoulli":
             log_likelihood = bernoulli_log_likelihood(x, output)
+        elif self.learns_covariance:
+            log_likelihood = covariance_log_likelihood(params, x - output)
         else:
             used = self.current_precision(params, precision, squared_error)
             log_likelihood = gaussian_log_likelihood(squared_error, self.observed_dim, used.unsqueeze(-1))
-        divergence = kl(posterior, self.prior_at(params, auxiliary))
-        return Terms(log_likelihood, divergence, squared_error, posterior, u)
+        prior = self.prior_at(params, auxiliary)
+        return Terms(log_likelihood, kl(posterior, prior), squared_error, posterior, u, prior=prior)
+
+    @property
+    def learns_covariance(self) -> bool:
+        """Whether the noise has a covariance, so that no γ² describes it."""
+        return self.noise in LEARNED_COVARIANCES and self.likelihood == "gaussian"
 
     def current_precision(
         self, params: Params, precision: Float[Tensor, " E"], squared_error: Float[Tensor, "E B"]
     ) -> Float[Tensor, " E"]:
-        """γ² of every member: as given, as learned, or optimal for these errors."""
+        """γ² of every member: as given, as learned, or optimal for these errors but not below the bound."""
         if self.noise == "learned":
             return params["log_precision"].squeeze(-1).exp()
         if self.noise == "optimal":
-            return optimal_precision(squared_error.mean(-1), self.observed_dim)
+            return optimal_precision(squared_error.mean(-1), self.observed_dim).clamp_min(self.least_precision)
         return precision
 
 

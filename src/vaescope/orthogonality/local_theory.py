@@ -21,8 +21,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from vaescope import validation
 from vaescope.distributions import Normal, kl_per_latent
 from vaescope.distributions.quadrature import normal_expectation
+from vaescope.errors import InputError
 from vaescope.theory.ima import contrast_of_matrix
 from vaescope.theory.taylor import along
 
@@ -39,6 +41,14 @@ class LocalDecoder:
 
     def __call__(self, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n"]:
         return self.function(z @ self.matrix.mT)
+
+    def __post_init__(self) -> None:
+        """The function must act on every output separately: then J v = (J 1) v for any v."""
+        at = torch.linspace(-1, 1, len(self.matrix)).to(self.matrix)
+        probe = torch.randn(len(at), generator=torch.Generator().manual_seed(0)).to(at)
+        slope = along(self.function, torch.ones_like(at))(at)
+        if not torch.allclose(along(self.function, probe)(at), slope * probe, rtol=1e-4, atol=1e-6):
+            raise InputError("function of a LocalDecoder must act on every output separately; it mixes them.")
 
     def derivatives(self, at: Float[Tensor, " n"]) -> list[Float[Tensor, " n"]]:
         """g and its first three derivatives at M z."""
@@ -135,6 +145,8 @@ def rotation_effect(
         prior: N(0, I) by default.
     """
     prior = Normal() if prior is None else prior
+    if not torch.allclose(rotation.mT @ rotation, torch.eye(len(rotation)).to(rotation), atol=1e-5):
+        raise InputError("rotation must be an orthogonal matrix, RᵀR = I; Lemmas 2 and 3 hold for no other.")
     turned = LocalDecoder(decoder.matrix @ rotation, decoder.function)
     pairs = ((decoder, mean), (turned, rotation.mT @ mean))
     losses = [float((x - own(m.unsqueeze(0))[0]).square().sum()) for own, m in pairs]
@@ -216,6 +228,7 @@ def smallest_kl(columns: Float[Tensor, "*batch n d"], loss: float) -> Float[Tens
     0.3466
     """
     d = columns.shape[-1]
+    validation.number("loss", loss, above=0.0)
     return columns.norm(dim=-2).log().sum(-1) - 0.5 * d * math.log(loss / d)
 
 
@@ -230,6 +243,8 @@ def descent(columns: Float[Tensor, "n d"], *, steps: int = 8, sweeps: int = 30) 
         sweeps: over all pairs, at most.
     """
     M, values = columns.double().clone(), []
+    if not bool(contrast_of_matrix(M).isfinite()):
+        raise InputError("columns must have full rank; otherwise L^stoch has no minimum above zero.")
     for _ in range(sweeps):
         for i in range(M.shape[1]):
             for j in range(i + 1, M.shape[1]):

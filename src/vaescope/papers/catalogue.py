@@ -46,6 +46,7 @@ def experiments() -> tuple[ExperimentInfo, ...]:
         gap.ELBO_GAP,
         gap.MOEBIUS_PRECISION,
         gap.MOEBIUS_LINEAR_MAP,
+        gap.IMA_FLOW,
         regime.IVAE_SOURCES,
         why.LOCAL_NONLINEARITY,
         regime.POLARISED_REGIME,

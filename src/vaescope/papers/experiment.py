@@ -24,6 +24,7 @@ from vaescope.plain import Plain, from_plain, plain_fields
 from vaescope.runs import RunFolder
 from vaescope.settings import CHECKPOINT_SECONDS
 from vaescope.training import Progress
+from vaescope.training.observer import Observer
 
 C = TypeVar("C", bound=SeedCell)
 M = TypeVar("M")
@@ -54,6 +55,8 @@ class RunOptions:
     """Settings that differ from the profile's, by name."""
     device: str = "cpu"
     checkpoint_seconds: float = CHECKPOINT_SECONDS
+    track: str | None = None
+    """Where members are logged while they are trained; see `vs.jobs.tracking.live`."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Context:
     device: str = "cpu"
     out: Path | None = None
     """The folder of all experiments, where members that they share are found."""
+    observer: Observer | None = None
+    """Watches members while they are trained."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from vaescope.errors import InputError, RunError
+from vaescope.jobs.tracking.live import live_observer
 from vaescope.papers.catalogue import ExperimentInfo, experiments
 from vaescope.papers.claims import Claim
 from vaescope.papers.experiment import C, Context, Experiment, M, RunOptions, S
@@ -32,7 +33,8 @@ def reproduce(experiment: Experiment[S, C, M], options: RunOptions, *, out: Path
     settings = experiment.settings(options)
     with _run_folder(experiment, options, out / experiment.name) as run:
         _merge_parts(run, [_row(cell) for cell in experiment.cells(settings)])
-        _solve_missing(experiment.cells(settings), experiment, settings, Context(run, progress, options.device, out))
+        context = _context(run, experiment.name, options, out, progress)
+        _solve_missing(experiment.cells(settings), experiment, settings, context)
         results = _read_results(experiment, settings, run)
         if not results.finished:
             raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
@@ -48,8 +50,13 @@ def solve_part(
     settings = experiment.settings(options)
     cells = experiment.cells(settings)[part.index :: part.count]
     with _run_folder(experiment, options, out / part.folder(experiment.name)) as run:
-        _solve_missing(cells, experiment, settings, Context(run, progress, options.device, out))
+        _solve_missing(cells, experiment, settings, _context(run, experiment.name, options, out, progress))
     return len(cells)
+
+
+def _context(run: RunFolder, name: str, options: RunOptions, out: Path, progress: Progress) -> Context:
+    observer = live_observer(options.track, name, out / name, progress.message)
+    return Context(run, progress, options.device, out, observer)
 
 
 @dataclass(frozen=True)

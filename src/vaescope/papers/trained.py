@@ -21,9 +21,13 @@ from vaescope.papers.results import DIVERGED, Diverged, Result, SeedCell
 from vaescope.plain import plain_fields
 from vaescope.runs import Cell
 from vaescope.runs.members import load_members, pending_stacks, save_members
+from vaescope.runs.store import cell_key
 from vaescope.training import MemberSpec, Progress, TrainSettings, train
 from vaescope.training.checkpoint import CheckpointStore
-from vaescope.training.loop import Watch
+from vaescope.training.loop import EpochMetrics
+from vaescope.training.observer import Observer
+
+OBSERVED_ROWS = 512  # that an observer may use
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class TrainingStack:
     objective: Objective
     progress: Progress
     checkpoints: CheckpointStore
+    observer: Observer | None = None
 
 
 S = TypeVar("S", bound=TrainedSettings)
@@ -139,7 +144,7 @@ class TrainedExperiment(Experiment[S, C, M]):
         """
         return None
 
-    def watch(self, data: Mapping[int, FactorData], settings: S) -> Watch | None:
+    def epoch_metrics(self, data: Mapping[int, FactorData], settings: S) -> EpochMetrics | None:
         """What to record after every epoch; `data` are the data sets by seed."""
         return None
 
@@ -197,17 +202,22 @@ class TrainedExperiment(Experiment[S, C, M]):
             objective=self.objective(cells[0], len(splits[0].train), settings),
             progress=context.progress,
             checkpoints=context.run.checkpoint_store,
+            observer=context.observer,
         )
+        if context.observer is not None:
+            names = {index: cell_key(_row(cell)) for index, cell in enumerate(cells)}
+            rows = (data[:, :OBSERVED_ROWS] for data in (stack.train, stack.validation))
+            context.observer.begin(names, *rows)
         by_seed = {cell.seed: data[self.data_key(cell)] for cell in cells}
         return train_stack(
             stack,
             initial=partial(self.before_training, stack, cells, settings),
-            watch=self.watch(by_seed, settings),
+            epoch_metrics=self.epoch_metrics(by_seed, settings),
         )
 
 
 def train_stack(
-    stack: TrainingStack, *, initial: partial[Params | None] | None = None, watch: Watch | None = None
+    stack: TrainingStack, *, initial: partial[Params | None] | None = None, epoch_metrics: EpochMetrics | None = None
 ) -> list[Member]:
     """Train one stack, from its checkpoint if it has one."""
     return train(
@@ -219,7 +229,8 @@ def train_stack(
         objective=stack.objective,
         progress=stack.progress,
         initial=initial,
-        watch=watch,
+        epoch_metrics=epoch_metrics,
+        observer=stack.observer,
         checkpoints=stack.checkpoints,
     )
 

@@ -168,7 +168,7 @@ def judge(statistics: PosteriorStatistics) -> Regime:
     """The verdicts that follow from these statistics."""
     unchanged = THRESHOLD_FACTORS.index(1.0)
     passive, active = statistics.passive / statistics.samples, statistics.active / statistics.samples
-    kind = _kinds(statistics, unchanged, unchanged, 1.0)
+    kind = kinds(statistics)
     levels = range(len(THRESHOLD_FACTORS))
     variants = [_kinds(statistics, p, a, factor) for p, a, factor in product(levels, levels, THRESHOLD_FACTORS)]
     return Regime(
@@ -185,6 +185,12 @@ def judge(statistics: PosteriorStatistics) -> Regime:
         samples=statistics.samples,
         thresholds=statistics.thresholds,
     )
+
+
+def kinds(statistics: PosteriorStatistics) -> list[str]:
+    """The verdict of each latent: `active`, `passive` or `mixed`."""
+    unchanged = THRESHOLD_FACTORS.index(1.0)
+    return _kinds(statistics, unchanged, unchanged, 1.0)
 
 
 def _kinds(statistics: PosteriorStatistics, passive_level: int, active_level: int, factor: float) -> list[str]:

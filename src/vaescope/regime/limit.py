@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope import validation
 from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
 from vaescope.theory.derivatives import Decoder
@@ -106,7 +107,7 @@ def two_optima(J: Float[Tensor, "N n d"], *, precision: float, prior_variance: F
     >>> [round(v, 4) for v in found.diagonal[0].tolist()], [round(v, 3) for v in found.full[0].tolist()]
     ([0.0098, 0.0099], [0.005, 0.667])
     """
-    augmented = torch.cat([precision**0.5 * J, torch.diag_embed(prior_variance.rsqrt())], dim=1)
+    augmented = torch.cat([validation.precision(precision) ** 0.5 * J, torch.diag_embed(prior_variance.rsqrt())], dim=1)
     diagonal = 1 / augmented.square().sum(1)
     full = 1 / torch.linalg.svdvals(augmented).square()
     return TwoOptima(diagonal.sort(dim=1).values, full, contrast_of_matrix(augmented))

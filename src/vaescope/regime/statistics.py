@@ -101,6 +101,16 @@ class PosteriorStatistics:
             statistics.add(chunk)
         return statistics
 
+    @classmethod
+    def for_kinds(cls, posteriors: Posteriors) -> PosteriorStatistics:
+        """Only what the verdict of each latent needs, at a quarter of the time."""
+        statistics = cls(Thresholds(), samples=len(posteriors))
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratio, information = posteriors.ratio, posteriors.information
+        statistics.information.add(information)
+        statistics._count(ratio, information)
+        return statistics
+
     def add(self, chunk: Posteriors) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
             ratio, information, kl = chunk.ratio, chunk.information, chunk.kl

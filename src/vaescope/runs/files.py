@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
@@ -73,6 +75,22 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def json_data(value: object) -> object:
+    """Plain data as JSON stores it: no NaN or infinity, no NumPy types.
+
+    >>> json_data({"a": (1, np.float64("nan"))})
+    {'a': [1, None]}
+    """
+    if isinstance(value, dict):
+        return {str(key): json_data(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_data(item) for item in value]
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, float):
+        return plain if math.isfinite(plain) else None
+    return plain if isinstance(plain, str | int | bool | None) else str(plain)
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:

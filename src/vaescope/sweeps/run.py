@@ -15,6 +15,7 @@ from vaescope.distributions.priors import prior_from, prior_to_text
 from vaescope.errors import RunError
 from vaescope.fitting import FitJob, prepare_fit
 from vaescope.jobs import Outcome, Task, run_in_this_process
+from vaescope.jobs.tracking.live import live_observer
 from vaescope.papers.experiment import RunOptions
 from vaescope.papers.jobs import ExperimentJob, run_job
 from vaescope.plain import Plain
@@ -39,6 +40,8 @@ class SweepOptions:
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     memory: int | None = None
     """Bytes that one stack may use; half of the free memory by default. A resumed sweep keeps the first value."""
+    track: str | None = None
+    """Where members are logged while they are trained; see `vs.jobs.tracking.live`."""
 
 
 def run_sweep(
@@ -122,6 +125,7 @@ def _task(plan: StackPlan, folder: Path, options: SweepOptions) -> Task:
         changes=changes,
         device=options.device,
         checkpoint_seconds=options.checkpoint_seconds,
+        track=options.track,
     )
     return Task(plan.name, run_job, ExperimentJob(str(plan.settings["experiment"]), run), out)
 
@@ -130,7 +134,10 @@ def train_stack(job: StackJob, out: Path, progress: Progress) -> int:
     """In a worker: train the missing members of a stack; returns how many members it has."""
     fit = fit_job(job.settings, job.members, out=out, options=job.options)
     limit = free_bytes() if job.options.memory is None else job.options.memory
-    fit.run(progress, max_members=largest_stack(fit, limit), load=False)
+    observer = live_observer(job.options.track, "fit", out, progress.message)
+    fit.run(progress, max_members=largest_stack(fit, limit), load=False, observer=observer)
+    if observer is not None:
+        observer.close()
     return len(fit.members)
 
 
@@ -176,7 +183,10 @@ def fit_job(
     if fixed:
         own["precision"] = fixed[0]
     job = prepare_fit(data, FitSettings().updated(own), auxiliary=auxiliary)
-    specs = [MemberSpec(m.seed, precision=1.0 if m.precision is None else m.precision, beta=m.beta) for m in members]
+    specs = [
+        MemberSpec(m.seed, 1.0 if m.precision is None else m.precision, m.beta, kl_schedule=m.kl_schedule)
+        for m in members
+    ]
     return replace(job, members=specs)
 
 

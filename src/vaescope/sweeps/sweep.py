@@ -14,6 +14,7 @@ from vaescope.checks import choice, number, shown, whole_number
 from vaescope.errors import InputError
 from vaescope.papers.catalogue import PROFILES, find_experiment
 from vaescope.plain import Plain
+from vaescope.schedules import schedule_from
 from vaescope.settings import MAX_SEEDS, flat_settings
 from vaescope.sweeps.yaml_file import read_yaml
 
@@ -36,6 +37,7 @@ class MemberCell:
     beta: float
     seed: int
     precision: float | None = None
+    kl_schedule: str = "constant"
 
 
 @dataclass(frozen=True)
@@ -222,16 +224,25 @@ def _stacks(sweep: Sweep) -> list[StackPlan]:
 
 
 def _split_members(settings: Mapping[str, Plain]) -> tuple[dict[str, Plain], list[MemberCell]]:
-    """What a stack shares, and its members: precision (where it is a number), beta and seed."""
+    """What a stack shares, and its members: precision (where it is a number), beta, schedule and seed."""
     rest = dict(settings)
     if "seed" in rest and "seeds" in rest:
         raise InputError("seed (a seed) and seeds (how many) are both given; specify only one.")
     seeds = [rest.pop("seed")] if "seed" in rest else list(range(_seed_count(rest.pop("seeds", 1))))
     beta = number("beta", rest.pop("beta", 1.0), minimum=0.0)
+    schedules = _schedules(rest.pop("kl_schedule", "constant"))
     precision = None
     if not isinstance(rest.get("precision", "optimal"), str):
         precision = number("precision", rest.pop("precision"), above=0.0, hint="it is 1 / decoder variance")
-    return rest, [MemberCell(beta, _seed(seed), precision) for seed in seeds]
+    return rest, [MemberCell(beta, _seed(seed), precision, text) for text in schedules for seed in seeds]
+
+
+def _schedules(value: Plain) -> list[str]:
+    """One schedule or a list of them, in their text form."""
+    given = value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in given):
+        raise InputError(f"kl_schedule must be text such as linear(steps=1000), got {shown(value)}.")
+    return [str(schedule_from(str(text))) for text in given]
 
 
 def _seed_count(value: Plain) -> int:

@@ -89,8 +89,12 @@ def noise_of_residuals(residuals: Float[Tensor, "M n"], kind: str = "diagonal") 
     choice("kind", kind, ("diagonal", "full"))
     if kind == "diagonal":
         return Noise(1 / residuals.square().mean(0))
-    covariance = residuals.mT @ residuals / len(residuals)
-    inverse = torch.linalg.inv(covariance)
+    inverse, failed = torch.linalg.inv_ex(residuals.mT @ residuals / len(residuals))
+    if int(failed) or len(residuals) < residuals.shape[1]:
+        raise InputError(
+            f"the covariance of {len(residuals)} residuals of {residuals.shape[1]} outputs is singular; use more, or "
+            "kind='diagonal'."
+        )
     return Noise(0.5 * (inverse + inverse.mT))
 
 
@@ -159,7 +163,7 @@ class Conjecture:
     decoder: Float[Tensor, " N"]
     """c_IMA of the decoder's Jacobian."""
     encoder: Float[Tensor, " N"]
-    """c_IMA of the inverse decoder's Jacobian; NaN unless there are as many outputs as latents."""
+    """c_IMA of the inverse decoder's Jacobian; infinite if it has none, NaN unless n = d."""
 
 
 def isotropic_posterior(decoder: Decoder, z: Float[Tensor, "N d"], *, noise: Noise) -> Conjecture:
@@ -172,6 +176,7 @@ def isotropic_posterior(decoder: Decoder, z: Float[Tensor, "N d"], *, noise: Noi
     """
     J = jacobian(decoder, z)
     square = J.shape[1] == J.shape[2]
-    inverse = contrast_of_matrix(torch.linalg.inv(J)) if square else torch.full_like(J[:, 0, 0], torch.nan)
+    own = contrast_of_matrix(J)
+    inverse = contrast_of_matrix(torch.linalg.inv_ex(J).inverse) if square else torch.full_like(own, torch.nan)
     gap = conformal_of_matrix(noise.root.to(J) @ J)
-    return Conjecture(gap, contrast_of_matrix(J), inverse)
+    return Conjecture(gap, own, torch.where(own.isinf(), own, inverse) if square else inverse)

@@ -11,6 +11,7 @@ from torch import Tensor
 from vaescope import validation
 from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
+from vaescope.theory.assumptions import check_domination, check_lipschitz, check_log_concave
 from vaescope.theory.derivatives import Decoder, jacobians
 
 STANDARD_NORMAL = (0.5, 0.5 * math.log(2 * math.pi))  # (D, E) with -log N(u; 0, 1) = D u² + E
@@ -41,6 +42,8 @@ def kl_lower_bound(
     """
     prior = Normal() if prior is None else prior
     gamma2 = validation.precision(precision)
+    check_lipschitz(lipschitz_inverse=lipschitz_inverse)
+    check_log_concave(prior)
     d = mean.shape[1]
     constant = -0.5 * d * (math.log(gamma2) + 1) + log_marginal
     spread = (latent - mean).square().sum(1) + variance.sum(1)
@@ -66,6 +69,7 @@ def kl_upper_bound(
         domination: (D, E) with -log p₀(u) <= D u² + E for every latent; the default is that of N(0, 1).
     """
     gamma2 = validation.precision(precision)
+    check_lipschitz(lipschitz=lipschitz)
     d = latent.shape[1]
     D, E = domination
     return d * (0.5 * lipschitz**2 + E - 0.5) + D * (latent.square().sum(1) + d / gamma2) + log_marginal
@@ -89,10 +93,18 @@ def kl_upper_limit(
         domination: see `kl_upper_bound`.
     """
     prior = Normal() if prior is None else prior
-    log_det = torch.cat([torch.linalg.slogdet(J).logabsdet for J in jacobians(decoder, z)])
+    check_lipschitz(lipschitz=lipschitz)
+    check_domination(prior, domination)
+    log_det = torch.cat([_log_det(J) for J in jacobians(decoder, z)])
     log_marginal = prior.log_density(z).sum(1) - log_det
     d, (D, E) = z.shape[1], domination
     return d * (0.5 * lipschitz**2 + E - 0.5) + D * z.square().sum(1) + log_marginal
+
+
+def _log_det(J: Float[Tensor, "N n d"]) -> Float[Tensor, " N"]:
+    if J.shape[1] != J.shape[2]:
+        raise InputError(f"Eq. 44 needs as many outputs as latents, got {J.shape[1]} outputs of {J.shape[2]} latents.")
+    return torch.linalg.slogdet(J).logabsdet
 
 
 def self_consistency_bound(
@@ -124,6 +136,7 @@ def self_consistency_bound(
     gamma2 = validation.precision(precision)
     if not 0 < share <= 1:
         raise InputError(f"share must be above 0 and at most 1, got {share}; 1 bounds the mean.")
+    check_lipschitz(lipschitz=lipschitz, lipschitz_inverse=lipschitz_inverse)
     d, (D, E) = latent.shape[1], domination
     level = 0.5 * (lipschitz**2 - 1) + E + log_mode + 0.5 * math.log(lipschitz_inverse**2 / share)
     spread = D * (latent.square().sum(1) / d + 1 / gamma2)
@@ -143,6 +156,7 @@ def taylor_bound(variance: Float[Tensor, "N d"], *, outputs: int, second_derivat
         outputs: n, the number of outputs.
         second_derivative: K, a bound on every |∂²f_l/∂z_i∂z_j|.
     """
+    validation.number("second_derivative", second_derivative, minimum=0.0)
     d = variance.shape[1]
     moments = 2 * variance.square().sum(1) + variance.sum(1).square()
     return outputs * d**2 / 4 * second_derivative**2 * moments
@@ -174,7 +188,10 @@ def covariance_bounds(
 ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
     """`eigenvalue_bounds` of a decoder at each point; the prior's variance is the inverse of its curvature at z."""
     prior = Normal() if prior is None else prior
-    variance, first, bounds = 1 / prior.curvature(z), 0, []
+    curvature = prior.curvature(z)
+    if bool((curvature < 0).any()):
+        raise InputError("covariance_bounds needs a prior that is log-concave at every z; this one is not.")
+    variance, first, bounds = 1 / curvature, 0, []
     for J in jacobians(decoder, z):
         own = variance[first : first + len(J)]
         bounds.append(eigenvalue_bounds(J, prior_variance=own, precision=precision))

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope import validation
+from vaescope.theory.assumptions import check_lipschitz
 from vaescope.theory.derivatives import Decoder, jacobians
 
 NEWTON_STEPS = 60
@@ -56,6 +57,7 @@ def optimum_region(
         precision: γ² = 1 / decoder variance.
         log_mode: the largest value of log p₀ of a latent; the default is that of N(0, 1).
     """
+    check_lipschitz(lipschitz_inverse=lipschitz_inverse)
     gamma2, d = validation.precision(precision), latent.shape[1]
     constant = -0.5 * d * (math.log(gamma2) + 1) + log_marginal - d * log_mode
     return _region(latent, gamma2 / lipschitz_inverse**2, kl - constant)

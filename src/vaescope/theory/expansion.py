@@ -79,24 +79,52 @@ def expansion(decoder: Decoder, z: Float[Tensor, "N d"], *, precision: float, pr
 def _expand(taylor: Taylor, decoder: Decoder, gamma2: float) -> tuple[Tensor, ...]:
     n, d = taylor.J.shape[1:]
     P = gamma2 * taylor.J.mT @ taylor.J + torch.diag_embed(taylor.curvature)
-    diagonal = P.diagonal(dim1=1, dim2=2)
-    factor = _inverse_factor(P)
+    diagonal, factor = P.diagonal(dim1=1, dim2=2), _inverse_factor(P)
+    next_elbo, next_log_p, fourth = _next_order(taylor, gamma2, diagonal, factor)
+    linear_gap = _linear_gap(taylor, gamma2, diagonal, factor)
+    level = taylor.log_prior + 0.5 * d * math.log(2 * math.pi) + 0.5 * n * math.log(gamma2 / (2 * math.pi))
+    elbo = level - 0.5 * diagonal.log().sum(1)
+    predicted = taylor.log_prior - 0.5 * d - fourth  # P_kk s_k = 1 joins the terms of misfit and prior
+    remainder = _expected_log_joint(taylor, decoder, gamma2, 1 / diagonal) - predicted
+    coefficient = _prior_coefficient(taylor)
+    return (
+        elbo + next_elbo,
+        elbo + linear_gap + next_log_p,
+        linear_gap,
+        coefficient,
+        next_log_p - next_elbo,
+        remainder,
+    )
+
+
+def _next_order(
+    taylor: Taylor, gamma2: float, diagonal: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What follows the logarithms in ELBO* and in log p, and the term with V_kkll in the first of them."""
     C, V3 = factor @ factor.mT, taylor.third()
     b_s = taylor.slope - 0.5 * gamma2 * torch.einsum("nikk,nk->ni", V3, 1 / diagonal)
     b_C = taylor.slope - 0.5 * gamma2 * torch.einsum("nijk,njk->ni", V3, C)
     turned = torch.einsum("nijk,nia,njb,nkc->nabc", V3, factor, factor, factor)
     fourth = gamma2 / 8 * taylor.fourth(torch.diag_embed(diagonal.rsqrt()))
-    next_elbo = 0.5 * _quadratic(C, b_s) - fourth
     next_log_p = 0.5 * _quadratic(C, b_C) - gamma2 / 8 * taylor.fourth(factor)
-    next_log_p = next_log_p + gamma2**2 / 12 * turned.square().sum((1, 2, 3))
-    linear_gap = _linear_gap(taylor, gamma2, diagonal, factor)
-    level = taylor.log_prior + 0.5 * d * math.log(2 * math.pi) + 0.5 * n * math.log(gamma2 / (2 * math.pi))
-    elbo = level - 0.5 * diagonal.log().sum(1)
-    curvature = next_log_p - next_elbo
-    predicted = taylor.log_prior - 0.5 * d - fourth  # P_kk s_k = 1 joins the terms of misfit and prior
-    remainder = _expected_log_joint(taylor, decoder, gamma2, 1 / diagonal) - predicted
-    coefficient = _prior_coefficient(taylor)
-    return elbo + next_elbo, elbo + linear_gap + next_log_p, linear_gap, coefficient, curvature, remainder
+    return 0.5 * _quadratic(C, b_s) - fourth, next_log_p + gamma2**2 / 12 * turned.square().sum((1, 2, 3)), fourth
+
+
+def curvature_coefficient(
+    decoder: Decoder, z: Float[Tensor, "N d"], *, prior: Prior | None = None
+) -> Float[Tensor, " N"]:
+    """The limit of γ² times the `curvature` of an `Expansion` as γ → ∞; NaN unless J has full column rank.
+
+    >>> z = torch.full((1, 1), 0.5, dtype=torch.float64)
+    >>> round(float(curvature_coefficient(lambda z: z + 0.1 * z**2, z)), 4)  # ¾ f''² / f'⁴
+    0.0205
+    """
+    coefficients = []
+    for taylor in expand_misfit(decoder, z, Normal() if prior is None else prior):
+        G = taylor.J.mT @ taylor.J
+        next_elbo, next_log_p, _ = _next_order(taylor, 1.0, G.diagonal(dim1=1, dim2=2), _inverse_factor(G))
+        coefficients.append(next_log_p - next_elbo)
+    return torch.cat(coefficients)
 
 
 def _prior_coefficient(taylor: Taylor) -> Float[Tensor, " N"]:

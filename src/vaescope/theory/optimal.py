@@ -40,6 +40,9 @@ def optimal_variance(
         precision: γ² = 1 / decoder variance.
         prior: N(0, I) by default.
 
+    Returns:
+        Infinite where Eq. 12 has no positive solution: a prior that is not log-concave, with too low a precision.
+
     >>> optimal_variance(lambda z: 3 * z, torch.zeros(1, 2), precision=1.0)
     tensor([[0.1000, 0.1000]])
     """
@@ -47,7 +50,7 @@ def optimal_variance(
     gamma2 = validation.precision(precision)
     norms = column_norms(decoder, z)
     check_support(z, prior)
-    return 1 / (prior.curvature(z) + gamma2 * norms.square())
+    return 1 / (prior.curvature(z) + gamma2 * norms.square()).clamp_min(0)
 
 
 def optimal_covariance(
@@ -55,10 +58,13 @@ def optimal_covariance(
 ) -> Float[Tensor, "N d d"]:
     """Σ* = (Σ†⁻¹ + γ² JᵀJ)⁻¹, the covariance of the optimal full-covariance posterior.
 
-    Bonheme & Grzes 2023, Eq. 11; here γ² is the precision, in the paper γ is the variance.
+    Bonheme & Grzes 2023, Eq. 11; here γ² is the precision, in the paper γ is the variance. Infinite where the inverse
+    is not positive definite: a flat or not log-concave prior in a direction that the decoder does not use.
     """
     prior = Normal() if prior is None else prior
     gamma2 = validation.precision(precision)
     gram = torch.cat([J.mT @ J for J in jacobians(decoder, z)])
     check_support(z, prior)
-    return torch.linalg.inv(torch.diag_embed(prior.curvature(z)) + gamma2 * gram)
+    inverse = torch.diag_embed(prior.curvature(z)) + gamma2 * gram
+    usable = (torch.linalg.cholesky_ex(inverse).info == 0)[:, None, None]
+    return torch.where(usable, torch.linalg.inv_ex(inverse).inverse, torch.inf)

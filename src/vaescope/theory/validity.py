@@ -11,7 +11,7 @@ from torch import Tensor
 from vaescope import validation
 from vaescope.distributions import Normal, Prior
 from vaescope.theory.derivatives import Decoder
-from vaescope.theory.expansion import Expansion, expansion
+from vaescope.theory.expansion import Expansion, curvature_coefficient, expansion
 from vaescope.theory.ima import ima_contrast
 
 TOLERANCE = 0.1  # nats
@@ -25,7 +25,7 @@ class Validity:
     """c_IMA, the gap for γ → ∞."""
     expansion: Expansion
     required_precision: Float[Tensor, " N"]
-    """The γ² from which the gap is within the tolerance of c_IMA, by the 1/γ² law."""
+    """The γ² from which the gap is within the tolerance of c_IMA, by the limit of the 1/γ² law; whatever γ² is now."""
     tolerance: float
 
     @property
@@ -53,6 +53,17 @@ class Validity:
     def valid(self) -> Bool[Tensor, " N"]:
         """Whether the gap is within the tolerance of c_IMA, and the expansion that says so is resolved."""
         return (self.nats <= self.tolerance) & self.resolved
+
+    def to_data(self) -> dict[str, object]:
+        """Medians over points, as JSON data."""
+        return {
+            "nats": float(self.nats.median()),
+            "valid_share": float(self.valid.double().mean()),
+            "resolved_share": float(self.resolved.double().mean()),
+            "required_precision": float(self.required_precision.median()),
+            "tolerance": self.tolerance,
+            "sentence": self.sentence(),
+        }
 
     def sentence(self) -> str:
         """The verdict over all points in a sentence."""
@@ -95,6 +106,7 @@ def validity(
     prior = Normal() if prior is None else prior
     found = expansion(decoder, z, precision=gamma2, prior=prior)
     contrast = ima_contrast(decoder, z)
-    needed = (found.prior_coefficient.abs() + gamma2 * found.curvature.abs()) / tolerance
+    bent = curvature_coefficient(decoder, z, prior=prior)
+    needed = (found.prior_coefficient.abs() + bent.abs()) / tolerance
     needed = torch.where(needed.isfinite() & contrast.isfinite(), needed, torch.inf)
     return Validity(contrast, found, needed, tolerance)

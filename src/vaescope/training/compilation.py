@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from vaescope.models import VAE
+from vaescope.objectives.elbo import Objective
 from vaescope.training.batches import Batches, step_layout
 from vaescope.training.problem import Problem
 from vaescope.training.progress import Progress
+from vaescope.training.schedules import kl_weights_at
 from vaescope.training.state import StackState, Weights
 from vaescope.training.step import Step, Validation, adam_scales, make_step, make_validation
 
@@ -40,20 +43,41 @@ class Functions:
 
 def build_functions(problem: Problem, batches: Batches, state: StackState, progress: Progress) -> Functions:
     """Step and validation, compiled if it saves time and a compiler is available."""
-    settings = problem.settings
-    autocast = problem.device.type if _use_bfloat16(problem) else None
-    step = make_step(problem.model, problem.objective, accumulate=settings.accumulate, autocast=autocast)
-    validation = make_validation(problem.model, problem.objective)
-    eager = Functions(step, validation, validation)
-    if not _should_compile(problem, batches.steps):
-        return eager
-    if not has_compiler():
+    compiled = _should_compile(problem, batches.steps)
+    if compiled and not has_compiler():
         progress.message("No C++ compiler found: training runs uncompiled, up to three times slower.")
-        return eager
-    functions = Functions(compile_stacked(step), compile_stacked(validation), validation)
-    if len(state.log.active) < len(problem.members):
+        compiled = False
+    autocast = problem.device.type if _use_bfloat16(problem) else None
+    # members that train one after another share what is compiled; stacks do not, because the order of a sum can depend
+    # on the number of members that a function was first compiled for
+    shared = not problem.model.networks.stackable and _is_hashable((problem.model, problem.trained_objective))
+    make = _shared_functions if shared else _make_functions
+    functions = make(problem.model, problem.trained_objective, problem.settings.accumulate, autocast, compiled)
+    if compiled and len(state.log.active) < len(problem.members):
         _compile_for_all_members(functions, problem, batches, state.tensors.params)
     return functions
+
+
+def _make_functions(
+    model: VAE, objective: Objective, accumulate: int, autocast: str | None, compiled: bool
+) -> Functions:
+    step = make_step(model, objective, accumulate=accumulate, autocast=autocast)
+    validation = make_validation(model, objective)
+    if not compiled:
+        return Functions(step, validation, validation)
+    return Functions(compile_stacked(step), compile_stacked(validation), validation)
+
+
+_shared_functions = lru_cache(maxsize=4)(_make_functions)
+
+
+def _is_hashable(value: object) -> bool:
+    """Unlike `isinstance(value, Hashable)`, this also looks at the items of tuples and dataclasses."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _use_bfloat16(problem: Problem) -> bool:
@@ -70,9 +94,7 @@ def has_bfloat16(device: torch.device) -> bool:
     """Whether a device has instructions for bfloat16; without them it is emulated and slow."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type != "cpu" or "_is_amx_tile_supported" not in dir(torch.cpu):  # earlier versions cannot tell
-        return False
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def _should_compile(problem: Problem, steps_per_epoch: int) -> bool:
@@ -126,16 +148,8 @@ def _compile(function: Callable[P, T], *, unchecked: bool) -> Callable[P, T]:
         function: what to compile.
         unchecked: compile as a single graph, and do not check whether later arguments fit it.
     """
-    if not _can_skip_checks():
-        return torch.compile(function)
     options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe} if unchecked else None
     return torch.compile(function, fullgraph=unchecked, isolate_recompiles=True, options=options)  # type: ignore[call-overload]
-
-
-def _can_skip_checks() -> bool:
-    """Whether this PyTorch can call compiled code unchecked; earlier versions are slower and otherwise the same."""
-    parameters = inspect.signature(torch.compile).parameters
-    return "skip_all_guards_unsafe" in dir(torch.compiler) and "isolate_recompiles" in parameters
 
 
 def _compile_for_all_members(functions: Functions, problem: Problem, batches: Batches, params: Weights) -> None:
@@ -152,7 +166,10 @@ def _compile_for_all_members(functions: Functions, problem: Problem, batches: Ba
     def batch(rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         zeros = (torch.zeros(members, rows, columns, device=device) for columns in (row_dim, latent_dim))
         x, noise = (step_layout(value) for value in zeros)
-        return x, noise, torch.ones(members, device=device), torch.ones(members, device=device)
+        weights = kl_weights_at(
+            None, problem.members, torch.ones(members, device=device), constrained=problem.constrains_kl
+        )
+        return x, noise, torch.ones(members, device=device), weights
 
     scales = adam_scales(1, problem.settings.learning_rate, device)
     functions.step(weights(), (weights(), weights()), scales, *batch(batches.batch_size))

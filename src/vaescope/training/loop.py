@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.data.rows import ArrayRows, TrainingRows
-from vaescope.distributions.likelihoods import optimal_precision
 from vaescope.errors import InputError
 from vaescope.models import VAE, Member, TrainingSummary
 from vaescope.models.networks import Params
@@ -28,14 +27,15 @@ from vaescope.training.batches import Batches
 from vaescope.training.checkpoint import Checkpoints, CheckpointStore, flatten, unflatten
 from vaescope.training.compilation import build_functions
 from vaescope.training.evaluation import ValidationSet
+from vaescope.training.observer import Observer
 from vaescope.training.problem import Problem
 from vaescope.training.progress import NoProgress, Progress
-from vaescope.training.schedules import learning_rate_at, precision_at
+from vaescope.training.schedules import kl_weights_at, learning_rate_at, precision_at
 from vaescope.training.specs import MemberSpec
 from vaescope.training.state import Record, StackState
 from vaescope.training.step import adam_scales
 
-Watch = Callable[[int, Member], Mapping[str, float]]
+EpochMetrics = Callable[[int, Member], Mapping[str, float]]
 Initial = Callable[[], Mapping[str, Tensor] | None]
 
 
@@ -49,7 +49,8 @@ def train(
     objective: Objective = beta_elbo,
     progress: Progress | None = None,
     initial: Initial | None = None,
-    watch: Watch | None = None,
+    epoch_metrics: EpochMetrics | None = None,
+    observer: Observer | None = None,
     checkpoints: CheckpointStore | None = None,
 ) -> list[Member]:
     """Train one member per spec and return them in order, each with the weights of its best epoch.
@@ -65,7 +66,8 @@ def train(
         progress: receives messages and the state after every epoch.
         initial: returns starting weights (first axis: members), or None for random ones. Called only when there is no
             checkpoint of this very run.
-        watch: called with the epoch and every active member after every epoch; what it returns joins its history.
+        epoch_metrics: called with the epoch and every active member after every epoch; its result joins the history.
+        observer: looks at the members between steps, after its `begin` was called.
         checkpoints: stores the state of unfinished training. Training continues from it, replaces it from time to time
             and at the end; the caller clears it after saving the members.
     """
@@ -76,12 +78,14 @@ def train(
     problem = Problem(model, objective, rows.to(device), validation.to(device), members, settings)
     progress = progress or NoProgress()
     if model.networks.stackable or len(members) == 1:
-        return _Run(problem, progress, initial, watch, checkpoints).run()
+        return _Run(problem, progress, initial, epoch_metrics, checkpoints, observer).run()
     once = cache(initial) if initial else None
     trained = []
     for index, spec in enumerate(members):
         own = _row_of(once, index) if once else None
-        trained += _Run(replace(problem, members=[spec]), progress, own, watch, checkpoints).run()
+        trained += _Run(
+            replace(problem, members=[spec]), progress, own, epoch_metrics, checkpoints, observer, index
+        ).run()
     return trained
 
 
@@ -103,10 +107,13 @@ class _Run:
         problem: Problem,
         progress: Progress,
         initial: Initial | None,
-        watch: Watch | None,
+        epoch_metrics: EpochMetrics | None,
         store: CheckpointStore | None,
+        observer: Observer | None = None,
+        first: int = 0,
     ) -> None:
-        self.problem, self.progress, self.watch = problem, progress, watch
+        self.observer, self.first = observer, first
+        self.problem, self.progress, self.epoch_metrics = problem, progress, epoch_metrics
         self.batches = Batches(
             problem.train_data,
             members=[(spec.seed, spec.data) for spec in problem.members],
@@ -139,13 +146,18 @@ class _Run:
     def _run_epoch(self) -> None:
         losses, errors = self._train_epoch()
         if self.problem.model.noise == "optimal":
-            self.state.tensors.precision = optimal_precision(errors.mean(0), self.problem.model.observed_dim)
+            self.state.tensors.precision = self.problem.model.current_precision(
+                self.state.tensors.params, self.state.tensors.precision, errors.mT
+            )
         elbo, scores = self.validation.evaluate(self.functions, self.state).tolist()
         settings = self.problem.settings
         last = self.state.log.epochs_done + 1 == settings.epochs
-        settled = math.ceil(settings.precision_steps / self.batches.steps)
+        settled = [
+            math.ceil(max(settings.precision_steps, record.spec.schedule.settled) / self.batches.steps)
+            for record in self.state.active_records
+        ]
         self.state.record_epoch(losses, elbo, scores, patience=settings.patience, settled=settled, last=last)
-        self._call_watch()
+        self._record_metrics()
         if (staying := self.state.retire_stopped()) is not None:
             self.batches.select(staying)
             self.validation.select(staying)
@@ -155,26 +167,48 @@ class _Run:
         """Loss and squared error of every step and active member."""
         settings, log, tensors = self.problem.settings, self.state.log, self.state.tensors
         losses, errors = [], []
+        specs = [record.spec for record in self.state.active_records]
         for x, noise in self.batches.epoch():
             log.steps_done += 1
             rate = learning_rate_at(log.steps_done, settings.epochs * self.batches.steps, settings)
             scales = adam_scales(log.steps_done, rate, self.problem.device)
             precision = precision_at(log.steps_done, tensors.precision, settings)
-            loss, error = self.functions.step(
-                tensors.params, tensors.moments, scales, x, noise, precision, tensors.beta
-            )
+            weights = kl_weights_at(log.steps_done, specs, tensors.beta, constrained=self.problem.constrains_kl)
+            loss, error = self.functions.step(tensors.params, tensors.moments, scales, x, noise, precision, weights)
             losses.append(loss)
             errors.append(error)
             self.progress.step(len(losses), self.batches.steps)
+            if self.observer is not None and self.observer.due(log.steps_done):
+                self._observe(error, precision, weights)
         return torch.stack(losses), torch.stack(errors)
 
-    def _call_watch(self) -> None:
-        if self.watch is None:
+    def _observe(
+        self, error: Float[Tensor, " E"], precision: Float[Tensor, " E"], weights: Float[Tensor, E * k]
+    ) -> None:
+        """Show the active members, with their present precision and β, to the observer."""
+        assert self.observer is not None
+        model = self.problem.model
+        used = model.current_precision(self.state.tensors.params, precision, error.unsqueeze(-1))
+        beta = weights.reshape(len(error), -1)[:, 0]
+
+        def members() -> dict[int, tuple[int, Member]]:
+            found = {}
+            for row, index in enumerate(self.state.log.active):
+                record = self.state.log.records[index]
+                params = {name: value[row : row + 1].detach() for name, value in self.state.tensors.params.items()}
+                member = replace(self._member(record, params, float(used[row])), beta=float(beta[row]))
+                found[self.first + index] = record.spec.data, member
+            return found
+
+        self.observer.update(self.state.log.steps_done, members)
+
+    def _record_metrics(self) -> None:
+        if self.epoch_metrics is None:
             return
         for row, record in enumerate(self.state.active_records):
             weights = {name: value[row : row + 1].detach() for name, value in self.state.tensors.params.items()}
             member = self._member(record, weights, float(self.state.tensors.precision[row]))
-            for name, value in self.watch(self.state.log.epochs_done, member).items():
+            for name, value in self.epoch_metrics(self.state.log.epochs_done, member).items():
                 record.history.setdefault(name, []).append(value)
 
     def _report(self) -> None:
@@ -213,7 +247,7 @@ class _Run:
         if model.noise == "learned":
             precision = float(params["log_precision"].exp())
         params = {name: value.cpu() for name, value in params.items()}
-        used = None if model.likelihood == "bernoulli" else precision
+        used = None if model.likelihood == "bernoulli" or model.learns_covariance else precision
         return Member(model, params, spec.seed, spec.beta, used)
 
     # checkpoints ------------------------------------------------------------------------------

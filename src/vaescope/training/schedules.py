@@ -1,13 +1,17 @@
-"""How the learning rate and the precision change during training."""
+"""How the learning rate, the precision and the weight of the KL change during training."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope.objectives.constrained import NO_TARGET
 from vaescope.settings import TrainSettings
+from vaescope.training.specs import MemberSpec
 
 LOWEST_RATE = 0.01  # of the learning rate, where a cosine decay ends
 LOWEST_PRECISION = 0.01  # of a member's own γ², where its rise begins unless `precision_start` says otherwise
@@ -42,3 +46,28 @@ def precision_at(step: int, precision: Float[Tensor, " E"], settings: TrainSetti
     else:
         start = precision.clamp(max=settings.precision_start)
     return start * (precision / start) ** rise
+
+
+def kl_weights_at(
+    step: int | None, members: Sequence[MemberSpec], beta: Float[Tensor, " E"], *, constrained: bool
+) -> Float[Tensor, " E"] | Float[Tensor, "E 3"]:
+    """The weight of the KL of every member at a step, counted from 1, or (None) at the end.
+
+    Args:
+        step: of training.
+        members: of the rows of `beta`.
+        beta: final weights.
+        constrained: whether a member of the stack has free bits or a target: then also these, see `constrained_elbo`.
+
+    >>> members = [MemberSpec(0), MemberSpec(0, kl_schedule="linear(steps=10)")]
+    >>> kl_weights_at(5, members, torch.tensor([1.0, 4.0]), constrained=False)
+    tensor([1., 2.])
+    """
+    schedules = [spec.schedule for spec in members]
+    if step is not None and any(step < schedule.settled for schedule in schedules):
+        beta = beta * beta.new_tensor([schedule.factor(step) for schedule in schedules])
+    if not constrained:
+        return beta
+    targets = [schedule.target(step) for schedule in schedules]
+    floor = beta.new_tensor([schedule.floor for schedule in schedules])
+    return torch.stack([beta, floor, beta.new_tensor([NO_TARGET if t is None else t for t in targets])], dim=-1)

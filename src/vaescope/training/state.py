@@ -162,7 +162,7 @@ class StackState:
         scores: Sequence[float],
         *,
         patience: int,
-        settled: int = 0,
+        settled: Sequence[int],
         last: bool,
     ) -> None:
         """Add an epoch to every active record, keep weights that are the best so far, and mark who stops.
@@ -172,7 +172,7 @@ class StackState:
             elbo: validation ELBO of every row.
             scores: validation objective of every row, to be maximised.
             patience: epochs without a better score after which a member stops.
-            settled: the epoch after which every member has its own precision; patience counts from there.
+            settled: the epoch after which precision and KL weight of each row are final; patience counts from there.
             last: whether this is the last epoch.
         """
         epoch, steps = self.log.epochs_done + 1, len(losses)
@@ -189,10 +189,10 @@ class StackState:
             elif scores[row] > record.best_score:
                 record.best_score, record.best_elbo, record.best_epoch = scores[row], elbo[row], epoch
                 improved.append(row)
-            elif epoch - max(record.best_epoch, settled) >= patience:
+            elif epoch - max(record.best_epoch, settled[row]) >= patience:
                 record.status, record.converged = "finished", True
             if last and record.status == "training":
-                record.status, record.converged = "finished", has_converged(record.scores[settled:])
+                record.status, record.converged = "finished", has_converged(record.scores[settled[row] :])
         self.tensors.keep_best(improved)
         self.log.epochs_done = epoch
 

@@ -184,12 +184,12 @@ def test_linear_ica_unmixes_what_principal_components_cannot():
     assert metrics.mcc(mixed, sources).score < 0.8
 
 
-def test_watching_a_member_that_has_just_diverged_gives_nan():
+def test_epoch_metrics_of_a_member_that_has_just_diverged_are_nan():
     settings = replace(EXPERIMENT.quick, samples=60, size=16)
     cell = SpriteCell(1, 0)
     model = EXPERIMENT.model(cell, settings)
-    watch = EXPERIMENT.watch({0: EXPERIMENT.data(cell, settings)}, settings)
+    metrics = EXPERIMENT.epoch_metrics({0: EXPERIMENT.data(cell, settings)}, settings)
     params = {name: value * float("nan") for name, value in model.init([0]).items()}
-    watched = watch(1, Member(model, params, seed=0))
-    assert all(np.isnan(value) for value in watched.values())
-    assert np.isfinite(watch(1, Member(model, model.init([0]), seed=0))["mcc"])
+    found = metrics(1, Member(model, params, seed=0))
+    assert all(np.isnan(value) for value in found.values())
+    assert np.isfinite(metrics(1, Member(model, model.init([0]), seed=0))["mcc"])

@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged
 from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
 from vaescope import regime
-from vaescope.papers.polarised_regime.polarised_regime import PolarisedRegimeExperiment
+from vaescope.adapters import from_callables
+from vaescope.encoded import encode
+from vaescope.papers.polarised_regime.polarised_regime import PolarisedRegimeExperiment, _optimal_ratios
 from vaescope.papers.polarised_regime.polarised_regime_claims import VARIANCE_RULE
 from vaescope.papers.polarised_regime.polarised_regime_results import (
     MIXED_STATEMENT,
@@ -49,6 +52,7 @@ def per_latent(latents, **change):
         "kind": ("active",) * 2 + ("passive",) * passive,
         "kl": (2.0, 1.5) + (0.01,) * passive,
         "variance_ratio": (0.01, 0.02) + (0.99,) * passive,
+        "optimal_variance_ratio": (0.01, 0.02) + (0.95,) * passive,
         "effect": (0.5,) * 2 + (1e-4,) * passive,
         "prior_variance": (0.05,) * latents,
         "baseline_rules": {VARIANCE_RULE: ("active",) * latents},
@@ -248,3 +252,25 @@ def test_the_figures_show_the_first_seed_that_finished():
 def test_results_survive_a_file(tmp_path):
     results = changed(planted(), lambda n: {"active_histograms": None}, model="ivae")
     assert stored_and_read(EXPERIMENT, results, tmp_path) == results
+
+
+def test_widths_of_passive_posteriors_are_compared_with_the_decoder():
+    claims = [c for c in judge(EXPERIMENT, planted()) if c.source.endswith("Proposition 3 (i)")]
+    for claim in claims:
+        assert "are 0.99 of the prior's in the median. Optimal for the decoder would be 0.95" in claim.note
+    assert len(claims) == len(MODELS)
+
+
+def test_optimal_widths_are_those_of_a_linear_decoder_of_logits():
+    """f(z) = sigmoid(a z): the information is w a² x̂ (1 - x̂), so the ratio is 1 / (1 + w a² / 4) at z = 0."""
+    settings = replace(EXPERIMENT.quick, size=32)
+    slope = torch.tensor([[1.0, 0.0]])
+    member = from_callables(
+        encode=lambda x: (torch.zeros(len(x), 2), torch.ones(len(x), 2)),
+        decode=lambda z: torch.sigmoid(z @ slope.T.to(z)),
+        latent_dim=2,
+        likelihood="bernoulli",
+    )
+    encoded = encode(member, torch.zeros(8, 1))
+    expected = torch.tensor([1 / (1 + 4 / 4), 1.0], dtype=torch.float64)
+    torch.testing.assert_close(_optimal_ratios(member, encoded, settings), expected)

@@ -12,6 +12,7 @@ import torch
 
 from vaescope import validation
 from vaescope.data.dataset import Dataset, flatten_bytes, flatten_samples
+from vaescope.data.files.csv_tables import open_csv
 from vaescope.data.files.hdf5 import hdf5_names, open_anndata, open_hdf5
 from vaescope.data.files.image_folder import open_image_folder
 from vaescope.data.files.numpy_files import npz_names, open_npy, open_npz
@@ -23,6 +24,7 @@ from vaescope.errors import InputError
 
 OBSERVATION_NAMES = ("x", "images", "imgs", "data", "observations", "tensor", "array", "X")
 FACTOR_NAMES = ("factors", "latents_values", "labels", "z", "sources")
+CSV = (".csv", ".tsv")
 PERMUTED_ROWS = 10_000_000  # a permutation of more rows would need too much memory
 MEMORY_LIMIT = 4 * 2**30  # bytes of observations that are loaded at most
 STREAMED_BYTES = 2**30  # a larger file stays on disk while a model is trained on it
@@ -49,12 +51,13 @@ def load(
 ) -> Dataset:
     """Load observations, and factors if there are any, from a file or a folder of images.
 
-    Formats: .npy, .npz, .pt, .h5, .h5ad, .parquet. Images must be bytes or in [0, 1]; bytes are rescaled to [0, 1].
+    Formats: .npy, .npz, .pt, .h5, .h5ad, .parquet, .csv, .tsv. Images must be bytes or in [0, 1]; bytes are rescaled
+    to [0, 1].
 
     Args:
         path: the file or folder.
         array: name of the array of observations, if the file has several.
-        factors: name of the array of factors; for Parquet, names of columns separated by commas.
+        factors: name of the array of factors; for tables, names of columns separated by commas.
         rows: number of random samples to load; the file may be larger than memory.
         seed: seed of the random selection.
         keep_bytes: whether images of bytes stay bytes, a quarter of the memory.
@@ -126,8 +129,10 @@ def open_array(path: Path, *, array: str | None = None, without: str | None = No
         return open_anndata(path)
     if suffix == ".parquet":
         return open_parquet(path, without=_column_names(without))
+    if suffix in CSV:
+        return open_csv(path, without=_column_names(without))
     raise InputError(
-        f"{path.name} has an unknown format; use .npy, .npz, .pt, .h5, .h5ad, .parquet or a folder of images."
+        f"{path.name} has an unknown format; use .npy, .npz, .pt, .h5, .h5ad, .parquet, .csv or a folder of images."
     )
 
 
@@ -168,6 +173,8 @@ def _open_factors(path: Path, observations: StoredArray, factors: str | None) ->
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return open_parquet(path, _column_names(factors)) if factors else None
+    if suffix in CSV:
+        return open_csv(path, _column_names(factors)) if factors else None
     if suffix not in ARCHIVES:
         if factors:
             raise InputError(
@@ -190,6 +197,6 @@ def _factor_rows(stored: StoredArray, indices: np.ndarray | None, samples: int) 
 
 
 def _factor_names(path: Path, factors: str | None, count: int) -> tuple[str, ...]:
-    if path.suffix.lower() == ".parquet":
+    if path.suffix.lower() in (".parquet", *CSV):
         return tuple(_column_names(factors))
     return tuple(f"factor {k}" for k in range(count))

@@ -14,11 +14,18 @@ from vaescope.errors import InputError
 
 
 @file_reader("a Parquet table")
+def parquet_columns(path: Path) -> tuple[list[str], list[str]]:
+    """Names of numeric columns, and of the others."""
+    types = {column.name: column.type for column in pq.ParquetFile(path).schema_arrow}
+    numeric = [name for name, t in types.items() if pa.types.is_floating(t) or pa.types.is_integer(t)]
+    return numeric, [name for name in types if name not in numeric]
+
+
+@file_reader("a Parquet table")
 def open_parquet(path: Path, columns: Sequence[str] | None = None, *, without: Sequence[str] = ()) -> StoredArray:
     """The given columns, or all numeric columns except some, as one array of float64."""
     file = pq.ParquetFile(path)
-    types = {column.name: column.type for column in file.schema_arrow}
-    numeric = [name for name, t in types.items() if pa.types.is_floating(t) or pa.types.is_integer(t)]
+    numeric, _ = parquet_columns(path)
     chosen = list(columns or [name for name in numeric if name not in without])
     missing = [name for name in (*chosen, *without) if name not in numeric]
     if missing:

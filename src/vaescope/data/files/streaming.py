@@ -55,6 +55,10 @@ class StoredDataset:
         indices = np.random.default_rng(0).permutation(len(self))[:count]
         return bytes_to_float(stored_rows(self.array.rows(indices)), self.byte_scale)
 
+    def spread_rows(self, count: int) -> Float[Tensor, "C n"]:
+        """Some rows from all over the data, as numbers; always the same ones."""
+        return self.head(count)
+
     def digest(self) -> str:
         """Identifies the content by its shape and some of its rows: reading all of it would take minutes."""
         indices = np.linspace(0, len(self) - 1, min(SAMPLED_ROWS, len(self)), dtype=np.int64)

@@ -6,8 +6,8 @@ Thresholds were chosen on the development half of the zoo (`tests/zoo`): beyond 
 from __future__ import annotations
 
 from vaescope.diagnosis.evidence import Evidence
-from vaescope.diagnosis.findings import Finding
 from vaescope.diagnosis.rules import inputs, latents, likelihood
+from vaescope.findings import Finding
 
 RULES = (
     inputs.untrained,

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 from vaescope.diagnosis.evidence import Evidence
-from vaescope.diagnosis.findings import Finding
 from vaescope.diagnosis.reconstruction import DISPERSED, Reconstruction
 from vaescope.diagnosis.rules.wording import explained, times
+from vaescope.findings import Finding
 
 WORSE = -0.1  # share of variance explained below which reconstructions are worse than the mean
 POOR = 0.05  # share below which another input may be the right one

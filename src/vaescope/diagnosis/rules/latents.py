@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from vaescope.diagnosis.evidence import Evidence
-from vaescope.diagnosis.findings import Finding
 from vaescope.diagnosis.rules.wording import listed
+from vaescope.findings import Finding
 
 ROTATED = 0.15  # nats of contrast that a rotation must save
 ROTATED_SHARE = 0.6  # share of the contrast that it must save

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from vaescope.diagnosis.evidence import Evidence
-from vaescope.diagnosis.findings import Finding
 from vaescope.diagnosis.rules.wording import amount, times
+from vaescope.findings import Finding
 
 VARIANCE_WRONG = 10.0  # factor between declared and measured decoder variance
 BETA_WRONG = 4.0  # factor between declared and effective β

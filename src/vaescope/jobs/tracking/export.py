@@ -9,6 +9,7 @@ from vaescope.extras import check_installed
 from vaescope.jobs.tracking.folder import read_run
 
 TENSORBOARD = "tensorboard:"
+WANDB = "wandb:"
 MLFLOW = ("http://", "https://", "sqlite:", "postgresql", "mysql", "file:", "databricks")
 
 
@@ -23,6 +24,8 @@ def export_run(folder: str | Path, target: str) -> int:
     if (Path(folder) / "sweep.json").exists():
         return sum(export_run(run, target) for run in runs_of_sweep(Path(folder)))
     run = read_run(Path(folder))
+    if target.startswith(WANDB):  # it receives rows while members are trained
+        return 0
     if target.startswith(TENSORBOARD):
         from vaescope.jobs.tracking.tensorboard import write_events
 
@@ -38,10 +41,15 @@ def check_target(target: str) -> None:
         if target == TENSORBOARD:
             raise InputError("tensorboard: needs a folder, such as tensorboard:events.")
         needed = "tensorboard"
+    elif target.startswith(WANDB):
+        if target == WANDB:
+            raise InputError("wandb: needs a project, such as wandb:my-vae.")
+        needed = "wandb"
     else:
         if not target.startswith(MLFLOW):
             raise InputError(
-                f"--track must be tensorboard:FOLDER or an MLflow address ({', '.join(MLFLOW)}), got {target!r}."
+                f"--track must be tensorboard:FOLDER, wandb:PROJECT or an MLflow address ({', '.join(MLFLOW)}), got "
+                f"{target!r}."
             )
         needed = "mlflow"
     check_installed(needed, f"--track {target}")

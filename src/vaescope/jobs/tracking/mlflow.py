@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 from vaescope.errors import InputError, RunError
@@ -16,6 +17,7 @@ from vaescope.plain import Plain
 VERDICTS = ("holds", "refuted", "undecided")
 KEY = "vaescope.member"
 FOLDER = "vaescope.folder"
+PARENT = "mlflow.parentRunId"
 METRICS_PER_REQUEST = 500
 PARAMETERS_PER_REQUEST = 100
 MAX_PARAMETER_LENGTH = 480
@@ -26,15 +28,15 @@ def log_members(run: TrackedRun, address: str) -> int:
     """Log the members that this folder has not logged before; claims and figures of the parent run are updated."""
     client, entities = _client(address)
     with _one_line_errors(address):
-        experiment = _experiment(client, run.name)
+        experiment = _experiment(client, f"vaescope/{run.name}")
         finished, unfinished = _logged_runs(client, experiment, run)
-        for key, run_id in unfinished.items():
-            if key:  # a member whose logging was interrupted is logged again
-                client.delete_run(run_id)
         parent = finished.get("") or unfinished.get("") or _create(client, experiment, run, "", run.name, None)
         new = [member for member in run.members if member.key not in finished]
         for member in new:
-            _log(client, entities, run, member, _create(client, experiment, run, member.key, member.key, parent))
+            # a run with live rows, or one whose logging was interrupted, is completed
+            begun = unfinished.get(member.key) or _create(client, experiment, run, member.key, member.key, parent)
+            client.set_tag(begun, PARENT, parent)
+            _log(client, entities, run, member, begun)
         _log_parent(client, run, parent)
     return len(new)
 
@@ -61,8 +63,8 @@ def _one_line_errors(address: str) -> Iterator[None]:
 
 
 def _experiment(client: Any, name: str) -> str:
-    found = client.get_experiment_by_name(f"vaescope/{name}")
-    return str(found.experiment_id if found is not None else client.create_experiment(f"vaescope/{name}"))
+    found = client.get_experiment_by_name(name)
+    return str(found.experiment_id if found is not None else client.create_experiment(name))
 
 
 def _logged_runs(client: Any, experiment: str, run: TrackedRun) -> tuple[dict[str, str], dict[str, str]]:
@@ -71,7 +73,7 @@ def _logged_runs(client: Any, experiment: str, run: TrackedRun) -> tuple[dict[st
     unfinished: dict[str, str] = {}
     token = None
     while True:
-        page = client.search_runs([experiment], f"tags.`{FOLDER}` = '{_folder(run)}'", page_token=token)
+        page = client.search_runs([experiment], f"tags.`{FOLDER}` = '{_path_text(run.path)}'", page_token=token)
         for found in page:
             group = finished if found.info.status == "FINISHED" else unfinished
             group[found.data.tags.get(KEY, "")] = found.info.run_id
@@ -80,13 +82,29 @@ def _logged_runs(client: Any, experiment: str, run: TrackedRun) -> tuple[dict[st
             return finished, unfinished
 
 
-def _folder(run: TrackedRun) -> str:
-    return str(run.path.resolve()).replace("'", "_")
+def _path_text(folder: Path) -> str:
+    return str(folder.resolve()).replace("'", "_")
 
 
 def _create(client: Any, experiment: str, run: TrackedRun, key: str, name: str, parent: str | None) -> str:
-    tags = {KEY: key, FOLDER: _folder(run)} | ({"mlflow.parentRunId": parent} if parent else {})
+    tags = member_tags(run.path, key) | ({PARENT: parent} if parent else {})
     return str(client.create_run(experiment, run_name=name, tags=tags).info.run_id)
+
+
+def member_tags(folder: Path, key: str) -> dict[str, str]:
+    """The tags by which the run of a member is found again; the parent run has the key ""."""
+    return {KEY: key, FOLDER: _path_text(folder)}
+
+
+def open_run(address: str, experiment: str, name: str, tags: Mapping[str, str]) -> tuple[Any, Any, str]:
+    """A client, MLflow's entities, and a run for live rows: an unfinished one with the same tags, or a new one."""
+    client, entities = _client(address)
+    with _one_line_errors(address):
+        experiment_id = _experiment(client, experiment)
+        wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+        found = client.search_runs([experiment_id], f"attributes.status = 'RUNNING' and {wanted}") if tags else []
+        run = found[0] if found else client.create_run(experiment_id, run_name=name, tags=dict(tags))
+        return client, entities, str(run.info.run_id)
 
 
 def _log(client: Any, entities: Any, run: TrackedRun, member: TrackedMember, run_id: str) -> None:

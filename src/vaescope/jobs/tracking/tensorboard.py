@@ -22,7 +22,7 @@ def write_events(run: TrackedRun, folder: Path) -> int:
 
     new = 0
     for member in run.members:
-        events = folder / run.name / _folder_name(run) / member.key
+        events = folder / run.name / folder_name(run.path) / member.key
         if (events / DONE).exists():
             continue
         try:
@@ -39,10 +39,10 @@ def write_events(run: TrackedRun, folder: Path) -> int:
     return new
 
 
-def _folder_name(run: TrackedRun) -> str:
+def folder_name(folder: Path) -> str:
     """The name of a run folder with a hash of its path, so that folders of the same name stay apart."""
-    path = str(run.path.resolve())
-    return f"{run.path.resolve().name}-{hashlib.sha256(path.encode()).hexdigest()[:6]}"
+    path = str(folder.resolve())
+    return f"{folder.resolve().name}-{hashlib.sha256(path.encode()).hexdigest()[:6]}"
 
 
 def _write(writer: Any, run: TrackedRun, member: TrackedMember) -> None:

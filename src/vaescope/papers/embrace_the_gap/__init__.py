@@ -9,6 +9,7 @@
 | Fig. 5 (sprites), Tab. 5 | sprites | sprites.py |
 | appendix 6.3 (β and the precision) | beta-precision | beta_precision.py |
 | appendix 10.1 (linear VAEs) | linear-vae | linear_vae.py |
+| L_IMA (flows with an explicit regulariser beside VAEs) | ima-flow | ima_flow.py |
 | §6 (conjectures about the posterior's covariance) | covariance-structure | covariance_structure.py |
 
 `moebius.py` is shared by the Möbius experiments, `precision.py` by all that vary the decoder precision. Files that end
@@ -66,4 +67,10 @@ COVARIANCE_STRUCTURE = ExperimentInfo(
     module="embrace_the_gap.covariance_structure",
     title="How the posterior's covariance family shapes the decoder",
     source="Conjectures in Reizinger et al. 2022, §6; no published values",
+)
+IMA_FLOW = ExperimentInfo(
+    name="ima-flow",
+    module="embrace_the_gap.ima_flow",
+    title="Flows with an explicit IMA regulariser beside VAEs, which have it implicitly",
+    source="Reizinger et al. 2022, Theorem 1 and L_IMA; no published values",
 )

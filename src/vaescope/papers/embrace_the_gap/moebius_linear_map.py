@@ -47,9 +47,14 @@ def wanted_contrast(seed: int) -> float:
     return LOWEST + (HIGHEST - LOWEST) * fraction
 
 
-@cache
 def make_mixing(seed: int) -> tuple[Mixing, float]:
-    """A Möbius transform and a linear map with the wanted mean c_IMA together, and the c_IMA of the map alone.
+    """The mixing of a seed, and the c_IMA of its map alone."""
+    return mixing_of_contrast(wanted_contrast(seed), seed)
+
+
+@cache
+def mixing_of_contrast(contrast: float, seed: int) -> tuple[Mixing, float]:
+    """A Möbius transform and a linear map with this mean c_IMA together, and the c_IMA of the map alone.
 
     The Jacobian of a Möbius transform is a rotation times a scale, so that the mixing has the contrast of A Q(z), not
     of the map A. For every rotation Q that is a convex function of the strength of A with its minimum 0 at A = I, and
@@ -61,7 +66,7 @@ def make_mixing(seed: int) -> tuple[Mixing, float]:
 
     def excess(map_contrast: float) -> float:
         linear = LinearMap(DIM, contrast=map_contrast, seed=seed)
-        return float(theory.contrast_of_matrix(linear(J.mT).mT).mean()) - wanted_contrast(seed)
+        return float(theory.contrast_of_matrix(linear(J.mT).mT).mean()) - contrast
 
     upper = 1.0
     while excess(upper) < 0:

@@ -39,7 +39,7 @@ from vaescope.papers.experiment import ReportFigure, ReportTable
 from vaescope.papers.published import Comparison
 from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings, TrainingStack
 from vaescope.training import MemberSpec
-from vaescope.training.loop import Watch
+from vaescope.training.loop import EpochMetrics
 
 PRIOR = Beta(2.0, 2.0)
 SHOWN = 200  # test images in the scatter plot of true and estimated factors
@@ -136,7 +136,7 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
         parts = split(drawn.images.flatten(1), fractions=(0.8, 0.1))
         return FactorData(parts, drawn.factors[-len(parts.test) :])
 
-    def watch(self, data: Mapping[int, FactorData], settings: SpritesSettings) -> Watch:
+    def epoch_metrics(self, data: Mapping[int, FactorData], settings: SpritesSettings) -> EpochMetrics:
         """Recovery and contrast after every epoch; NaN for a member that has just diverged."""
 
         def measure(epoch: int, member: Member) -> dict[str, float]:

@@ -40,10 +40,13 @@ from vaescope.papers.polarised_regime.polarised_regime_results import (
     Truncation,
 )
 from vaescope.papers.trained import FactorData, TrainedExperiment
+from vaescope.protocol import LatentModel
 from vaescope.regime.verify import Statement
+from vaescope.theory import jacobian
 from vaescope.training import MemberSpec
 
 BINS = 60
+JACOBIAN_SAMPLES = 64  # test images at which the decoder is differentiated
 TRUNCATION_SAMPLES = 200  # test images on which codes are truncated
 PRIOR_HIDDEN = (50, 50, 50)  # of the prior's networks, as in the authors' code
 HELD_OUT = 0.1  # of the images; half for validation and classifiers, half for measuring
@@ -153,7 +156,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
         active, passive = _histograms(judged, encoded, member.seed)
         on_means, on_draws = _accuracies(member, data, judged)
         return RegimeMeasurement(
-            per_latent=_per_latent(judged, encoded),
+            per_latent=_per_latent(judged, encoded, _optimal_ratios(member, encoded, settings)),
             boundary=int(judged.boundary.sum()),
             collapse=judged.collapse.kind,
             truncation=Truncation(
@@ -183,12 +186,26 @@ def _floats(values: Any) -> tuple[float, ...]:
     return tuple(float(v) for v in values)
 
 
-def _per_latent(judged: regime.Regime, encoded: EncodedSample) -> PerLatent:
+def _optimal_ratios(member: LatentModel, encoded: EncodedSample, settings: RegimeSettings) -> Float[Tensor, " d"]:
+    """Optimal posterior variance over prior variance, given the decoder: 1 / (1 + σ†² w Σ_i J_ij² / (x̂_i (1 - x̂_i))).
+
+    w is the weight on the log-likelihood. Below 1 only for latents that the decoder responds to.
+    """
+    rows = slice(JACOBIAN_SAMPLES)
+    z = encoded.mean[rows].double()
+    output, J = member.decode(z), jacobian(member.decode, z)
+    weights = (settings.balanced_size / settings.size) ** 2 / (output * (1 - output)).clamp(min=1e-6)
+    information = (J.square() * weights.unsqueeze(2)).sum(1)
+    return (1 / (1 + encoded.prior_variance[rows].double() * information)).log().mean(0).exp().detach()
+
+
+def _per_latent(judged: regime.Regime, encoded: EncodedSample, optimal_ratios: Tensor) -> PerLatent:
     assert judged.effect is not None  # members have a decoder
     return PerLatent(
         kind=tuple(judged.kind),
         kl=_floats(judged.kl),
         variance_ratio=_floats(judged.variance_ratio),
+        optimal_variance_ratio=_floats(optimal_ratios),
         effect=_floats(judged.effect),
         prior_variance=_floats(encoded.prior_variance.mean(0)),
         baseline_rules={name: tuple(kinds) for name, kinds in judged.baseline_rules.verdicts().items()},

@@ -21,6 +21,7 @@ from vaescope.papers.polarised_regime.polarised_regime_results import (
 )
 from vaescope.papers.statistics import median
 
+PASSIVE_VARIANCE_STATEMENT = "Proposition 3 (i)"
 VARIANCE_RULE = "variance near 1"  # a baseline rule of `vaescope.regime`
 PAPER = "Bonheme & Grzes 2023"
 Spec = ClaimSpec[RegimeResult, RegimeSettings, Any]
@@ -58,8 +59,28 @@ def _statement_claim(name: str, model: str) -> ClaimSpec[RegimeResult, RegimeSet
         source=f"{PAPER}, {name}",
         measure=intervals(name, model),
         criterion=IntervalsBelow("distance of the worst latent from the statement", statement.tolerance),
+        note=passive_variance_note(model) if name == PASSIVE_VARIANCE_STATEMENT else "",
         requires=(has_latents(name, model), only(model, members_converged())),
     )
+
+
+def passive_variance_note(model: str) -> Callable[[Results, object], str]:
+    """How wide the posteriors of passive latents would be if they were optimal for the decoder."""
+
+    def note(results: Results, _: object) -> str:
+        latents = [r.measured.per_latent for r in results if r.cell.model == model]
+        found, optimal = (
+            [ratio for own in latents for ratio in own.of_kind("passive", values(own))]
+            for values in (lambda own: own.variance_ratio, lambda own: own.optimal_variance_ratio)
+        )
+        if not found:
+            return ""
+        return (
+            f"Posterior variances of passive latents are {show(median(found))} of the prior's in the median. Optimal "
+            f"for the decoder would be {show(median(optimal))}: below 1 where the decoder still responds to them."
+        )
+
+    return note
 
 
 def only(model: str, condition: Callable[[Results, object], str | None]) -> Callable[[Results, object], str | None]:

@@ -60,6 +60,8 @@ class PerLatent:
     """Mean KL from the prior, in nats."""
     variance_ratio: tuple[float, ...]
     """Posterior variance over prior variance, geometric mean over samples."""
+    optimal_variance_ratio: tuple[float, ...]
+    """The same for the posterior that is optimal for the decoder, to first order in its Jacobian."""
     effect: tuple[float, ...]
     """Squared error added by drawing the latent from its prior, as a share of the data's variance."""
     prior_variance: tuple[float, ...]

@@ -45,6 +45,8 @@ class DisentanglingSettings(TrainedSettings):
     """Pixels along a side of dSprites images."""
     colour_size: int = PUBLISHED_SIZE
     """Pixels along a side of other images."""
+    colour_seeds: int | None = None
+    """Seeds of images in colour; None for as many as of dSprites."""
     balanced_size: int = PUBLISHED_SIZE
     """Log-likelihoods count as much against the KL as at this size, because they are weighted by (this / size)²."""
     weight_start: float = 1.0
@@ -88,6 +90,7 @@ LAPTOP = replace(
     points=16,
     weight_hold=1000,
     weight_warmup=1000,
+    colour_seeds=3,
 )
 FULL = DisentanglingSettings(
     seeds=5,
@@ -184,7 +187,8 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
     def cells(self, settings: DisentanglingSettings) -> list[DisentanglingCell]:
         return [
             DisentanglingCell(images.data, images.official, objective, seed, images.likelihood)
-            for images, objective, seed in product(self.image_sets(settings), OBJECTIVES, range(settings.seeds))
+            for images, objective in product(self.image_sets(settings), OBJECTIVES)
+            for seed in range(_seeds(images, settings))
         ]
 
     def stack_key(self, cell: DisentanglingCell) -> tuple[ImageSet, bool]:
@@ -229,6 +233,11 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
             reference=settings.balanced_size,
             rise=None if settings.weight_start == 1 else rise,
         )
+
+
+def _seeds(images: ImageSet, settings: DisentanglingSettings) -> int:
+    limit = settings.seeds if images.data in GREY or settings.colour_seeds is None else settings.colour_seeds
+    return min(settings.seeds, limit)
 
 
 def _size(cell: DisentanglingCell, settings: DisentanglingSettings) -> int:

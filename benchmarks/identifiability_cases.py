@@ -1,0 +1,80 @@
+"""Data whose sources are known, some recoverable by a VAE and some not, for `benchmarks.identifiability`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import vaescope as vs
+from vaescope.data.invertible import random_orthogonal
+
+DIM = 3
+SAMPLES = 4000
+BOX = vs.Uniform(-0.5, 0.5)
+Mix = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family of data sets, one per mixing seed."""
+
+    name: str
+    mixing: Callable[[int], Mix]
+    sources: str
+    """`uniform` in the box, with that prior; or `normal`, with a normal prior."""
+    precision: float
+
+    def data(self, seed: int) -> tuple[Tensor, Tensor]:
+        """Observations and sources."""
+        generator = torch.Generator().manual_seed(1000 + seed)
+        if self.sources == "uniform":
+            sources = BOX.sample(SAMPLES, DIM, generator=generator)
+        else:
+            sources = torch.randn(SAMPLES, DIM, generator=generator, dtype=torch.float64)
+        x = self.mixing(seed)(sources)
+        scale = (x - x.mean(0)).square().mean().sqrt()
+        return ((x - x.mean(0)) / scale).float(), sources
+
+
+def linear(lengths: tuple[float, ...], *, rotated: bool = False) -> Callable[[int], Mix]:
+    """Orthogonal columns of these lengths, after a rotation of the sources if `rotated`."""
+
+    def mixing(seed: int) -> Mix:
+        generator = torch.Generator().manual_seed(seed)
+        columns = random_orthogonal(DIM, generator) * torch.tensor(lengths, dtype=torch.float64)
+        turn = random_orthogonal(DIM, generator) if rotated else torch.eye(DIM, dtype=torch.float64)
+        return lambda z: z @ (columns @ turn).T
+
+    return mixing
+
+
+def conformal_of_normal(seed: int) -> Mix:
+    """A Möbius transform of normal sources that stay away from its pole: every rotation of them is as likely."""
+    mixing = vs.data.mixings.Moebius(DIM, seed=seed)
+    return lambda z: mixing((0.12 * z).clamp(-0.5, 0.5))
+
+
+CASES = [
+    Case("Möbius, uniform sources", lambda seed: vs.data.mixings.Moebius(DIM, seed=seed), "uniform", 1e4),
+    Case("Möbius, uniform sources, γ² = 30", lambda seed: vs.data.mixings.Moebius(DIM, seed=seed), "uniform", 30.0),
+    Case("Möbius, normal sources", conformal_of_normal, "normal", 1e3),
+    Case(
+        "orthogonal MLP, one layer",
+        lambda seed: vs.data.mixings.OrthogonalMLP(DIM, layers=1, seed=seed, activate_input=True),
+        "uniform",
+        1e4,
+    ),
+    Case(
+        "orthogonal MLP, three layers",
+        lambda seed: vs.data.mixings.OrthogonalMLP(DIM, layers=3, seed=seed),
+        "uniform",
+        1e4,
+    ),
+    Case("linear, distinct eigenvalues", linear((1.0, 2.0, 4.0)), "normal", 100.0),
+    Case("linear, two equal eigenvalues", linear((1.0, 1.0, 3.0)), "normal", 100.0),
+    Case("linear, equal eigenvalues", linear((1.0, 1.0, 1.0)), "normal", 100.0),
+    Case("rotated normal sources", linear((1.0, 1.0, 1.0), rotated=True), "normal", 30.0),
+]

@@ -1,0 +1,210 @@
+"""What `vs.preflight` predicts beside what trained stacks do.
+
+`python -m benchmarks.preflight [linear|curved|real|speed]`. Numbers go to docs/figures/preflight.json, which the docs
+quote.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import vaescope as vs
+from benchmarks.planted_curves import COLUMNS, CURVES, curve
+from vaescope.models import VAE, Member
+from vaescope.regime import of_model
+from vaescope.training import MemberSpec, TrainSettings, train
+
+Array = np.ndarray
+RESULTS = Path(__file__).parents[1] / "docs/figures/preflight.json"
+HELD_OUT = 500
+
+
+def settings(rows: int, steps: int, batch: int, rate: float) -> TrainSettings:
+    epochs = -(-steps * batch // rows)
+    return TrainSettings(
+        epochs=epochs, batch_size=batch, learning_rate=rate, decay="cosine", patience=epochs, compile="never"
+    )
+
+
+def counts(members: Sequence[Member], x: torch.Tensor, specs: Sequence[MemberSpec]) -> list[tuple[int, float]]:
+    """Latents in use and KL of every member, on its own held-out data."""
+    regimes = [of_model(m, x[s.data, :HELD_OUT], decoder=False) for m, s in zip(members, specs, strict=True)]
+    return [(len(r.used), float(sum(r.kl))) for r in regimes]
+
+
+def random_spectrum(rng: np.random.Generator, columns: int) -> Array:
+    """Eigenvalues with ratios between 2.5 and 6: training needs long to tell closer ones apart."""
+    ratios = rng.uniform(np.log(2.5), np.log(6), columns - 1)
+    return 10 * np.exp(0.3 * rng.normal() - np.concatenate([[0.0], np.cumsum(ratios)]))
+
+
+def linear_data(spectra: int, columns: int, samples: int) -> Array:
+    """Gaussian data with random spectra and axes."""
+    rng = np.random.default_rng(0)
+    return np.stack(
+        [
+            rng.normal(size=(samples, columns))
+            * np.sqrt(random_spectrum(rng, columns))
+            @ np.linalg.qr(rng.normal(size=(columns, columns)))[0]
+            for _ in range(spectra)
+        ]
+    )
+
+
+def linear(spectra: int = 20, columns: int = 3, steps: int = 3000, first: int = 0) -> dict[str, object]:
+    """Linear-Gaussian data, linear networks: a cell between every two eigenvalues, and two around the collapse line."""
+    x = torch.from_numpy(linear_data(first + spectra, columns, 2500)[first:]).float()
+    found = [vs.preflight(rows[HELD_OUT:]) for rows in x]
+    specs = [
+        MemberSpec(seed=k, precision=float(1 / variance), data=k)
+        for k, one in enumerate(found)
+        for variance in _between(one.spectrum.eigenvalues)
+    ]
+    model = VAE.mlp(columns, columns, hidden=(), activation="identity")
+    train_data, held_out = x[:, HELD_OUT:], x[:, :HELD_OUT]
+    members = train(model, train_data, held_out, specs, settings(2000, steps, 200, 1e-2))
+    trained = counts(members, x, specs)
+    cells = [(found[s.data].active(s.precision), *t, s, found[s.data]) for s, t in zip(specs, trained, strict=True)]
+    edges = [
+        float(np.log(variance * np.exp(2 * kl) / one.collapse_variance))
+        for used, _, kl, s, one in cells
+        if used == 1 and (variance := 1 / s.precision) > 0.5 * one.collapse_variance
+    ]
+    return {
+        "spectra": spectra,
+        "cells": len(cells),
+        "equal": sum(predicted == used for predicted, used, *_ in cells),
+        "KL, largest difference": max(abs(kl - one.kl(s.precision)) for _, _, kl, s, one in cells),
+        "boundary, largest factor": float(np.exp(np.abs(edges).max())),
+    }
+
+
+def _between(eigenvalues: Array) -> list[float]:
+    """β/γ² half-way between eigenvalues, at 0.6 and 1.4 of the largest, and at a third of the smallest."""
+    inner = np.sqrt(eigenvalues[1:] * eigenvalues[:-1]).tolist()
+    return [0.6 * eigenvalues[0], 1.4 * eigenvalues[0], *inner, eigenvalues[-1] / 3]
+
+
+def curved(
+    steps: int = 1200, cells: int = 6, latents: int = 12, names: Sequence[str] = tuple(CURVES)
+) -> dict[str, object]:
+    """Curved planted data, small MLPs."""
+    x = torch.from_numpy(np.stack([curve(name, 2500) for name in names])).float()
+    found = [vs.preflight(rows[HELD_OUT:], latent_dim=latents) for rows in x]
+    specs = [
+        MemberSpec(seed=k, precision=float(1 / v), data=k)
+        for k, one in enumerate(found)
+        for v in np.geomspace(one.collapse_variance / 100, 1.5**1.5 * one.collapse_variance, cells)
+    ]
+    specs += [
+        MemberSpec(seed=k, precision=float(1 / (factor * one.collapse_variance)), data=k)
+        for k, one in enumerate(found)
+        for factor in (1 / 1.5, 1.5)
+    ]
+    model = VAE.mlp(COLUMNS, latents, hidden=(32, 32))
+    members = train(model, x[:, HELD_OUT:], x[:, :HELD_OUT], specs, settings(2000, steps, 64, 5e-3))
+    rows = [
+        {
+            "data": names[s.data],
+            "d": CURVES[names[s.data]][0],
+            "intrinsic": found[s.data].dimension.value,
+            "curved": found[s.data].dimension.curved,
+            "share of λ₁": 1 / s.precision / found[s.data].collapse_variance,
+            "linear": int((found[s.data].spectrum.eigenvalues > 1 / s.precision).sum()),
+            "predicted": found[s.data].active(s.precision),
+            "used": used,
+            "converged": bool(m.converged),
+        }
+        for s, m, (used, _) in zip(specs, members, counts(members, x, specs), strict=True)
+    ]
+    return {"cells": rows}
+
+
+def real() -> dict[str, object]:
+    """Data that ship with scikit-learn and scanpy: the grid of `confirm=True`."""
+    results = {}
+    for name, load in _real_data().items():
+        found = vs.preflight(load(), confirm=True, name=name)
+        grid = found.confirmation
+        assert grid is not None
+        results[name] = {
+            "rows": found.rows,
+            "columns": found.columns,
+            "scaling": found.kind.scaling,
+            "curved": None if found.dimension is None else found.dimension.curved,
+            "within one": grid.within_one,
+            "factor": grid.factor,
+            "boundary": grid.boundary / grid.collapse_variance,
+            "cells": [
+                (c.variance / grid.collapse_variance, c.latents, c.predicted, c.used, c.converged) for c in grid.cells
+            ],
+        }
+        print(name, results[name], flush=True)
+    return results
+
+
+def _real_data() -> dict[str, Callable[[], object]]:
+    from sklearn import datasets
+
+    loads: dict[str, Callable[[], object]] = {
+        "digits": lambda: datasets.load_digits().images.astype(np.float32),
+        "wine": lambda: datasets.load_wine(as_frame=True).data,
+        "breast cancer": lambda: datasets.load_breast_cancer(as_frame=True).data,
+        "diabetes": lambda: datasets.load_diabetes(as_frame=True).data,
+    }
+    try:
+        import scanpy
+    except ImportError:
+        return loads
+    return loads | {"pbmc68k_reduced": lambda: np.asarray(scanpy.datasets.pbmc68k_reduced().X, np.float32)}
+
+
+def speed() -> dict[str, object]:
+    """Seconds of CPU for 60,000 x 784, and memory for a file of 1,000,000 x 50."""
+    rng = np.random.default_rng(0)
+    images = rng.random((60_000, 784), dtype=np.float32)
+    start, wall = time.process_time(), time.time()
+    vs.preflight(images)
+    taken = time.process_time() - start, time.time() - wall
+    del images
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.npy"
+        file = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(1_000_000, 50))
+        for first in range(0, 1_000_000, 100_000):
+            file[first : first + 100_000] = rng.normal(size=(100_000, 50))
+        file.flush()
+        del file
+        peak, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        vs.preflight(path)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
+        streamed = time.process_time() - start
+    return {
+        "60,000 x 784, CPU seconds": taken[0],
+        "60,000 x 784, seconds": taken[1],
+        "1,000,000 x 50, CPU seconds": streamed,
+        "1,000,000 x 50, MB above the peak before": grown / 1024,
+    }
+
+
+PARTS: dict[str, Callable[[], dict[str, object]]] = {"linear": linear, "curved": curved, "real": real, "speed": speed}
+
+
+def main() -> None:
+    for part in sys.argv[1:] or PARTS:
+        result = PARTS[part]()
+        stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        RESULTS.write_text(json.dumps(stored | {part: result}, indent=1, ensure_ascii=False) + "\n")
+        print(part, json.dumps(result, indent=1, ensure_ascii=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()

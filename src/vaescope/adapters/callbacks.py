@@ -1,0 +1,90 @@
+"""Callbacks of other training libraries that update a watch after every step."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from vaescope.errors import InputError
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """What a callback needs of a `vs.Watch`."""
+
+    def update(self, step: int, *, loss: float | Tensor | None = None) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+def lightning_callback(watch: Watched) -> Any:
+    """A Lightning callback that updates a watch after every batch; new rows go to the trainer's loggers too.
+
+    Args:
+        watch: a `vs.Watch` of the module's networks.
+
+    Use it as `Trainer(callbacks=[vs.adapters.lightning_callback(watch)])`.
+    """
+    base = _first_import("lightning.pytorch", "pytorch_lightning")
+
+    class WatchCallback(base.Callback):  # type: ignore[name-defined]
+        """Gradients are still there: Lightning sets them to zero before the next backward pass."""
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            _log(trainer, watch.update(trainer.global_step))
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            _log(trainer, watch.update(trainer.global_step, loss=loss))
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            watch.close()
+
+    return WatchCallback()
+
+
+def _log(trainer: Any, row: Any) -> None:
+    if row is None:
+        return
+    for logger in trainer.loggers:
+        logger.log_metrics({f"watch/{name}": value for name, value in row.numbers().items()}, step=row.step)
+
+
+def pythae_callback(watch: Watched) -> Any:
+    """A pythae callback that updates a watch after every training step.
+
+    Args:
+        watch: a `vs.Watch` of `vs.adapters.from_pythae(model)`.
+
+    Use it as `pipeline(train_data, callbacks=[vs.adapters.pythae_callback(watch)])`.
+    """
+    base = _first_import("pythae.trainers.training_callbacks")
+
+    class WatchCallback(base.TrainingCallback):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            self.step = 0
+
+        def on_train_begin(self, training_config: Any, **kwargs: Any) -> None:
+            watch.update(self.step)
+
+        def on_train_step_end(self, training_config: Any, **kwargs: Any) -> None:
+            self.step += 1
+            watch.update(self.step)
+
+        def on_train_end(self, training_config: Any, **kwargs: Any) -> None:
+            watch.close()
+
+    return WatchCallback()
+
+
+def _first_import(*names: str) -> Any:
+    import importlib
+
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    library = names[0].split(".")[0]
+    raise InputError(f"{library} is not installed; install it with pip install {library}.")

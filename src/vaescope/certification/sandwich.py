@@ -1,0 +1,202 @@
+r"""Bounds on log p(x) from both sides, on simulated x (bidirectional Monte Carlo: Grosse, Ancha & Roy 2016).
+
+Annealed importance sampling from a Gaussian to the posterior gives unbiased estimates of p(x), so their logarithm is
+too low in expectation. The same path in reverse, from an exact posterior sample, gives unbiased estimates of 1/p(x).
+An exact sample is known for simulated x: it is the z that x was drawn from. If the bounds meet, both are right.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope import randomness
+from vaescope.certification.joint import Joint
+from vaescope.certification.start import Laplace
+from vaescope.diagnosis.budget import Budget
+
+CHAINS = 16  # per observation and direction
+PILOT_CHAINS = 8  # that adapt step sizes, in a run of their own
+FIRST_TEMPERATURES = 16
+MAX_TEMPERATURES = 2048
+LEAPFROG_STEPS = 4
+MIXING = 16  # transitions that make reverse chains independent of each other
+ACCEPTANCE = 0.75  # that step sizes are adapted to
+RATE = 0.4  # of that adaptation
+TOLERANCE = 0.05  # nats
+STANDARD_ERRORS = 2.0  # by which estimates are moved outwards
+
+
+@dataclass(frozen=True, eq=False)
+class Sandwich:
+    """Bounds on log p(x) of each simulated x, in nats."""
+
+    lower: Float[Tensor, " N"]
+    """Forward estimate minus two standard errors."""
+    upper: Float[Tensor, " N"]
+    """Reverse estimate plus two standard errors."""
+    temperatures: int
+    """Of the last and longest annealing."""
+    acceptance: float
+    """Of its proposals."""
+
+    @property
+    def width(self) -> float:
+        """Mean distance between the bounds."""
+        return float((self.upper - self.lower).mean())
+
+    @property
+    def bounds(self) -> Float[Tensor, "N 2"]:
+        return torch.stack([self.lower, self.upper], dim=1)
+
+
+def bound_log_marginal(
+    joint: Joint,
+    start: Laplace,
+    exact: Float[Tensor, "N d"],
+    budget: Budget,
+    *,
+    tolerance: float = TOLERANCE,
+    chains: int = CHAINS,
+    seed: int = 0,
+) -> Sandwich:
+    """Anneal with more and more temperatures until the bounds are close or the time is over.
+
+    Args:
+        joint: p(x, u) at N simulated observations.
+        start: a Gaussian per observation, made without knowledge of the exact codes.
+        exact: the codes u that the observations were drawn from.
+        budget: time; at least one annealing runs.
+        tolerance: mean width to stop at, in nats.
+        chains: per observation and direction.
+        seed: of all draws.
+    """
+    path = _Path(joint, start, randomness.generator(seed, "annealing"))
+    temperatures, found = FIRST_TEMPERATURES, None
+    while True:
+        started = time.monotonic()
+        found = path.anneal(exact, temperatures, chains)
+        lasted = time.monotonic() - started
+        if found.width <= tolerance or 2 * lasted > budget.left or temperatures >= MAX_TEMPERATURES:
+            return found
+        temperatures *= 2
+        budget.say(f"bounds on log p(x) are {found.width:.2g} nats apart; annealing with {temperatures} temperatures")
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """Codes in standardised coordinates, with log p(x, u) + log |du/dt| and its gradient."""
+
+    t: Float[Tensor, "C N d"]
+    value: Float[Tensor, "C N"]
+    slope: Float[Tensor, "C N d"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Path:
+    """Distributions between the starting Gaussian (β = 0) and the posterior (β = 1)."""
+
+    joint: Joint
+    start: Laplace
+    generator: torch.Generator
+
+    def state(self, t: Float[Tensor, "C N d"]) -> _State:
+        value, slope = self.joint.with_gradient(self.start.codes(t))
+        return _State(t, value + self.start.log_volume, torch.einsum("nij,cni->cnj", self.start.factor, slope))
+
+    def noise(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def anneal(self, exact: Float[Tensor, "N d"], temperatures: int, chains: int) -> Sandwich:
+        """Both directions, with step sizes from a pilot run, so that forward and reverse transitions are the same."""
+        schedule = torch.linspace(0, 1, temperatures + 1, dtype=torch.float64).square()
+        steps = self._pilot(schedule)
+        forward, accepted = self._forward(schedule, steps, chains)
+        reverse = self._reverse(schedule, steps, chains, exact)
+        low, low_error = _log_mean_exp(forward)
+        high, high_error = _log_mean_exp(-reverse)
+        ends = torch.stack([low - STANDARD_ERRORS * low_error, -high + STANDARD_ERRORS * high_error])
+        return Sandwich(ends.amin(0), ends.amax(0), temperatures, float(accepted))  # rounding may exchange them
+
+    def _pilot(self, schedule: Tensor) -> Float[Tensor, "K N"]:
+        """Step sizes per temperature and observation."""
+        count, dim = len(self.joint), self.start.centre.shape[1]
+        log_step = torch.full((count,), math.log(0.9) - 0.25 * math.log(dim), dtype=torch.float64)
+        state, steps = self.state(self.noise(PILOT_CHAINS, count, dim)), []
+        for beta in schedule[1:]:
+            steps.append(log_step.exp())
+            state, accepted = self._transition(state, float(beta), steps[-1])
+            log_step = (log_step + RATE * (accepted - ACCEPTANCE)).clamp(-8, 0.5)
+        return torch.stack(steps)
+
+    def _forward(self, schedule: Tensor, steps: Tensor, chains: int) -> tuple[Float[Tensor, "C N"], Tensor]:
+        """Log-weights of annealing from the Gaussian to the posterior, and the mean acceptance."""
+        state = self.state(self.noise(chains, *self.start.centre.shape))
+        weight, accepted = torch.zeros_like(state.value), []
+        for k in range(1, len(schedule)):
+            weight = weight + (schedule[k] - schedule[k - 1]) * self._log_ratio(state)
+            state, rate = self._transition(state, float(schedule[k]), steps[k - 1])
+            accepted.append(rate.mean())
+        return weight, torch.stack(accepted).mean()
+
+    def _reverse(self, schedule: Tensor, steps: Tensor, chains: int, exact: Tensor) -> Float[Tensor, "C N"]:
+        """Log-weights of the path from exact posterior samples to the Gaussian."""
+        state = self.state(self.start.standardise(exact).expand(chains, -1, -1))
+        for _ in range(MIXING):  # leaves the posterior invariant: every chain still starts at an exact sample
+            state, _ = self._transition(state, 1.0, steps[-1])
+        weight = torch.zeros_like(state.value)
+        for k in range(len(schedule) - 1, 0, -1):
+            state, _ = self._transition(state, float(schedule[k]), steps[k - 1])
+            weight = weight + (schedule[k] - schedule[k - 1]) * self._log_ratio(state)
+        return weight
+
+    def _log_ratio(self, state: _State) -> Float[Tensor, "C N"]:
+        """log of p(x, u(t)) |du/dt| over the density of the starting Gaussian."""
+        return state.value - _log_normal(state.t)
+
+    def _transition(self, state: _State, beta: float, step: Float[Tensor, " N"]) -> tuple[_State, Float[Tensor, " N"]]:
+        """One Hamiltonian Monte Carlo transition, and its acceptance rate per observation."""
+        momentum = self.noise(*state.t.shape)
+        size = step[:, None]
+        new, p = state, momentum + 0.5 * size * _slope(state, beta)
+        for index in range(LEAPFROG_STEPS):
+            new = self.state(new.t + size * p)
+            p = p + (0.5 if index == LEAPFROG_STEPS - 1 else 1.0) * size * _slope(new, beta)
+        change = _energy(new, p, beta) - _energy(state, momentum, beta)
+        probability = change.nan_to_num(-math.inf).clamp(max=0).exp()
+        accept = torch.rand(probability.shape, generator=self.generator, dtype=torch.float64) < probability
+        return _choose(accept, new, state), probability.mean(0)
+
+
+def _slope(state: _State, beta: float) -> Tensor:
+    return beta * state.slope - (1 - beta) * state.t
+
+
+def _energy(state: _State, momentum: Tensor, beta: float) -> Tensor:
+    """log-density of code and momentum at β."""
+    return beta * state.value + (1 - beta) * _log_normal(state.t) - 0.5 * momentum.square().sum(-1)
+
+
+def _choose(accept: Tensor, new: _State, old: _State) -> _State:
+    rows = accept.unsqueeze(-1)
+    return _State(
+        torch.where(rows, new.t, old.t),
+        torch.where(accept, new.value, old.value),
+        torch.where(rows, new.slope, old.slope),
+    )
+
+
+def _log_normal(t: Float[Tensor, "C N d"]) -> Float[Tensor, "C N"]:
+    return -0.5 * t.square().sum(-1) - 0.5 * t.shape[-1] * math.log(2 * math.pi)
+
+
+def _log_mean_exp(weights: Float[Tensor, "C N"]) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """Log of the mean weight over chains, and its standard error."""
+    value = torch.logsumexp(weights, dim=0) - math.log(len(weights))
+    relative = (weights - value).exp()
+    return value, relative.std(0) / math.sqrt(len(weights))

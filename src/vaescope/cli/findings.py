@@ -1,0 +1,80 @@
+"""Findings in the terminal, and the pages and exit codes that follow from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from rich.console import Console
+from rich.markup import escape
+
+from vaescope.checks import choice
+from vaescope.cli.tables import console, rows_table
+from vaescope.errors import InputError
+
+if TYPE_CHECKING:
+    from vaescope.findings import Finding
+
+COLOURS = {"error": "red", "warning": "yellow", "note": "blue"}
+
+
+@runtime_checkable
+class Report(Protocol):
+    """What a command found: a diagnosis or a certificate."""
+
+    @property
+    def findings(self) -> list[Finding]: ...
+
+    @property
+    def skipped(self) -> dict[str, str]: ...
+
+    def summary(self) -> list[dict[str, object]]: ...
+
+    def to_html(self, path: str | Path) -> Path: ...
+
+    def to_json(self, path: str | Path) -> Path: ...
+
+
+def check_page(html: Path | None, fail_on: str | None) -> None:
+    """Refuse options that would fail after the work is done."""
+    from vaescope.findings import SEVERITIES
+
+    if fail_on is not None:
+        choice("--fail-on", fail_on, SEVERITIES)
+    if html is not None and html.suffix == ".json":
+        raise InputError(f"--html {html} is the file for the numbers; use another suffix, such as .html.")
+
+
+def print_finding(out: Console, finding: Finding) -> None:
+    """Severity and title, then evidence and advice."""
+    colour = COLOURS[finding.severity]
+    out.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
+    out.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
+
+
+def print_findings(report: Report) -> None:
+    """Findings, the table of latents, and skipped analyses."""
+    out = console()
+    for finding in report.findings:
+        print_finding(out, finding)
+    if not report.findings:
+        out.print("No issues found.")
+    out.print(rows_table(report.summary()))
+    for what, why in report.skipped.items():
+        out.print(f"skipped: {what} ({why})", markup=False, soft_wrap=True)
+
+
+def write_page(report: Report, html: Path | None) -> None:
+    """Write the page and its numbers, and print where the page is."""
+    if html is not None:
+        report.to_json(html.with_suffix(".json"))
+        console().print(str(report.to_html(html).resolve()), soft_wrap=True, markup=False)
+
+
+def exit_code(worst: str | None, fail_on: str | None) -> int:
+    """1 if the worst finding is at least as severe as `fail_on`."""
+    from vaescope.findings import SEVERITIES
+
+    if worst is None or fail_on is None:
+        return 0
+    return int(SEVERITIES.index(worst) >= SEVERITIES.index(fail_on))

@@ -1,0 +1,262 @@
+"""Results of ima-flow: typed rows, claims, the table and the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vaescope.papers.claims import ClaimSpec, members_converged
+from vaescope.papers.criteria import Bound, PairedDifference, Pairs, RankCorrelation, at_least, at_most
+from vaescope.papers.embrace_the_gap import PAPER
+from vaescope.papers.experiment import ReportFigure, ReportTable
+from vaescope.papers.results import Result, grouped
+from vaescope.papers.statistics import median
+from vaescope.report import figures
+
+VAE_METHOD, FLOW = "vae", "flow"
+CONTRASTS = (0.0, 1.0)  # c_IMA of the mixings: in the IMA class, and outside it
+NAMES = {0.0: "Möbius", 1.0: "Möbius and linear map"}
+GAINED = 0.05  # nats that the objective of a converged flow may still gain between the last two fifths of training
+SHARE = 0.95  # of the final MCC, at which recovery counts as reached
+OWN = f"{PAPER}, Theorem 1 and L_IMA; beyond the paper"
+
+
+@dataclass(frozen=True)
+class FlowCell:
+    method: str
+    """vae or flow."""
+    contrast: float
+    """c_IMA of the mixing."""
+    strength: float
+    """λ; 1 for a VAE, by Theorem 1."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """What only a flow has."""
+
+    log_likelihood: float
+    """Of the test part, in nats per observation."""
+    below_truth: float
+    """The exact log-likelihood minus that of the flow, a KL divergence: negative only if the map is not injective."""
+    folded: float
+    """Share of test points at which the determinant has the rarer sign; 0 for an invertible map."""
+    late_gain: float
+    """Rise of the objective from the fourth to the last fifth of training."""
+
+
+@dataclass(frozen=True)
+class FlowMeasurement:
+    """What is measured of a VAE or a flow."""
+
+    mcc: float
+    r2: float
+    ima_contrast: float
+    """Of the decoder: that of the VAE, or the inverse of the flow."""
+    mixing_contrast: float
+    rows_seen: tuple[float, ...]
+    """Training rows after which recovery was recorded, repetitions included."""
+    mcc_curve: tuple[float, ...]
+    likelihood: Likelihood | None = None
+
+    @property
+    def rows_to_recover(self) -> float:
+        """Rows after which the MCC stays above 95 % of its final value."""
+        low = [rows for rows, mcc in zip(self.rows_seen, self.mcc_curve, strict=True) if not mcc >= SHARE * self.mcc]
+        later = [rows for rows in self.rows_seen if not low or rows > low[-1]]
+        return later[0] if later else float("nan")
+
+
+FlowResult = Result[FlowCell, FlowMeasurement]
+Results = Sequence[FlowResult]
+Value = Callable[[FlowMeasurement], float]
+
+
+# claims ---------------------------------------------------------------------------------------
+
+
+def mcc(measured: FlowMeasurement) -> float:
+    return measured.mcc
+
+
+def log_likelihood(measured: FlowMeasurement) -> float:
+    return float("nan") if measured.likelihood is None else measured.likelihood.log_likelihood
+
+
+def differences(
+    results: Results, value: Value, *, larger: tuple[str, float], smaller: tuple[str, float], contrast: float
+) -> list[float]:
+    """The value of one method and λ minus that of another, for every seed of a mixing."""
+    values = {(r.cell.method, r.cell.strength, r.cell.seed): value(r.measured) for r in _of(results, contrast)}
+    return [
+        first - values[(*smaller, seed)]
+        for (method, strength, seed), first in values.items()
+        if (method, strength) == larger and (*smaller, seed) in values
+    ]
+
+
+def _of(results: Results, contrast: float) -> list[FlowResult]:
+    return [r for r in results if r.cell.contrast == contrast]
+
+
+def flows_of(results: Results) -> list[FlowResult]:
+    return [r for r in results if r.cell.method == FLOW]
+
+
+def flows_converged(results: Results, _: object) -> str | None:
+    """A condition for claims about optima: four fifths of the flows have stopped improving."""
+    gains = [r.measured.likelihood.late_gain for r in results if r.measured.likelihood is not None]
+    improving = sum(not gain <= GAINED for gain in gains)
+    if improving <= 0.2 * len(gains):
+        return None
+    return f"{improving} of {len(gains)} flows were still improving when training ended."
+
+
+def invertible(results: Results, _: object) -> str | None:
+    """A condition for claims about likelihoods: the flows are invertible at the test points."""
+    folded = [r for r in results if r.measured.likelihood is not None and r.measured.likelihood.folded > 0]
+    return f"{len(folded)} flows are not invertible at every test point." if folded else None
+
+
+def strengths_and_contrasts(results: Results, _: object) -> Pairs:
+    flows = flows_of(results)
+    return Pairs([r.cell.strength for r in flows], [r.measured.ima_contrast for r in flows])
+
+
+def best_strength_note(results: Results, _: object) -> str:
+    """At which λ the sources are recovered best."""
+    parts = []
+    for contrast, name in NAMES.items():
+        groups = grouped([r for r in flows_of(results) if r.cell.contrast == contrast], lambda r: r.cell.strength)
+        if groups:
+            scores = {strength: median([r.measured.mcc for r in own]) for strength, own in groups.items()}
+            best = max(scores, key=lambda strength: scores[strength])
+            parts.append(f"{name}: λ = {best:g} with a median MCC of {scores[best]:.2f}")
+    return f"Best recovery by a flow: {'; '.join(parts)}." if parts else ""
+
+
+CLAIMS: tuple[ClaimSpec[FlowResult, object, Any], ...] = (
+    ClaimSpec(
+        sentence="The sources of a mixing in the IMA class are recovered better with λ = 1 than by maximum likelihood.",
+        source=OWN,
+        measure=lambda results, _: differences(results, mcc, larger=(FLOW, 1.0), smaller=(FLOW, 0.0), contrast=0.0),
+        criterion=PairedDifference("MCC", "λ = 1", "λ = 0", 0.05),
+        note=best_strength_note,
+        requires=(flows_converged,),
+    ),
+    ClaimSpec(
+        sentence="At λ = 1 explicit regularisation recovers what the VAE recovers.",
+        source=OWN,
+        measure=lambda results, _: differences(
+            results, mcc, larger=(FLOW, 1.0), smaller=(VAE_METHOD, 1.0), contrast=0.0
+        ),
+        criterion=Bound("MCC of the flow minus that of the VAE", at_least(-0.05), over="seeds of the Möbius mixing"),
+        requires=(flows_converged, members_converged()),
+    ),
+    ClaimSpec(
+        sentence="The larger λ, the more nearly orthogonal are the columns of the learned decoder.",
+        source=OWN,
+        measure=strengths_and_contrasts,
+        criterion=RankCorrelation(sign=-1, over="flows"),
+    ),
+    ClaimSpec(
+        sentence="For a mixing in the IMA class regularisation with λ = 1 costs no likelihood.",
+        source=f"{OWN}: the truth has c_IMA = 0",
+        measure=lambda results, _: differences(
+            results, log_likelihood, larger=(FLOW, 0.0), smaller=(FLOW, 1.0), contrast=0.0
+        ),
+        criterion=Bound("nats of log-likelihood below λ = 0", at_most(0.1), over="seeds"),
+        requires=(flows_converged, invertible),
+    ),
+    ClaimSpec(
+        sentence="For a mixing outside the IMA class it does.",
+        source=OWN,
+        measure=lambda results, _: differences(
+            results, log_likelihood, larger=(FLOW, 0.0), smaller=(FLOW, 1.0), contrast=1.0
+        ),
+        criterion=PairedDifference("log-likelihood", "λ = 0", "λ = 1", 0.02),
+        requires=(flows_converged, invertible),
+    ),
+)
+
+
+# table and figures ----------------------------------------------------------------------------
+
+
+def label(cell: FlowCell) -> str:
+    return "VAE, γ² = 1e5" if cell.method == VAE_METHOD else f"flow, λ = {cell.strength:g}"
+
+
+def table(results: Results) -> ReportTable:
+    groups = grouped(results, lambda r: (r.cell.contrast, label(r.cell)))
+    return ReportTable(
+        "Medians over seeds; rows until the MCC stays above 95 % of its final value, repetitions included",
+        [_row(NAMES[contrast], name, [r.measured for r in own]) for (contrast, name), own in groups.items()],
+    )
+
+
+def _row(mixing: str, name: str, measured: Sequence[FlowMeasurement]) -> dict[str, object]:
+    known = [m.likelihood for m in measured if m.likelihood is not None]
+    return {
+        "mixing": mixing,
+        "method": name,
+        "members": len(measured),
+        "MCC": median([m.mcc for m in measured]),
+        "linear R²": median([m.r2 for m in measured]),
+        "c_IMA learned": median([m.ima_contrast for m in measured]),
+        "rows to recover": median([m.rows_to_recover for m in measured]),
+        "nats below the true log p": median([k.below_truth for k in known]) if known else "–",
+        "folded": max(k.folded for k in known) if known else "–",
+    }
+
+
+def strengths_figure(results: Results) -> ReportFigure:
+    panels: tuple[tuple[str, str, str, Value], ...] = (
+        ("Recovery of the sources", "MCC", "", mcc),
+        ("IMA contrast of the decoder", "nats", "y", lambda m: m.ima_contrast),
+        ("Distance from the true density", "nats below log p", "", _below_truth),
+    )
+    drawn, axes = figures.row_of_panels(len(panels))
+    names = list(dict.fromkeys(label(r.cell) for r in sorted(flows_of(results), key=lambda r: r.cell.strength)))
+    names += list(dict.fromkeys(label(r.cell) for r in results if r.cell.method == VAE_METHOD))
+    for axis, (title, unit, log, value) in zip(axes, panels, strict=True):
+        for index, (contrast, mixing) in enumerate(NAMES.items()):
+            own = _of(results, contrast)
+            values = [
+                [v for r in own if label(r.cell) == name and np.isfinite(v := value(r.measured))] for name in names
+            ]
+            figures.plot_strips(axis, names, values, label=mixing, offset=0.16 * (2 * index - 1), index=index)
+        figures.format_axis(axis, title=title, x="", y=unit, log=log, legend=False)
+        axis.set_xticks(range(len(names)), [name.replace(", ", ",\n").replace("flow,\n", "") for name in names])
+    figures.shared_legend(drawn, axes[0])
+    caption = (
+        "Every dot is a seed, every bar a median. Left: recovery of the sources. Middle: contrast of the learned "
+        "decoder. Right: KL divergence of the density of a flow from the true one; a VAE has no exact density."
+    )
+    return ReportFigure("ima_flow", drawn, caption)
+
+
+def _below_truth(measured: FlowMeasurement) -> float:
+    return float("nan") if measured.likelihood is None else measured.likelihood.below_truth
+
+
+def speed_figure(results: Results) -> ReportFigure:
+    drawn, axes = figures.row_of_panels(len(CONTRASTS), width=5.2)
+    for axis, (contrast, mixing) in zip(axes, NAMES.items(), strict=True):
+        groups = grouped(_of(results, contrast), lambda r: label(r.cell))
+        for name, own in groups.items():
+            rows = own[0].measured.rows_seen
+            curves = [r.measured.mcc_curve for r in own if r.measured.rows_seen == rows]
+            if rows:
+                axis.plot(rows, np.median(np.array(curves), axis=0), linewidth=1.5, label=name)
+        figures.format_axis(
+            axis, title=mixing, x="training rows seen", y="MCC, median over seeds", log="x", legend=bool(groups)
+        )
+        axis.set_ylim(0, 1.02)
+    return ReportFigure(
+        "ima_flow_speed", drawn, "Recovery over training. Rows are counted with repetitions; a VAE raises γ² meanwhile."
+    )

@@ -1,0 +1,73 @@
+"""ima-flow: claims on planted results, and how rows and convergence are counted."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.papers.planted import HOLDS, REFUTED, UNDECIDED, failing, finished, verdicts
+from vaescope import theory
+from vaescope.papers.embrace_the_gap.ima_flow import EXPERIMENT, late_gain
+from vaescope.papers.embrace_the_gap.ima_flow_results import (
+    CONTRASTS,
+    FLOW,
+    VAE_METHOD,
+    FlowCell,
+    FlowMeasurement,
+    Likelihood,
+)
+from vaescope.papers.results import Result
+
+STRENGTHS = (0.0, 0.1, 1.0, 10.0)
+
+
+def measured(*, mcc=0.9, contrast=0.1, log_likelihood=None, gain=0.0, folded=0.0):
+    likelihood = None if log_likelihood is None else Likelihood(log_likelihood, 0.1, folded, gain)
+    return FlowMeasurement(mcc, 0.95, contrast, 0.0, (10.0, 20.0, 30.0), (0.2, mcc, mcc), likelihood)
+
+
+def planted(*, mcc_without=0.6, mcc_vae=0.95, cost=(0.01, 0.3), gain=0.0, folded=0.0, reverse=False):
+    """Everything as claimed, unless told otherwise."""
+    results = []
+    for place, contrast in enumerate(CONTRASTS):
+        for seed in range(4):
+            vae = FlowCell(VAE_METHOD, contrast, 1.0, seed)
+            results.append(finished(vae, measured(mcc=mcc_vae)))
+            for strength in STRENGTHS:
+                found = measured(
+                    mcc=mcc_without if strength == 0 else 0.94,
+                    contrast=(1 + strength) ** (1 if reverse else -1) + 0.001 * seed,
+                    log_likelihood=5.0 - cost[place] * (strength > 0),
+                    gain=gain,
+                    folded=folded,
+                )
+                results.append(Result(FlowCell(FLOW, contrast, strength, seed), found))
+    return results
+
+
+def test_claims():
+    assert set(verdicts(EXPERIMENT, planted())) == {HOLDS}
+    assert failing(EXPERIMENT, planted(mcc_without=0.93)) == {0}
+    assert failing(EXPERIMENT, planted(mcc_vae=1.0)) == {1}
+    assert failing(EXPERIMENT, planted(reverse=True)) == {2}
+    assert failing(EXPERIMENT, planted(cost=(0.2, 0.3))) == {3}
+    assert failing(EXPERIMENT, planted(cost=(0.01, 0.0))) == {4}
+
+
+def test_what_this_run_could_not_decide():
+    assert verdicts(EXPERIMENT, planted(mcc_without=0.93, gain=0.2))[0] == UNDECIDED
+    assert verdicts(EXPERIMENT, planted(cost=(0.2, 0.3), folded=0.01))[3] == UNDECIDED
+    assert verdicts(EXPERIMENT, planted(cost=(0.2, 0.3)))[3] == REFUTED
+
+
+def test_rows_to_recover_and_late_gain():
+    assert measured(mcc=0.9).rows_to_recover == 20.0
+    assert replace(measured(mcc=0.9), mcc_curve=(0.9, 0.2, 0.9)).rows_to_recover == 30.0
+    assert late_gain([0.0] * 8 + [1.0] * 2) == pytest.approx(1.0)
+    assert late_gain([1.0]) == 0.0
+
+
+@pytest.mark.parametrize("contrast", CONTRASTS)
+def test_the_mixings_have_the_contrast_of_their_cell(contrast):
+    cell = FlowCell(FLOW, contrast, 1.0, 3)
+    sources = EXPERIMENT.data(cell, replace(EXPERIMENT.quick, samples=4000)).test_factors
+    assert float(theory.ima_contrast(EXPERIMENT.mixing(cell), sources).mean()) == pytest.approx(contrast, abs=0.05)

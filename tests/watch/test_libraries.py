@@ -1,0 +1,162 @@
+"""A watch inside the training loops of other libraries, and its rows read back from trackers."""
+
+import math
+import time
+
+import pytest
+import torch
+
+import vaescope as vs
+from tests.zoo.networks import ExampleVAE
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+STEPS = 12
+
+
+def _data() -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(96, 2) @ torch.randn(2, 6) + 0.1 * torch.randn(96, 6)
+
+
+def _network() -> ExampleVAE:
+    torch.manual_seed(0)
+    return ExampleVAE(6, 2, hidden=16, kind="mse", variance=0.5)
+
+
+def _watch(network, **options) -> vs.Watch:
+    def encode(x):
+        mean, log_variance = network.encode(x)
+        return mean, log_variance.exp()
+
+    model = vs.adapters.from_callables(encode=encode, decode=network.decode, latent_dim=2, precision=2.0)
+    return vs.Watch(model, _data(), parameters=network, show=False, **options)
+
+
+def _trained(loggers) -> vs.Watch:
+    network = _network()
+    watch = _watch(network, every=4, loggers=loggers)
+    optimiser = torch.optim.Adam(network.parameters(), 1e-2)
+    for step in range(STEPS):
+        loss = network.loss(_data()) / 96
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        watch.update(step, loss=loss.detach())
+    watch.close()
+    return watch
+
+
+def test_lightning_updates_the_watch_and_logs_its_rows(tmp_path):
+    lightning = pytest.importorskip("lightning")
+    from lightning.pytorch.loggers import CSVLogger
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vae = _network()
+
+        def training_step(self, batch, _):
+            return self.vae.loss(batch[0]) / len(batch[0])
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), 1e-2)
+
+    module = Module()
+    watch = _watch(module.vae, every=3)
+    logger = CSVLogger(tmp_path)
+    trainer = lightning.Trainer(
+        max_epochs=3,
+        accelerator="cpu",
+        logger=logger,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        callbacks=[vs.adapters.lightning_callback(watch)],
+    )
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(_data()), batch_size=24)
+    trainer.fit(module, loader)
+    assert [row.step for row in watch.rows] == [0, 3, 6, 9, 12]
+    assert watch.rows[-1].weights.gradient_norm > 0
+    assert math.isfinite(watch.rows[-1].loss)
+    assert watch.rows[-1].elbo > watch.rows[0].elbo
+    assert "watch/elbo" in (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
+
+
+def test_pythae_updates_the_watch(tmp_path):
+    pytest.importorskip("pythae")
+    from pythae.data.datasets import BaseDataset
+    from pythae.models import VAE, VAEConfig
+    from pythae.trainers import BaseTrainer, BaseTrainerConfig
+
+    x = _data()
+    torch.manual_seed(0)
+    model = VAE(VAEConfig(input_dim=(6,), latent_dim=2))
+    watch = vs.Watch(vs.adapters.from_pythae(model), x, every=2, show=False)
+    config = BaseTrainerConfig(
+        output_dir=str(tmp_path), num_epochs=3, per_device_train_batch_size=32, no_cuda=True, learning_rate=1e-2
+    )
+    data = BaseDataset(x, torch.zeros(len(x)))
+    BaseTrainer(model, data, training_config=config, callbacks=[vs.adapters.pythae_callback(watch)]).train()
+    assert [row.step for row in watch.rows] == [0, 2, 4, 6, 8]
+    assert watch.rows[-1].elbo > watch.rows[0].elbo
+
+
+def test_tensorboard_reads_the_rows(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    watch = _trained([vs.jobs.tracking.live(f"tensorboard:{tmp_path}", "mine")])
+    events = EventAccumulator(str(tmp_path / "mine"))
+    events.Reload()
+    found = [(event.step, event.value) for event in events.Scalars("watch/elbo")]
+    assert found == [(row.step, pytest.approx(row.elbo, rel=1e-5)) for row in watch.rows]
+
+
+def test_mlflow_has_the_rows_while_the_run_is_open(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    address = f"sqlite:///{tmp_path}/mlflow.db"
+    watch = _trained([vs.jobs.tracking.live(address, "mine")])
+    client = mlflow.MlflowClient(address)
+    (run,) = client.search_runs([client.get_experiment_by_name("vaescope/watch").experiment_id])
+    assert run.info.status == "RUNNING"
+    history = client.get_metric_history(run.info.run_id, "watch/elbo")
+    assert sorted((m.step, m.value) for m in history) == [(row.step, pytest.approx(row.elbo)) for row in watch.rows]
+
+
+def test_members_of_a_fit_are_live_in_mlflow_and_completed_by_the_export(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    from vaescope.jobs.tracking import export_run, live_members
+
+    monkeypatch.chdir(tmp_path)
+    address = f"sqlite:///{tmp_path}/mlflow.db"
+    observer = vs.watch.WatchedMembers(live_members(address, "fit", tmp_path / "run"))
+    from vaescope.training import NoProgress
+
+    options = {"precision": 2.0, "epochs": 3, "compile": "never", "progress": NoProgress(), "observer": observer}
+    vs.fit(_data(), latent_dim=2, out=tmp_path / "run", **options)
+    client = mlflow.MlflowClient(address)
+    experiment = client.get_experiment_by_name("vaescope/fit").experiment_id
+    (live,) = client.search_runs([experiment])
+    assert live.info.status == "RUNNING"
+    assert "watch/kl" in live.data.metrics
+    assert export_run(tmp_path / "run", address) == 1
+    runs = {run.info.run_id: run for run in client.search_runs([experiment])}
+    assert len(runs) == 2  # the member and its parent
+    finished = runs[live.info.run_id]
+    assert finished.info.status == "FINISHED"
+    assert {"watch/kl", "elbo"} <= set(finished.data.metrics)
+
+
+def test_wandb_offline_writes_the_rows(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    _trained([vs.jobs.tracking.live("wandb:project", "mine")])
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    for _ in range(100):  # its service writes the file on its own time
+        if b"watch/elbo" in file.read_bytes():
+            return
+        time.sleep(0.1)
+    raise AssertionError("no rows in the file")

@@ -1,0 +1,249 @@
+"""`vs.Watch`: parity with the linear VAE, laws of measuring, planted faults, the page."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import vaescope as vs
+from tests.watch.faults import NAMES, SCORED, _mlp, run, suitable
+from vaescope.watch.charts import Line, chart
+from vaescope.watch.clock import Clock
+from vaescope.watch.probe import DataFacts, Probe
+
+TINY = (_mlp("blobs", 8, 3),)
+
+
+def _linear_vae(precision: float = 4.0):
+    """A linear VAE at its optimum: everything about it has a closed form."""
+    torch.manual_seed(0)
+    scales = torch.tensor([2.0, 1.0, 0.7, 0.2, 0.2])
+    W = torch.zeros(5, 2)
+    W[0, 0], W[1, 1] = math.sqrt(4.0 - 1 / precision), math.sqrt(1.0 - 1 / precision)
+    variance = 1 / (1 + precision * W.square().sum(0))
+    x = torch.randn(20_000, 5) * scales
+    model = vs.adapters.from_callables(
+        encode=lambda v: (precision * v @ W * variance, variance.expand(len(v), 2)),
+        decode=lambda z: z @ W.T,
+        latent_dim=2,
+        precision=precision,
+    )
+    return model, x, W, precision
+
+
+def test_a_row_of_a_linear_vae_is_what_theory_says():
+    model, x, W, precision = _linear_vae()
+    row = vs.Watch(model, x, every=1, samples=20_000, show=False).update(0)
+    exact = vs.theory.linear.elbo(x.double(), W.double(), precision).mean()
+    assert row.elbo == pytest.approx(float(exact), abs=0.05)
+    assert row.kl == pytest.approx([0.5 * math.log(4.0 * 4), 0.5 * math.log(1.0 * 4)], abs=0.05)  # ½ log λγ²
+    assert row.latents.contrast == pytest.approx(0.0, abs=1e-4)
+    assert row.latents.encoder_gap < 0.02  # the encoder is optimal
+    assert (row.used, row.passive, row.sigma, row.effective_beta) == (2, 0, 0.5, 0.25)
+
+
+def test_the_encoder_gap_is_that_of_wrong_means():
+    """Means that are off by δ in a linear VAE lose ½ Σ δ²/σ² nats."""
+    model, x, _, precision = _linear_vae()
+    shifted = vs.adapters.from_callables(
+        encode=lambda v: (model.encode(v)[0] + 0.3, model.encode(v)[1]),
+        decode=model.decode,
+        latent_dim=2,
+        precision=precision,
+    )
+    row = vs.Watch(shifted, x, every=1, show=False).update(0)
+    lost = float((0.5 * 0.3**2 / model.encode(x[:1])[1]).sum())
+    assert row.latents.encoder_gap == pytest.approx(lost, rel=0.1)
+
+
+def test_the_contrast_agrees_with_exact_derivatives():
+    torch.manual_seed(1)
+    decoder = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Tanh(), torch.nn.Linear(16, 7))
+    model = vs.adapters.from_callables(
+        encode=lambda v: (2 * v[:, :3], torch.full((len(v), 3), 0.1)), decode=decoder, latent_dim=3, precision=1.0
+    )
+    probe = Probe(torch.randn(50, 7), None, count=50)
+    sample = probe.measure(model).sample
+    exact = vs.theory.ima_contrast(decoder, sample.random_subset(8).mean).detach().mean()
+    assert probe.contrast(sample, [0, 1, 2]) == pytest.approx(float(exact), rel=1e-3)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+def test_collapse_is_stable_exactly_above_the_critical_beta(likelihood):
+    """Second derivative of the ELBO along the best weak code: positive below the critical β, negative above."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(4000, 1, generator=generator)
+    x = (torch.sigmoid(2 * z * torch.tensor([1.0, -1.0, 0.5, 0.1])) > torch.rand(4000, 4, generator=generator)).double()
+    facts, precision = DataFacts.of(x), 3.0
+    critical = facts.critical_beta(likelihood, precision)
+    mean = facts.mean
+    noise = mean * (1 - mean) if likelihood == "bernoulli" else torch.full((4,), 1 / precision, dtype=x.dtype)
+    scaled = (x - mean) / (noise.sqrt() if likelihood == "bernoulli" else 1.0)
+    w = torch.linalg.eigh(scaled.T @ scaled)[1][:, -1] / (noise.sqrt() if likelihood == "bernoulli" else 1.0)
+
+    def elbo(size: float, beta: float) -> float:
+        """Of weights `size · w` (of logits for Bernoulli) with the best Gaussian code, to second order."""
+        slope = size * (x - mean) @ w * (1.0 if likelihood == "bernoulli" else precision)
+        curvature = size**2 * float((w**2 * (noise if likelihood == "bernoulli" else precision)).sum())
+        return float((0.5 * slope**2 / (beta + curvature)).mean()) - 0.5 * beta * math.log1p(curvature / beta)
+
+    assert elbo(1e-3, 0.95 * critical) > 0 > elbo(1e-3, 1.05 * critical)
+
+
+@pytest.mark.parametrize("fault", list(NAMES))
+def test_faults_are_named(fault):
+    outcome = run(fault, suitable(fault, TINY)[0], seed=0, every=10, steps=60)
+    assert outcome.right, outcome
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", list(NAMES))
+def test_faults_are_named_on_data_that_rules_were_not_made_for(fault):
+    usable = suitable(fault, SCORED)
+    outcomes = [run(fault, usable[seed % len(usable)], seed) for seed in range(20)]
+    wrong = [str(outcome) for outcome in outcomes if not outcome.right]
+    assert len(wrong) <= 1, wrong
+
+
+def test_watching_changes_neither_weights_nor_random_numbers():
+    ends = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        x = torch.randn(64, 8)
+        network = TINY[0].build()
+        model = vs.adapters.from_callables(
+            encode=lambda v, network=network: (network.encode(v)[0] + torch.randn(1), network.encode(v)[1].exp()),
+            decode=network.decode,
+            latent_dim=3,
+            precision=1.0,
+        )
+        watch = vs.Watch(model, x, every=1, parameters=network, show=False) if watched else None
+        optimiser = torch.optim.Adam(network.parameters(), 1e-2)
+        for step in range(5):
+            optimiser.zero_grad()
+            (network.loss(x) / 64).backward()
+            optimiser.step()
+            if watch is not None:
+                watch.update(step)
+        ends.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
+        assert network.training
+    assert torch.equal(*ends)
+
+
+def test_the_clock_keeps_to_its_share(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    clock, rows = Clock(None, 0.02), 0
+    for step in range(20_000):
+        now[0] += 0.001
+        if clock.due(step):
+            rows += 1
+            now[0] += 0.004
+            clock.measured(step)
+            clock.charge("row", 0.004)
+    assert rows > 50
+    assert clock.spent <= 0.021 * clock.elapsed
+
+
+def test_between_intervals_there_is_no_row():
+    model, x, *_ = _linear_vae()
+    watch = vs.Watch(model, x, every=10, show=False)
+    assert [watch.update(step) is not None for step in (0, 1, 9, 10, 25, 26)] == [True, False, False, True, True, False]
+
+
+def test_a_loss_that_is_not_finite_is_reported_at_once():
+    model, x, *_ = _linear_vae()
+    watch = vs.Watch(model, x, every=1000, show=False)
+    watch.update(0)
+    row = watch.update(1, loss=torch.tensor(math.nan))
+    assert [finding.code for finding in row.findings] == ["not-finite"]
+    assert "loss" in row.findings[0].evidence
+
+
+def test_training_and_validation_apart():
+    model, x, *_ = _linear_vae()
+    drift = {"size": 0.0}
+
+    def encode(v):
+        mean, variance = model.encode(v)
+        held = (v[:, 4:] > 5).float()  # validation samples carry a mark in the last column
+        return mean * (1 - drift["size"] * held), variance
+
+    moved = vs.adapters.from_callables(encode=encode, decode=model.decode, latent_dim=2, precision=4.0)
+    held = x[:300].clone()
+    held[:, 4] = 9.0
+    watch = vs.Watch(moved, x, every=1, validation=held, show=False)
+    for step in range(0, 400, 20):
+        drift["size"] = max(0.0, (step - 100) / 200)
+        watch.update(step)
+    (found,) = [finding for finding in watch.findings if finding.code == "overfit"]
+    assert 100 < found.step < 300
+
+
+def test_the_trend_says_whether_it_still_learns():
+    model, x, *_ = _linear_vae()
+    scale = {"value": 0.0}
+    moving = vs.adapters.from_callables(
+        encode=lambda v: (scale["value"] * model.encode(v)[0], model.encode(v)[1]),
+        decode=model.decode,
+        latent_dim=2,
+        precision=4.0,
+    )
+    watch = vs.Watch(moving, x, every=1, show=False)
+    assert watch.trend() is None
+    for step in range(10):
+        scale["value"] = min(1.0, step / 9)
+        watch.update(step)
+    assert watch.trend().improving
+    for step in range(10, 40):
+        watch.update(step)
+    assert not watch.trend().improving
+
+
+def test_the_page_is_escaped_reloads_and_ends(tmp_path):
+    model, x, _, precision = _linear_vae()
+    named = vs.adapters.from_callables(
+        encode=model.encode, decode=model.decode, latent_dim=2, precision=precision, name="<script>alert(1)</script>"
+    )
+    with vs.Watch(named, 100 * x, every=1, page=tmp_path / "watch.html", show=False) as watch:
+        watch.update(0)
+        text = (tmp_path / "watch.html").read_text()
+        assert 'http-equiv="refresh"' in text
+        assert "<script>alert" not in text
+        assert "x is not scaled" in text
+        watch.update(1)
+        assert "x is not scaled" in watch._repr_html_()
+    assert 'http-equiv="refresh"' not in (tmp_path / "watch.html").read_text()
+
+
+def test_charts_draw_the_last_point_and_ignore_nan():
+    steps = list(range(1000))
+    text = str(chart("a", [Line("b", steps, [math.nan, *np.linspace(0, 1, 999)])]))
+    assert "nan" not in text
+    assert "step 999" in text
+    assert str(chart("a", [Line("b", [1], [math.nan])])) == ""
+
+
+def test_findings_are_printed_once_and_rows_only_in_a_terminal(capsys):
+    model, x, *_ = _linear_vae()
+    watch = vs.Watch(model, 100 * x, every=1)
+    for step in range(3):
+        watch.update(step)
+    assert capsys.readouterr().err.count("x is not scaled") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"every": 0}, "every must be at least 1"),
+        ({"overhead": 0.0}, "overhead must be"),
+        ({"parameters": ["weights"]}, "parameters must be modules or tensors"),
+        ({"x": torch.full((10, 5), math.nan)}, "x must"),
+    ],
+)
+def test_mistakes_are_one_line(change, message):
+    model, x, *_ = _linear_vae()
+    with pytest.raises(vs.InputError, match=message):
+        vs.Watch(model, **{"x": x, "show": False} | change)
