@@ -1,7 +1,7 @@
 """Draw `diagnosis.png`, the picture of the README: the page of a diagnosis of a real model, in headless Chromium.
 
-The model is a VAE of the digits of scikit-learn with a common mistake: a decoder variance of 1 for pixels from 0 to 1, and
-more latents than that leaves in use.
+The model is a VAE of the digits of scikit-learn with a common mistake: its decoder variance is declared as 1, which is too
+large for pixels from 0 to 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 import vaescope as vs
 
-WIDTH, HEIGHT = 1100, 1250
+WIDTH, HEIGHT = 1100, 710
 
 
 def page(path: Path) -> Path:
