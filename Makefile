@@ -5,8 +5,9 @@ STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
 FOREIGN_STAMP := .venv/.installed-foreign
 LONG_STAMP := .venv/.installed-long
+DOCS_STAMP := .venv/.installed-docs
 
-.PHONY: install reproduce laptop results/laptop paper results/paper test test-long test-foreign test-zoo chromium bench bench-machines lint clean
+.PHONY: install reproduce laptop results/laptop paper results/paper test test-long test-foreign test-zoo test-lowest docs chromium bench bench-machines lint clean
 
 install: $(STAMP)
 
@@ -77,6 +78,24 @@ $(FOREIGN_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[foreign]'
 	touch $@
 
+# The lowest version of every dependency, once per change of a bound: analysis, training, files and the package itself.
+LOWEST := tests/test_extras.py tests/test_cli.py tests/test_fitting.py tests/theory tests/regime tests/diagnosis \
+	tests/models tests/training tests/distributions tests/data
+test-lowest:
+	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt \
+		-e '.[all]' pytest hypothesis beartype
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -m "not long" -W default -o addopts="-q" $(LOWEST)
+
+# The site, in site/: opens from the disk, requests nothing from the network.
+docs: install $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "file://$(CURDIR)/site/index.html"
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.stack
 	$(BIN)/python -m benchmarks.scaling
@@ -95,4 +114,4 @@ $(BENCH_STAMP): $(STAMP)
 	touch $@
 
 clean:
-	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-lowest runs site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

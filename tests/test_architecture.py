@@ -15,7 +15,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 # a package imports only packages that come before it
 ORDER = [
     "errors",
+    "extras",
     "checks",
+    "tables",
     "plain",
     "findings",
     "schedules",
@@ -45,6 +47,7 @@ ORDER = [
     "anomaly",
     "watch",
     "comparison",
+    "interop",
     "explorer",
     "jobs",
     "papers",

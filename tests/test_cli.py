@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from vaescope import cli
+from vaescope import __version__, cli
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,7 @@ def test_help_and_list():
     listed = run("reproduce", "--list")
     assert listed.returncode == 0
     assert "self-consistency" in listed.stdout
-    assert run("version").stdout.strip() == "0.1.0"
+    assert run("--version").stdout == run("version").stdout == f"{__version__}\n"
 
 
 @pytest.mark.parametrize(

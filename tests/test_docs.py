@@ -1,9 +1,12 @@
-"""Every Python block in the README and the docs runs."""
+"""Every Python block in the README and the docs runs, and so does every tutorial; every link leads somewhere."""
 
 import importlib.util
 import json
 import re
+import sys
+import unicodedata
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -29,10 +32,72 @@ def test_links_lead_somewhere(page):
     assert missing == []
 
 
+def anchors(page: Path) -> set[str]:
+    """Ids of the headings of a page, as the site has them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), flags=re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", unidecoded(h)).strip().lower()) for h in headings}
+
+
+def unidecoded(text: str) -> str:
+    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_to_headings_lead_to_one(page):
+    targets = re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text())
+    inside = [(page.parent / file if file else page, anchor) for file, anchor in targets if "://" not in file]
+    missing = [(str(file), anchor) for file, anchor in inside if file.suffix == ".md" and anchor not in anchors(file)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "docs/tutorials").glob("*.py")), ids=lambda p: p.stem)
+def test_a_tutorial_runs_and_prints(script):
+    scripts = load("_site/scripts.py")
+    text = script.read_text()
+    if missing := scripts.missing_libraries(text):
+        pytest.skip(f"needs {', '.join(missing)}")
+    cells = scripts.run_cells(text)
+    assert cells[0][0].text.startswith("# ")
+    assert any(printed for _, printed, _ in cells)
+
+
+def test_links_of_tutorials_lead_somewhere():
+    for script in (ROOT / "docs/tutorials").glob("*.py"):
+        targets = re.findall(r"\]\(([^)#]+)[^)]*\)", script.read_text())
+        assert [t for t in targets if not (script.parent / t).exists()] == []
+
+
+def load(file: str) -> ModuleType:
+    """A script of the docs as a module."""
+    spec = importlib.util.spec_from_file_location(Path(file).stem, ROOT / "docs" / file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_navigation():
+    pages, docs = load("_site/pages.py"), ROOT / "docs"
+    nav = [{"How do I…": []}, {"Concepts": []}, {"Papers": ["papers/index.md"]}]
+    written = ["new.md", "concepts/new.md", "papers/index.md", "questions/new.md"]
+    listed = {
+        "How do I…": ["new.md", "questions/new.md"],
+        "Concepts": ["concepts/new.md"],
+        "Papers": ["papers/index.md"],
+    }
+    assert pages.complete_navigation(nav, written) == [{name: found} for name, found in listed.items()]
+    folders = {str(page.relative_to(docs).parent).strip(".") for page in docs.rglob("*.md")}
+    assert folders <= {*pages.SECTIONS, "tutorials"}
+
+
+def test_the_reference_names_where_things_are_defined():
+    pages = load("_site/pages.py").reference_pages()
+    assert "::: vaescope.fitting.fit" in pages["reference/vaescope.md"]
+    assert "::: vaescope.theory.ima.ima_contrast" in pages["reference/vaescope.theory.md"]
+
+
 def test_the_planted_scores_shown_are_what_the_metrics_say():
-    spec = importlib.util.spec_from_file_location("planted_figure", ROOT / "docs/figures/planted.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load("figures/planted.py")
     shown = json.loads((ROOT / "docs/figures/planted_scores.json").read_text())
     found = script.scores()
     assert {case: list(row) for case, row in found.items()} == {case: list(row) for case, row in shown.items()}

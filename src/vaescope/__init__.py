@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vaescope import data as data
     from vaescope import distributions as distributions
     from vaescope import explorer as explorer
+    from vaescope import interop as interop
     from vaescope import jobs as jobs
     from vaescope import metrics as metrics
     from vaescope import models as models
@@ -34,13 +35,14 @@ if TYPE_CHECKING:
     from vaescope.protocol import LatentModel
     from vaescope.watch import Watch
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _SUBPACKAGES = (
     "adapters",
     "data",
     "distributions",
     "explorer",
+    "interop",
     "jobs",
     "metrics",
     "models",

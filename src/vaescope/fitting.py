@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import load_members, pending_stacks, save_members
 from vaescope.runs.store import cell_key
 from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
+from vaescope.tables import to_frame, to_html
 from vaescope.training import MemberSpec, Progress, ProgressBar, train
 from vaescope.training.observer import Observer
 
@@ -56,6 +58,24 @@ class Fit:
     def history(self) -> list[dict[str, list[float]]]:
         """What was recorded after every epoch, by name, for every member."""
         return [dict(member.history) for member in self.members]
+
+    def summary(self) -> list[dict[str, object]]:
+        """A row per member: precision, β, seed, and how its training went."""
+        return [
+            {"seed": m.seed, "beta": m.beta, "precision": m.precision, **m.summary().to_dict()} for m in self.members
+        ]
+
+    def to_frame(self, kind: str = "pandas") -> Any:
+        """The rows of `summary` as a data frame.
+
+        Args:
+            kind: pandas, polars or arrow.
+        """
+        return to_frame(self.summary(), kind)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a row per member."""
+        return to_html(self.summary())
 
     def __len__(self) -> int:
         return len(self.members)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from vaescope.errors import InputError
 
 
+@runtime_checkable
 class Watched(Protocol):
     """What a callback needs of a `vs.Watch`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,6 +20,7 @@ SHOWN = 20  # latents in the table, at most
 COLOURS = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
+@runtime_checkable
 class Report(Protocol):
     """What a command found: a diagnosis or a certificate."""
 

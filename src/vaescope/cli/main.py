@@ -7,7 +7,6 @@ import io
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import tyro
@@ -17,23 +16,12 @@ from vaescope.cli.compare import Compare
 from vaescope.cli.datasets import Datasets
 from vaescope.cli.diagnose import Diagnose
 from vaescope.cli.explore import Explore
+from vaescope.cli.info import Info, Version
 from vaescope.cli.preflight import PreflightCommand
 from vaescope.cli.reproduce import Reproduce
 from vaescope.cli.sweep import Status, SweepCommand, Track
 from vaescope.cli.train import Train
 from vaescope.errors import InputError, RunError
-
-
-@dataclass(frozen=True)
-class Version:
-    """Print the version."""
-
-    def run(self) -> int:
-        from vaescope import __version__
-
-        print(__version__)
-        return 0
-
 
 DESCRIPTION = "Understand variational autoencoders: why they disentangle, whether yours does, what to change."
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -48,6 +36,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": Compare,
     "explore": Explore,
     "datasets": Datasets,
+    "info": Info,
     "version": Version,
 }
 
@@ -66,6 +55,7 @@ def main() -> None:
 
 def dispatch(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
+    arguments = ["version"] if arguments == ["--version"] else arguments
     code: int = _parse(arguments or ["--help"]).run()
     return code
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ from vaescope.diagnosis.geometry import (
 from vaescope.diagnosis.given import read_given
 from vaescope.diagnosis.latent_image import measure_latent_image
 from vaescope.diagnosis.noise import measure_noise
-from vaescope.diagnosis.page import html
+from vaescope.diagnosis.page import html, notebook_html
 from vaescope.diagnosis.reconstruction import measure_reconstruction
 from vaescope.diagnosis.rules import judge
 from vaescope.diagnosis.scales import VarianceScale, find_scale
@@ -52,6 +53,7 @@ from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
 from vaescope.runs.files import json_data, write_json, write_text
+from vaescope.tables import to_frame
 
 STABILITY_SAMPLES = 2000
 MOST_ROTATED = 64  # latents in use of which all pairs are rotated
@@ -85,6 +87,14 @@ class Diagnosis:
         """A row per latent, highest KL first; prints as a table."""
         return LatentTable(self.evidence.latents())
 
+    def to_frame(self, kind: str = "pandas") -> Any:
+        """The rows of `summary` as a data frame.
+
+        Args:
+            kind: pandas, polars or arrow.
+        """
+        return to_frame(self.summary(), kind)
+
     def to_data(self) -> dict[str, object]:
         """Findings and numbers as JSON data."""
         head = {"name": self.name, "samples": self.samples, "worst": self.worst}
@@ -100,6 +110,10 @@ class Diagnosis:
         """Write the page: one file that loads nothing from the network."""
         write_text(Path(path), html(self))
         return Path(path)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: verdict, findings with advice, and a row per latent."""
+        return notebook_html(self)
 
     def __repr__(self) -> str:
         validity = self.evidence.validity

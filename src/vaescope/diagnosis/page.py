@@ -15,6 +15,7 @@ from vaescope.diagnosis.latent_image import LatentImage
 from vaescope.diagnosis.rules.wording import amount
 from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
+from vaescope.tables import to_html
 
 if TYPE_CHECKING:
     from vaescope.diagnosis.diagnose import Diagnosis
@@ -70,6 +71,14 @@ def html(diagnosis: Diagnosis) -> str:
         about=about(diagnosis),
         versions=versions(),
     )
+
+
+def notebook_html(diagnosis: Diagnosis) -> str:
+    """A short form for notebooks, without figures."""
+    item = Markup("<li><b>{}</b>: {} {} <i>{}</i></li>")
+    findings = [item.format(f.severity, f.title, f.evidence, f.advice) for f in diagnosis.findings]
+    head = Markup("<b>Diagnosis of {}</b>: {}").format(diagnosis.name, VERDICTS[diagnosis.worst])
+    return f"<div>{head}<ul>{''.join(findings)}</ul>{to_html(diagnosis.summary())}</div>"
 
 
 def identified(diagnosis: Diagnosis) -> list[str]:

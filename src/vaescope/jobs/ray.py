@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vaescope.errors import InputError, RunError
+from vaescope.extras import require
 from vaescope.jobs.tasks import Outcome, ProgressEvent, ProgressLines, ProgressRelay, Task, one_line_error
 from vaescope.runs import lock
 from vaescope.runs.files import write_bytes
@@ -63,11 +64,8 @@ def run_on_ray(
 
 
 def _connect(address: str) -> Any:
-    try:
-        import ray
-        import ray.util.scheduling_strategies
-    except ImportError:
-        raise InputError("Ray is not installed; install it with pip install 'vaescope[ray]'.") from None
+    ray = require("ray", "--executor ray")
+    require("ray.util.scheduling_strategies", "--executor ray")
     if not ray.is_initialized():
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="vaescope")

@@ -26,6 +26,7 @@ from vaescope.metrics.r2 import linear_r2
 from vaescope.metrics.resampling import Resampling
 from vaescope.metrics.sap import sap
 from vaescope.metrics.score import Score
+from vaescope.tables import to_frame
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,14 @@ class Evaluation:
     def rows(self) -> list[dict[str, Any]]:
         """metric, score, low, high, floor, question; `low` and `high` are None without intervals."""
         return [_row(row, self.results[row.metric], self.intervals) for row in SCORE_ROWS if row.metric in self.results]
+
+    def to_frame(self, kind: str = "pandas") -> Any:
+        """The rows as a data frame.
+
+        Args:
+            kind: pandas, polars or arrow.
+        """
+        return to_frame(self.rows, kind)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ import io
 
 import numpy as np
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
+
+from vaescope.extras import require
 
 
 def contact_sheet(images: Float[Tensor, "N c h w"], *, columns: int, gap: int = 2, zoom: int = 1) -> bytes:
@@ -36,7 +37,7 @@ def contact_sheet(images: Float[Tensor, "N c h w"], *, columns: int, gap: int = 
     if zoom > 1:
         sheet = sheet.repeat(zoom, 0).repeat(zoom, 1)
     out = io.BytesIO()
-    Image.fromarray(sheet).save(out, format="PNG", optimize=True)
+    require("PIL.Image", "drawing images").fromarray(sheet).save(out, format="PNG", optimize=True)
     return out.getvalue()
 
 

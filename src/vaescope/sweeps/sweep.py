@@ -6,12 +6,9 @@ import hashlib
 import itertools
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import yaml
 
 from vaescope.checks import choice, number, shown, whole_number
 from vaescope.errors import InputError
@@ -19,11 +16,11 @@ from vaescope.papers.catalogue import PROFILES, find_experiment
 from vaescope.plain import Plain
 from vaescope.schedules import schedule_from
 from vaescope.settings import MAX_SEEDS, flat_settings
+from vaescope.sweeps.yaml_file import read_yaml
 
 DATA_SETTINGS = ("data", "array", "factors", "rows", "auxiliary")
 NOT_SWEPT = ("out", "checkpoint_seconds", "device")  # where and how a sweep runs, not what it trains
 FILE_KEYS = ("fit", "experiment", "profile", "settings", "sweep", "max_members", "out")
-MAX_FILE_BYTES = 2**20
 MAX_CELLS = 100_000
 MAX_INTEGER = 2**63
 
@@ -128,7 +125,7 @@ def read_sweep(file: str | Path) -> Sweep:
     per setting; and `out:`.
     """
     path = Path(file)
-    found = _read_yaml(path)
+    found = read_yaml(path)
     _check_names(str(path), found, FILE_KEYS)
     if ("fit" in found) == ("experiment" in found):
         raise InputError(f"{path} must have either fit: or experiment:.")
@@ -152,40 +149,11 @@ def read_sweep(file: str | Path) -> Sweep:
     )
 
 
-def _read_yaml(path: Path) -> Mapping[str, Plain]:
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MB; it is not a sweep file.")
-        found = yaml.load(path.read_text(encoding="utf-8"), _SafeLoader)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {(error.strerror or str(error)).lower()}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"cannot read {path} as YAML: {reason}") from None
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise InputError(f"{path} must have fit: or experiment:, and sweep: with a list of values per setting.")
-    return found
-
-
 def _settings_of(path: Path, found: Mapping[str, Plain], key: str) -> Mapping[str, Plain]:
     part = found.get(key) or {}
     if not isinstance(part, dict) or not all(isinstance(name, str) for name in part):
         raise InputError(f"{key}: in {path} must be settings with their values.")
     return part
-
-
-class _SafeLoader(yaml.SafeLoader):
-    """Plain data without aliases: a few nested aliases can expand to more than memory holds."""
-
-    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*) are not supported; write the value again")
-        return super().compose_node(parent, index)
-
-
-_SafeLoader.add_implicit_resolver(  # YAML 1.1 reads 1e-3 as text
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
 
 
 # checks ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from vaescope.models import Member
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Sees the members of a stack between two steps; `vs.watch.WatchedMembers` is one."""
 

@@ -1,11 +1,12 @@
-"""Progress of training: a bar in a terminal, or nothing."""
+"""Progress of training: a bar in a terminal or a notebook, or nothing."""
 
 from __future__ import annotations
 
+import html
 import math
 import time
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -60,10 +61,39 @@ class NoProgress:
         pass
 
 
+class NotebookBar:
+    """A bar below the cell of a notebook, drawn by the notebook itself, at most twice a second."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._handle: Any = None
+        self._shown_at = 0.0
+
+    def show(self, done: int, total: int, state: str) -> None:
+        """Draw or redraw the bar.
+
+        Args:
+            done: epochs done.
+            total: epochs at most.
+            state: what is written beside the bar.
+        """
+        if done < total and time.monotonic() - self._shown_at < SECONDS_BETWEEN_UPDATES:
+            return
+        from IPython.display import HTML, display  # there is IPython in every notebook
+
+        bar = f'{html.escape(self.title)} <progress value="{done}" max="{total}"></progress> {html.escape(state)}'
+        self._shown_at = time.monotonic()
+        if self._handle is None:
+            self._handle = display(HTML(bar), display_id=True)
+        else:
+            self._handle.update(HTML(bar))
+
+
 class ProgressBar:
     """A progress bar on standard error, with the state of the members and the time left.
 
-    Use as a context manager. Without a terminal, a line is printed every half minute. Messages are always printed.
+    Use as a context manager. In a notebook the bar is below the cell; with neither terminal nor notebook, a line is
+    printed every half minute. Messages are always printed.
     """
 
     def __init__(self, title: str, console: Console | None = None) -> None:
@@ -84,6 +114,7 @@ class ProgressBar:
         self._task = self._progress.add_task(title, total=None, state="")
         self._epochs, self._total, self._shown_at = 0, 0, time.monotonic()
         self._printed_at = time.monotonic()
+        self._notebook = NotebookBar(title) if self.console.is_jupyter else None
 
     def __enter__(self) -> ProgressBar:
         self._progress.__enter__()
@@ -108,7 +139,9 @@ class ProgressBar:
         state += f"; ELBO {elbo:.2f}" if math.isfinite(elbo) else ""
         self._progress.update(self._task, completed=done, state=state)
         self._epochs, self._shown_at = done, time.monotonic()
-        if not self.console.is_terminal and time.monotonic() - self._printed_at > SECONDS_BETWEEN_LINES:
+        if self._notebook is not None:
+            self._notebook.show(done, self._total, state)
+        elif not self.console.is_terminal and time.monotonic() - self._printed_at > SECONDS_BETWEEN_LINES:
             self.message(f"{self.title}: epoch {done} of {self._total}, {state}")
             self._printed_at = time.monotonic()
 

@@ -6,30 +6,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from vaescope.data.files.stored_array import StoredArray, file_reader
 from vaescope.errors import InputError
+from vaescope.extras import require
 
 
 @file_reader("an HDF5 file")
 def open_hdf5_file(path: Path) -> Any:
-    return h5py.File(path, "r")
+    return require("h5py", "reading HDF5 files").File(path, "r")
+
+
+def _is_array(item: object) -> bool:
+    return isinstance(item, require("h5py", "reading HDF5 files").Dataset)
 
 
 @file_reader("an HDF5 file")
 def hdf5_names(path: Path) -> list[str]:
     """Names of the arrays at the top level of a file."""
     with open_hdf5_file(path) as file:
-        return [name for name, item in file.items() if isinstance(item, h5py.Dataset)]
+        return [name for name, item in file.items() if _is_array(item)]
 
 
 @file_reader("an HDF5 file")
 def open_hdf5(path: Path, name: str) -> StoredArray:
     """One array of a file."""
     with open_hdf5_file(path) as file:
-        if name not in file or not isinstance(file[name], h5py.Dataset):
+        if name not in file or not _is_array(file[name]):
             raise InputError(f"{path.name} has no array {name!r}; it has {', '.join(hdf5_names(path)) or 'none'}.")
         shape, dtype = file[name].shape, file[name].dtype
         chunk_rows = file[name].chunks[0] if file[name].chunks else 1
@@ -57,7 +61,7 @@ def open_anndata(path: Path) -> StoredArray:
     with open_hdf5_file(path) as file:
         if "X" not in file:
             raise InputError(f"{path.name} has no matrix X and is not an AnnData file.")
-        if isinstance(file["X"], h5py.Dataset):
+        if _is_array(file["X"]):
             return open_hdf5(path, "X")
         encoding = str(file["X"].attrs.get("encoding-type", ""))
         if encoding != "csr_matrix":

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from vaescope.data.files.stored_array import StoredArray, file_reader
 from vaescope.errors import InputError
+from vaescope.extras import require
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
@@ -50,7 +50,7 @@ def open_image_folder(path: Path) -> StoredArray:
 
 @file_reader("an image")
 def _read_image(file: Path) -> np.ndarray:
-    with Image.open(file) as image:
+    with require("PIL.Image", "reading images").open(file) as image:
         if image.mode.startswith("I"):  # 16-bit grey, which `convert` would clip at 255
             return np.asarray(image).clip(0, 2**16 - 1).astype(np.uint16).reshape(image.height, image.width, 1)
         grey = image.mode in ("1", "L")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 from vaescope.errors import InputError
+from vaescope.extras import check_installed
 from vaescope.jobs.tracking.folder import read_run
 
 TENSORBOARD = "tensorboard:"
@@ -52,8 +52,7 @@ def check_target(target: str) -> None:
                 f"{target!r}."
             )
         needed = "mlflow"
-    if importlib.util.find_spec(needed) is None:
-        raise InputError(f"{needed} is not installed; install it with pip install 'vaescope[track]'.")
+    check_installed(needed, f"--track {target}")
 
 
 def runs_of_sweep(folder: Path) -> list[Path]:

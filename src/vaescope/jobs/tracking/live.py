@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vaescope.extras import require
 from vaescope.jobs.tracking.export import TENSORBOARD, WANDB, check_target
 from vaescope.watch import Row, WatchedMembers
 
@@ -58,8 +59,7 @@ class WandbRows:
     """Metrics of a Weights & Biases run; set WANDB_MODE=offline to write files only."""
 
     def __init__(self, project: str, name: str) -> None:
-        import wandb
-
+        wandb = require("wandb", "logging to Weights & Biases")
         self._run: Any = wandb.init(project=project, name=name, reinit="create_new")
 
     def __call__(self, row: Row) -> None:

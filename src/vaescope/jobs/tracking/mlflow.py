@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vaescope.errors import InputError, RunError
+from vaescope.extras import require
 from vaescope.jobs.tracking.folder import TrackedMember, TrackedRun
 from vaescope.plain import Plain
 
@@ -41,13 +42,10 @@ def log_members(run: TrackedRun, address: str) -> int:
 
 
 def _client(address: str) -> tuple[Any, Any]:
-    try:
-        import mlflow.entities
-        from mlflow import MlflowClient
-    except ImportError:
-        raise InputError("MLflow is not installed; install it with pip install 'vaescope[track]'.") from None
+    mlflow = require("mlflow", "--track with an MLflow address")
+    entities = require("mlflow.entities", "--track with an MLflow address")
     with _one_line_errors(address):
-        return MlflowClient(tracking_uri=address), mlflow.entities
+        return mlflow.MlflowClient(tracking_uri=address), entities
 
 
 @contextmanager

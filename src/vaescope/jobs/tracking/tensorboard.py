@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vaescope.errors import InputError, RunError
+from vaescope.errors import RunError
+from vaescope.extras import require
 from vaescope.jobs.tracking.folder import TrackedMember, TrackedRun
 from vaescope.runs.files import write_text
 
@@ -16,10 +17,9 @@ DONE = "finished.txt"  # written last: a folder without it was interrupted and i
 
 def write_events(run: TrackedRun, folder: Path) -> int:
     """Write the members that have no complete event files yet; returns how many."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise InputError("TensorBoard is not installed; install it with pip install 'vaescope[track]'.") from None
+    require("tensorboard", "writing event files")
+    from torch.utils.tensorboard import SummaryWriter
+
     new = 0
     for member in run.members:
         events = folder / run.name / folder_name(run.path) / member.key

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from PIL import Image
 
+from vaescope.extras import require
 from vaescope.papers.experiment import ReportAnimation, ReportFigure
 from vaescope.papers.why_vaes_disentangle.rotation_results import (
     LABELS,
@@ -25,6 +26,9 @@ from vaescope.papers.why_vaes_disentangle.rotation_results import (
     od,
 )
 from vaescope.report import figures
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 TICKS = (-45, -30, -15, 0, 15, 30, 45)
 ANGLE_LABEL = "rotation θ (degrees)"
@@ -112,7 +116,7 @@ def _animation(measured: RotationMeasurement) -> bytes:
     return buffer.getvalue()
 
 
-def _frame(measured: RotationMeasurement, grid: np.ndarray, k: int) -> Image.Image:
+def _frame(measured: RotationMeasurement, grid: np.ndarray, k: int) -> Image:
     figure, (left, right) = figures.row_of_panels(2, width=4.2, height=3.6)
     _draw_grid(left, measured, grid)
     left.set_title(f"latents rotated by {measured.angles[k]:+.0f}°")
@@ -127,7 +131,9 @@ def _frame(measured: RotationMeasurement, grid: np.ndarray, k: int) -> Image.Ima
     right.legend(loc="lower center", bbox_to_anchor=(0.5, -0.42), ncols=2)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=80)
-    return Image.open(buffer).convert("P", palette=Image.Palette.ADAPTIVE, colors=48)
+    pillow = require("PIL.Image", "drawing an animation")
+    frame: Image = pillow.open(buffer).convert("P", palette=pillow.Palette.ADAPTIVE, colors=48)
+    return frame
 
 
 def _draw_grid(axis: Axes, measured: RotationMeasurement, grid: np.ndarray) -> None:

@@ -1,0 +1,72 @@
+"""`vaescope info`: what a bug report needs. `vaescope version`: the version alone."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from dataclasses import dataclass
+from importlib import metadata
+
+from vaescope.cli.tables import console, table
+from vaescope.extras import EXTRAS
+
+LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "pyarrow", "safetensors", "tyro", "rich")
+COMPILERS = ("g++", "clang++", "c++", "cl")
+
+
+@dataclass(frozen=True)
+class Version:
+    """Print the version."""
+
+    def run(self) -> int:
+        from vaescope import __version__
+
+        print(__version__)
+        return 0
+
+
+@dataclass(frozen=True)
+class Info:
+    """Print versions, threads, bfloat16 and the compiler, for bug reports."""
+
+    def run(self) -> int:
+        shown = table("what", "value")
+        for what, value in information().items():
+            shown.add_row(what, value)
+        console().print(shown)
+        return 0
+
+
+def information() -> dict[str, str]:
+    """Versions of libraries, and what this machine has.
+
+    >>> list(information())[:3]
+    ['vaescope', 'Python', 'platform']
+    """
+    import torch
+
+    from vaescope import __version__
+    from vaescope.training.compilation import has_bfloat16
+
+    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    return {
+        "vaescope": __version__,
+        "Python": platform.python_version(),
+        "platform": platform.platform(),
+        **{name: _version(name) for name in LIBRARIES},
+        **{name: _version(name) for name, _ in sorted(EXTRAS.values())},
+        "CPUs": str(os.cpu_count()),
+        "threads": str(torch.get_num_threads()),
+        "bfloat16": "yes" if has_bfloat16(torch.device("cpu")) else "no (emulated; float32 is used)",
+        "C++ compiler": compiler or "none: training runs uncompiled",
+        "CUDA": torch.version.cuda or "no",
+    }
+
+
+def _version(name: str) -> str:
+    """The installed version of a distribution."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
