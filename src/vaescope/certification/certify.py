@@ -65,7 +65,10 @@ class Certificate:
 
     @property
     def log_marginal_bounds(self) -> Float[Tensor, "P 2"] | None:
-        """Lower and upper bound on log p(x) of some simulated x, in nats; None if they could not be computed."""
+        """Lower and upper bound on log p(x) of some simulated x, in nats; None if they could not be computed.
+
+        Estimates moved outwards by two standard errors: they hold on average, and almost always for each x.
+        """
         return None if self.evidence.bounds is None else self.evidence.bounds.sandwich.bounds
 
     @property

@@ -161,12 +161,24 @@ def _shape(calibration: Calibration) -> Iterator[Finding]:
 
 
 def _bounds(evidence: Evidence) -> Iterator[Finding]:
-    if evidence.bounds is not None and evidence.bounds.sandwich.width > TOLERANCE:
+    if evidence.bounds is None:
+        return
+    sandwich = evidence.bounds.sandwich
+    if sandwich.contradictory:
+        yield Finding(
+            "contradictory-bounds",
+            "warning",
+            "The bounds on log p(x) contradict each other and are unreliable.",
+            f"The lower one is above the upper one for {int(sandwich.crossed.sum())} of {len(sandwich.crossed)} "
+            f"simulated x; mean estimates cross by {sandwich.crossing:.1f} standard errors.",
+            "Check that sample_observations draws from log_likelihood; else pass a larger budget=.",
+        )
+    elif sandwich.width > TOLERANCE:
         yield Finding(
             "wide-bounds",
             "note",
-            f"The bounds on log p(x) are {evidence.bounds.sandwich.width:.2g} nats apart.",
-            f"After annealing with {evidence.bounds.sandwich.temperatures} temperatures.",
+            f"The bounds on log p(x) are {sandwich.width:.2g} nats apart.",
+            f"After annealing with {sandwich.temperatures} temperatures.",
             "Pass a larger budget=; posteriors with several modes need long annealing.",
         )
 

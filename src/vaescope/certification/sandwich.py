@@ -3,6 +3,9 @@ r"""Bounds on log p(x) from both sides, on simulated x (bidirectional Monte Carl
 Annealed importance sampling from a Gaussian to the posterior gives unbiased estimates of p(x), so their logarithm is
 too low in expectation. The same path in reverse, from an exact posterior sample, gives unbiased estimates of 1/p(x).
 An exact sample is known for simulated x: it is the z that x was drawn from. If the bounds meet, both are right.
+
+The bounds hold in expectation. A single estimate may be on the wrong side by its Monte Carlo error, so that both are
+reported with standard errors. If the ends of an interval cross by more than that, the estimates contradict each other.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import time
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope import randomness
@@ -28,27 +31,65 @@ LEAPFROG_STEPS = 4
 MIXING = 16  # transitions that make reverse chains independent of each other
 ACCEPTANCE = 0.75  # that step sizes are adapted to
 RATE = 0.4  # of that adaptation
+SHORTEST = 0.5  # factor of step sizes, which are drawn between this and 1
 TOLERANCE = 0.05  # nats
 STANDARD_ERRORS = 2.0  # by which estimates are moved outwards
+ROUNDING = 16.0  # units of rounding that an estimate may be wrong by
+CONTRADICTION = 4.0  # standard errors by which mean estimates may cross
+MOST_CROSSED = 0.1  # share of observations whose bounds may cross
 
 
 @dataclass(frozen=True, eq=False)
 class Sandwich:
     """Bounds on log p(x) of each simulated x, in nats."""
 
-    lower: Float[Tensor, " N"]
-    """Forward estimate minus two standard errors."""
-    upper: Float[Tensor, " N"]
-    """Reverse estimate plus two standard errors."""
+    forward: Float[Tensor, " N"]
+    """Estimate that is too low in expectation."""
+    reverse: Float[Tensor, " N"]
+    """Estimate that is too high in expectation."""
+    errors: Float[Tensor, "2 N"]
+    """Standard errors of both. The spread of a few weights is itself uncertain, most of all if rare weights are large.
+    So each variance is averaged with the mean one, which leaves the standard error of the mean as it is."""
     temperatures: int
     """Of the last and longest annealing."""
     acceptance: float
     """Of its proposals."""
 
     @property
+    def lower(self) -> Float[Tensor, " N"]:
+        """Forward estimate minus two standard errors."""
+        return self.forward - STANDARD_ERRORS * self.errors[0]
+
+    @property
+    def upper(self) -> Float[Tensor, " N"]:
+        """Reverse estimate plus two standard errors."""
+        return self.reverse + STANDARD_ERRORS * self.errors[1]
+
+    @property
+    def mean_errors(self) -> tuple[float, float]:
+        """Standard errors of the mean forward and the mean reverse estimate, over independent observations."""
+        forward, reverse = (self.errors.square().sum(1).sqrt() / self.errors.shape[1]).tolist()
+        return forward, reverse
+
+    @property
+    def crossed(self) -> Bool[Tensor, " N"]:
+        """Observations whose lower bound is above their upper bound, in spite of both standard errors."""
+        return self.lower > self.upper
+
+    @property
+    def crossing(self) -> float:
+        """How far the mean forward estimate is above the mean reverse one, in standard errors of the difference."""
+        return float((self.forward - self.reverse).mean()) / math.hypot(*self.mean_errors)
+
+    @property
+    def contradictory(self) -> bool:
+        """Whether estimates cross by more than their errors explain; then neither bound can be relied on."""
+        return self.crossing > CONTRADICTION or float(self.crossed.double().mean()) > MOST_CROSSED
+
+    @property
     def width(self) -> float:
         """Mean distance between the bounds."""
-        return float((self.upper - self.lower).mean())
+        return float((self.upper - self.lower).abs().mean())
 
     @property
     def bounds(self) -> Float[Tensor, "N 2"]:
@@ -82,7 +123,11 @@ def bound_log_marginal(
         started = time.monotonic()
         found = path.anneal(exact, temperatures, chains)
         lasted = time.monotonic() - started
-        if found.width <= tolerance or 2 * lasted > budget.left or temperatures >= MAX_TEMPERATURES:
+        if (
+            (found.width <= tolerance and not found.contradictory)
+            or 2 * lasted > budget.left
+            or temperatures >= MAX_TEMPERATURES
+        ):
             return found
         temperatures *= 2
         budget.say(f"bounds on log p(x) are {found.width:.2g} nats apart; annealing with {temperatures} temperatures")
@@ -112,16 +157,19 @@ class _Path:
     def noise(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator, dtype=torch.float64)
 
+    def uniform(self, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self.generator, dtype=torch.float64)
+
     def anneal(self, exact: Float[Tensor, "N d"], temperatures: int, chains: int) -> Sandwich:
         """Both directions, with step sizes from a pilot run, so that forward and reverse transitions are the same."""
         schedule = torch.linspace(0, 1, temperatures + 1, dtype=torch.float64).square()
         steps = self._pilot(schedule)
         forward, accepted = self._forward(schedule, steps, chains)
         reverse = self._reverse(schedule, steps, chains, exact)
-        low, low_error = _log_mean_exp(forward)
-        high, high_error = _log_mean_exp(-reverse)
-        ends = torch.stack([low - STANDARD_ERRORS * low_error, -high + STANDARD_ERRORS * high_error])
-        return Sandwich(ends.amin(0), ends.amax(0), temperatures, float(accepted))  # rounding may exchange them
+        (low, low_error), (high, high_error) = _log_mean_exp(forward), _log_mean_exp(-reverse)
+        unit = ROUNDING * torch.finfo(self.joint.sample.mean.dtype).eps
+        errors = torch.hypot(torch.stack([low_error, high_error]), unit * torch.stack([low, high]).abs().clamp(min=1))
+        return Sandwich(low, -high, _pooled(errors), temperatures, float(accepted))
 
     def _pilot(self, schedule: Tensor) -> Float[Tensor, "K N"]:
         """Step sizes per temperature and observation."""
@@ -160,16 +208,20 @@ class _Path:
         return state.value - _log_normal(state.t)
 
     def _transition(self, state: _State, beta: float, step: Float[Tensor, " N"]) -> tuple[_State, Float[Tensor, " N"]]:
-        """One Hamiltonian Monte Carlo transition, and its acceptance rate per observation."""
+        """One Hamiltonian Monte Carlo transition, and its acceptance rate per observation.
+
+        Step sizes are drawn, because with some of them trajectories return to where they began: four steps of √2 do so
+        in a standard normal distribution.
+        """
         momentum = self.noise(*state.t.shape)
-        size = step[:, None]
+        size = (step * (SHORTEST + (1 - SHORTEST) * self.uniform(*state.value.shape))).unsqueeze(-1)
         new, p = state, momentum + 0.5 * size * _slope(state, beta)
         for index in range(LEAPFROG_STEPS):
             new = self.state(new.t + size * p)
             p = p + (0.5 if index == LEAPFROG_STEPS - 1 else 1.0) * size * _slope(new, beta)
         change = _energy(new, p, beta) - _energy(state, momentum, beta)
         probability = change.nan_to_num(-math.inf).clamp(max=0).exp()
-        accept = torch.rand(probability.shape, generator=self.generator, dtype=torch.float64) < probability
+        accept = self.uniform(*probability.shape) < probability
         return _choose(accept, new, state), probability.mean(0)
 
 
@@ -200,3 +252,9 @@ def _log_mean_exp(weights: Float[Tensor, "C N"]) -> tuple[Float[Tensor, " N"], F
     value = torch.logsumexp(weights, dim=0) - math.log(len(weights))
     relative = (weights - value).exp()
     return value, relative.std(0) / math.sqrt(len(weights))
+
+
+def _pooled(errors: Float[Tensor, "2 N"]) -> Float[Tensor, "2 N"]:
+    """Standard errors whose variances are averaged with the mean one."""
+    variance = errors.square()
+    return ((variance + variance.mean(1, keepdim=True)) / 2).sqrt()
