@@ -23,6 +23,7 @@ ORDER = [
     "schedules",
     "settings",
     "randomness",
+    "containers",
     "validation",
     "distributions",
     "protocol",

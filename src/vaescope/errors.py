@@ -9,3 +9,7 @@ class InputError(ValueError):
 
 class RunError(RuntimeError):
     """A run folder cannot be used. The message says why and what to do."""
+
+
+class AmbiguousOutputError(InputError):
+    """A user's function returns several values, and it is not known which one is meant; no analysis goes on."""

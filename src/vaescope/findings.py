@@ -16,6 +16,8 @@ class Finding:
     title: str
     evidence: str
     advice: str
+    line: str = ""
+    """The changed line of code, if there is one."""
 
     def to_data(self) -> dict[str, str]:
         return asdict(self)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vaescope import validation
 from vaescope.data import Dataset
 from vaescope.data.catalogue import training_data_from
 from vaescope.data.files.streaming import StoredDataset
@@ -254,6 +255,7 @@ def prepare_fit(
         auxiliary: the auxiliary input of an iVAE.
         objective: used instead of the objective that the settings name.
     """
+    validation.device(settings.training.device)
     if settings.model.model == "vae" and settings.model.prior_mean != "fixed":
         raise InputError("prior_mean='learned' needs model='ivae' and an auxiliary input; a VAE has a fixed prior.")
     data = training_data_from(x)

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from torch import Generator, Tensor
 
 from vaescope.distributions import Normal, Prior
+from vaescope.distributions.densities import PosteriorDensity, PriorDensity
 from vaescope.errors import InputError
 from vaescope.validation import whole_number
 
@@ -42,6 +43,15 @@ class LatentModel(Protocol):
     def decode(self, z: Tensor) -> Tensor:
         """Mean of p(x|z), (N, ...): probabilities under a Bernoulli likelihood."""
         ...
+
+    def decode_given(self, z: Tensor, auxiliary: Tensor) -> Tensor:
+        """Mean of p(x|z, auxiliary), of models that are `conditional`."""
+        return self.decode(z)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the decoder takes the auxiliary input too; it is then called through `decode_given`."""
+        return False
 
     @property
     def name(self) -> str:
@@ -98,6 +108,16 @@ class LatentModel(Protocol):
         return "diagonal"
 
     @property
+    def posterior_density(self) -> PosteriorDensity | None:
+        """q(z|x) as functions, where it is not the diagonal Gaussian that `encode` returns."""
+        return None
+
+    @property
+    def prior_density(self) -> PriorDensity | None:
+        """p(z) as functions, where it is not one of `vs.distributions`; `prior` then has its mean and variance."""
+        return None
+
+    @property
     def has_decoder(self) -> bool:
         """Whether `decode` can be called."""
         return True
@@ -108,13 +128,28 @@ class LatentModel(Protocol):
         return None
 
     @property
+    def latent_shape(self) -> tuple[int, int, int] | None:
+        """(channels, height, width) of latents that form an image, as in latent diffusion models."""
+        return None
+
+    @property
+    def latent_groups(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the layers of a hierarchical VAE, in the order of its latents."""
+        return ()
+
+    @property
+    def latent_scaling(self) -> tuple[float, float] | None:
+        """Scaling and shift factor: a model of the codes is trained on (z - shift) · scaling."""
+        return None
+
+    @property
     def flattens_images(self) -> bool:
         """Whether `encode` takes images as rows of pixels, channels first."""
         return False
 
     @property
     def auxiliary_dim(self) -> int:
-        """Columns of the auxiliary input of an identifiable VAE; 0 for a plain VAE, which takes none."""
+        """Columns of the auxiliary input of an identifiable or conditional VAE; 0 for a plain VAE, which takes none."""
         return 0
 
 
@@ -149,6 +184,13 @@ class WrappedModel(LatentModel):
 
     def decode(self, z: Tensor) -> Tensor:
         return self.model.decode(z)
+
+    def decode_given(self, z: Tensor, auxiliary: Tensor) -> Tensor:
+        return self.model.decode_given(z, auxiliary)
+
+    @property
+    def conditional(self) -> bool:
+        return self.model.conditional
 
     @property
     def name(self) -> str:
@@ -190,12 +232,32 @@ class WrappedModel(LatentModel):
         return self.model.posterior_family
 
     @property
+    def posterior_density(self) -> PosteriorDensity | None:
+        return self.model.posterior_density
+
+    @property
+    def prior_density(self) -> PriorDensity | None:
+        return self.model.prior_density
+
+    @property
     def has_decoder(self) -> bool:
         return self.model.has_decoder
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
         return self.model.image_shape
+
+    @property
+    def latent_shape(self) -> tuple[int, int, int] | None:
+        return self.model.latent_shape
+
+    @property
+    def latent_groups(self) -> tuple[tuple[str, int], ...]:
+        return self.model.latent_groups
+
+    @property
+    def latent_scaling(self) -> tuple[float, float] | None:
+        return self.model.latent_scaling
 
     @property
     def flattens_images(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 
 import torch
 
@@ -15,3 +17,11 @@ def generator(seed: int, purpose: str) -> torch.Generator:
     """
     digest = hashlib.sha256(f"{seed}:{purpose}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+@contextlib.contextmanager
+def seeded(purpose: str) -> Iterator[None]:
+    """PyTorch's own generator, which users' functions draw from, seeded inside the block and restored afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(0, purpose))))
+        yield

@@ -1,8 +1,8 @@
 """Validation of user input: arrays, numbers and choices. Every error says what was expected and what was given.
 
 All user arrays are read here: NumPy arrays (memory-mapped arrays stay on disk), tensors of any real dtype, nested
-lists, and anything that NumPy can convert, such as a data frame. Text, objects, complex numbers, masked values, sparse
-matrices and ragged lists are rejected.
+lists, what `containers.py` unwraps (data frames, sparse matrices, AnnData, PyTorch's data sets and loaders), and
+anything that NumPy can convert. Text, objects, complex numbers, masked values and ragged lists are rejected.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from vaescope.checks import choice as choice
 from vaescope.checks import number as number
 from vaescope.checks import shown
 from vaescope.checks import whole_number as whole_number
+from vaescope.containers import unwrap
 from vaescope.errors import InputError
 
 ImageShape = tuple[int, int, int]
@@ -63,6 +64,7 @@ def array(values: object, name: str) -> np.ndarray:
     >>> array([[1, 2], [3, 4]], "x").shape
     (2, 2)
     """
+    values = unwrap(values, name)
     if isinstance(values, list | tuple) and values and all(isinstance(v, Tensor) for v in values):
         values = _stack(list(values), name)
     if isinstance(values, Tensor):
@@ -87,8 +89,6 @@ def _stack(values: list[Tensor], name: str) -> Tensor:
 def _from_tensor(values: Tensor, name: str) -> np.ndarray:
     if values.is_complex():
         raise InputError(f"{name} must be real, got complex numbers.")
-    if values.layout != torch.strided:
-        raise InputError(f"{name} must be an array of numbers, got a sparse tensor; call .to_dense() first.")
     real = values.detach().cpu().resolve_neg()
     return (real.float() if real.is_floating_point() and real.itemsize < 4 else real).numpy()
 
@@ -123,8 +123,6 @@ def _describe(given: object, found: np.ndarray) -> str:
         return f"{'objects' if found.ndim else type(given).__name__}; encode categories as integers"
     if isinstance(given, Mapping):
         return f"a {type(given).__name__}; pass one of its arrays"
-    if hasattr(given, "toarray"):
-        return f"a sparse {type(given).__name__}; call .toarray() first"
     return f"a {type(given).__name__}; collect its batches into one array first"
 
 
@@ -215,6 +213,40 @@ def tensor(values: object, name: str, *, minimum: int = 1, finite: bool = True) 
     double = found.dtype.kind == "f" and found.dtype.itemsize >= 8
     device = values.device if isinstance(values, Tensor) else torch.device("cpu")
     return torch.from_numpy(np.array(found, dtype=np.float64 if double else np.float32)).to(device)
+
+
+def labels(values: object, name: str) -> np.ndarray:
+    """Read factors (N, k), or labels (N,), as float64; text becomes the number of its category.
+
+    >>> labels(["cat", "dog", "cat"], "factors").tolist()
+    [[0.0], [1.0], [0.0]]
+    """
+    found = np.asarray(values) if not isinstance(values, Tensor) else None
+    if found is not None and found.ndim == 1 and (found.dtype.kind in "US" or _holds_text(found)):
+        found = np.unique(found.astype(str), return_inverse=True)[1]
+    else:
+        found = array(values, name)
+    if found.ndim == 0:
+        raise InputError(f"{name} must have a label or a row of numbers per sample, got a single number.")
+    return matrix(found[:, None] if found.ndim == 1 else found, name)
+
+
+def _holds_text(found: np.ndarray) -> bool:
+    return found.dtype == object and len(found) > 0 and all(isinstance(value, str) for value in found)
+
+
+def device(name: str) -> torch.device:
+    """Check that a device exists on this machine.
+
+    >>> device("cpu")
+    device(type='cpu')
+    """
+    try:
+        found = torch.device(name)
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError):
+        raise InputError(f"device {name!r} is not available here; use cpu.") from None
+    return found
 
 
 def optional_tensor(values: object | None, name: str, *, minimum: int = 1) -> Float[Tensor, "N ..."] | None:

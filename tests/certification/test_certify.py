@@ -108,6 +108,7 @@ def test_a_bias_is_found():
 CAUSES = {
     "standard deviation": (lambda m, v: (m, v.sqrt()), None, "scale-of-variance"),
     "log-variance": (lambda m, v: (m, v.log()), None, "scale-of-variance"),
+    "log standard deviation": (lambda m, v: (m, v.log() / 2), None, "scale-of-variance"),
     "order": (lambda m, v: (m[:, [1, 0, 2]], v[:, [1, 0, 2]]), None, "order-of-latents"),
     "sign": (lambda m, v: (m * torch.tensor([1.0, 1.0, -1.0]), v), None, "sign-of-latents"),
     "latents": (lambda m, v: (2.5 * m, 6.25 * v), None, "units-of-latents"),
@@ -120,7 +121,13 @@ def test_mistakes_are_named(case):
     found = certify(PLANTED.model(change, decode), PLANTED.draw(100))
     assert found.findings[0].code == code
     assert found.worst == "error"
-    assert case.split()[-1] in found.findings[0].title
+    assert case in found.findings[0].title
+    assert codes(found.findings) == [code]  # what it explains is not reported again
+
+
+def test_log_variances_do_not_hide_wrong_widths():
+    found = certify(PLANTED.model(lambda mean, variance: (mean, (1.5 * variance).log())), PLANTED.draw(100))
+    assert codes(found.findings) == ["scale-of-variance", "too-wide"]
 
 
 def test_a_decoder_in_other_units_than_the_encoder_is_named():

@@ -139,3 +139,20 @@ def test_members_of_a_fit_from_the_command_line(tmp_path, capsys):
     assert "run, member 0" in page.read_text()
     assert "ELBO" in capsys.readouterr().out
     assert json.loads(page.with_suffix(".json").read_text())["table"][0]["model"].startswith("run")
+
+
+def test_log_p_of_a_network_that_was_not_put_under_no_grad():
+    """A plain decoder with weights that require gradients, and a column of x that is constant."""
+    torch.manual_seed(0)
+    decoder = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 7))
+    encoder = torch.nn.Linear(7, 5)
+    x = torch.cat([torch.randn(60, 6), torch.zeros(60, 1)], dim=1)
+    models = [
+        vs.adapters.from_callables(
+            encode=lambda v: (encoder(v), torch.full((len(v), 5), 0.1)), decode=decoder, latent_dim=5, precision=p
+        )
+        for p in (1.0, 2.0)
+    ]
+    found = vs.compare(models, x)
+    assert not [what for what in found.skipped if "log p(x)" in what]
+    assert all(row["log p(x)"] is not None for row in found.table)

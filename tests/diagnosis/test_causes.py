@@ -12,6 +12,7 @@ from tests.diagnosis.models import W, X, linear, pixels
 from vaescope.adapters.weights import networks_are_initial
 from vaescope.diagnosis import page
 from vaescope.diagnosis.aggregate import separability
+from vaescope.diagnosis.drawings import drawings
 from vaescope.diagnosis.rules.wording import times
 
 VARIANCE = 1 / (1 + 100 * W.square().sum(0))
@@ -212,6 +213,7 @@ def test_samples_outside_the_range_of_the_likelihood():
     found = vs.diagnose(model, 16 * x, progress=None)
     assert [f.code for f in found.findings] == ["data-range"]
     assert "data-range" in found.skipped["gap"]
+    assert found.evidence.elbo is None  # an ELBO of such values is far above zero and means nothing
 
 
 # what the encoder returns ---------------------------------------------------------------------
@@ -300,3 +302,15 @@ def test_codes_that_do_not_follow_the_prior():
     assert codes(linear(), x) == ["aggregate"]
     rng = np.random.default_rng(0)
     assert abs(separability(rng.normal(size=(400, 3)), rng.normal(size=(400, 3))) - 0.5) < 0.07
+
+
+def test_a_constant_column_does_not_set_the_axis():
+    flat = torch.cat([X, torch.full((len(X), 1), 3.0)], dim=1)
+    columns = torch.cat([W, torch.full((1, 2), 1e-3)])
+    model = linear(
+        encode=lambda x: (100 * (x[:, :5] @ W) * VARIANCE, VARIANCE.expand(len(x), 2)),
+        decode=lambda z: z @ columns.T.to(z) + torch.tensor([0.0] * 5 + [3.0]).to(z),
+    )
+    found = vs.diagnose(model, flat, progress=None, budget=1e-3)
+    figure = next(figure for name, figure, _ in drawings(found.evidence, found.sample) if name == "traversals")
+    assert all(abs(limit) < 100 for axis in figure.axes for limit in axis.get_ylim())

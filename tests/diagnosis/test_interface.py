@@ -326,12 +326,14 @@ def test_ambiguous_returns_of_modules_and_decoders_are_refused():
         vs.adapters.from_modules(Three(), torch.nn.Linear(2, 5), latent_dim=2).encode(X)
     with pytest.raises(InputError, match=r"decode=lambda z: decoder\(z\)\[0\]"):
         linear(decode=lambda z: (z @ W.T.to(z), z)).decode(torch.zeros(3, 2))
+    with pytest.raises(InputError, match=r"decode must return one tensor, the mean of p\(x\|z\), got 2 values"):
+        vs.diagnose(linear(decode=lambda z: (z @ W.T.to(z), z)), X, progress=None)
 
 
 def test_progress_and_budget():
     lines = []
     found = vs.diagnose(linear(), X, budget=1e-3, progress=lines.append)
-    assert lines[0] == "diagnose: encoding 400 samples"
+    assert lines[:2] == ["diagnose: reading samples", "diagnose: encoding 400 samples"]
     assert "budget=" in found.skipped["gap"]
     assert found.findings == []
     with pytest.raises(InputError, match="budget must be > 0"):

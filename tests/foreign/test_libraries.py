@@ -111,10 +111,39 @@ def test_diffusers_autoencoder(tmp_path):
         z = posterior.mean
         torch.testing.assert_close(adapted.decode(z.flatten(1)), model.decode(z).sample.flatten(1))
     found = vs.diagnose(adapted, x)
-    assert len(found.summary()) == adapted.latent_dim == 4 * 8 * 8
+    assert adapted.latent_dim == 4 * 8 * 8
+    assert [row["channel"] for row in found.summary()] == [*found.evidence.latent_image.kl.argsort(descending=True)]
+    assert [f.code for f in found.findings][:1] == ["untrained"]
     assert found.evidence.noise.likelihood is None  # decoded and compared with x, although its noise is unknown
     assert "the likelihood is not known" in found.skipped["gap"]
     assert page(found, tmp_path)
+
+
+def test_batches_and_covariates_of_scvi():
+    """Read by scvi-tools itself; posteriors are those of scvi-tools."""
+    scvi = pytest.importorskip("scvi")
+    anndata = pytest.importorskip("anndata")
+    logging.disable(logging.WARNING)
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(np.exp(0.6 * rng.normal(size=(200, 2)) @ rng.normal(size=(2, 15)) + 1)).astype("float32")
+    data = anndata.AnnData(counts)
+    data.obs["batch"] = np.array(["a", "b"])[np.arange(200) % 2]
+    data.obs["sex"] = np.array(["f", "m"])[np.arange(200) // 2 % 2]
+    data.obs["age"] = rng.normal(size=200)
+    scvi.model.SCVI.setup_anndata(
+        data, batch_key="batch", continuous_covariate_keys=["age"], categorical_covariate_keys=["sex"]
+    )
+    model = scvi.model.SCVI(data, n_latent=2, n_hidden=16)
+    model.train(max_epochs=2, accelerator="cpu", enable_progress_bar=False, logger=False)
+    logging.disable(logging.NOTSET)
+    adapted = vs.adapters.from_scvi(model)
+    found = vs.diagnose(adapted, data, progress=None, budget=5.0)
+    mean, variance = model.get_latent_representation(return_dist=True)
+    np.testing.assert_allclose(found.sample.mean.numpy(), mean[found.sample.rows], atol=1e-4)
+    np.testing.assert_allclose(found.sample.variance.numpy(), variance[found.sample.rows], rtol=1e-3)
+    assert found.evidence.elbo is not None
+    with pytest.raises(vs.InputError, match=r"2 batches \(a, b\) or covariates; pass AnnData as x"):
+        vs.diagnose(adapted, counts, progress=None)
 
 
 def test_parts_of_a_lightning_module_are_adapted():

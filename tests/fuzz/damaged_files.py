@@ -84,6 +84,7 @@ def build_readers(folder):
     add("pt", "x.pt", lambda f: torch.save({"x": torch.from_numpy(x), "labels": torch.zeros(12, 1)}, f), load)
     add("h5", "x.h5", lambda f: write_hdf5(f, images=images, labels=x[:, :1]), load)
     add("h5ad", "x.h5ad", lambda f: write_hdf5(f, X=x), load)
+    add("csv", "x.csv", lambda f: np.savetxt(f, x, delimiter=",", header="a,b,c,d,e", comments=""), load)
     add("parquet", "x.parquet", lambda f: pq.write_table(pa.table({f"c{k}": x[:, k] for k in range(5)}), f), load)
     add("images", "a.png", lambda f: Image.fromarray(images[0]).save(f), lambda f: load(f.parent))
     add("posteriors", "p.npz", lambda f: np.savez(f, mean=x, variance=x**2), read_posteriors)

@@ -7,14 +7,18 @@ from vaescope.adapters.adapted import from_callables, from_modules
 from vaescope.adapters.arrays import from_arrays
 from vaescope.adapters.callbacks import lightning_callback, pythae_callback
 from vaescope.adapters.diffusers import from_diffusers
+from vaescope.adapters.layers import from_layers
 from vaescope.adapters.pythae import from_pythae
+from vaescope.adapters.quantised import from_codebook
 from vaescope.adapters.run import from_run
 from vaescope.adapters.scvi import from_scvi
 
 __all__ = [
     "from_arrays",
     "from_callables",
+    "from_codebook",
     "from_diffusers",
+    "from_layers",
     "from_modules",
     "from_pythae",
     "from_run",

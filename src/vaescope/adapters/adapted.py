@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,14 +11,28 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vaescope import validation
-from vaescope.adapters.networks import any_dtype, call_user_function, dtype_and_device, evaluation_mode, networks_behind
+from vaescope.adapters.densities import moments_of, normal_like, posterior_from, prior_from
+from vaescope.adapters.networks import (
+    any_dtype,
+    call_user_function,
+    call_with_tokens,
+    dtype_and_device,
+    evaluation_mode,
+    networks_behind,
+    required_arguments,
+)
 from vaescope.distributions import Normal, Prior
+from vaescope.distributions.densities import PosteriorDensity, PriorDensity
 from vaescope.distributions.likelihoods import LIKELIHOODS
-from vaescope.errors import InputError
+from vaescope.errors import AmbiguousOutputError, InputError
 from vaescope.protocol import LatentModel, LogLikelihood, ObservationSampler
 
-Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
-Decoder = Callable[[Tensor], Tensor]
+Encoder = Callable[..., tuple[Tensor, Tensor]]
+"""x, or x and the auxiliary input -> mean and variance."""
+Decoder = Callable[..., Tensor]
+"""z, or z and the auxiliary input -> mean of x."""
+Reader = Callable[[object, object | None], tuple[object, object | None]]
+"""Samples and auxiliary input as users pass them -> both as arrays."""
 POSTERIOR_FAMILIES = ("diagonal", "marginals")
 SCALES: dict[str, Callable[[Tensor], Tensor]] = {
     "variance": lambda s: s,
@@ -47,6 +61,16 @@ class Adapted(LatentModel):
     networks: tuple[nn.Module, ...] = ()
     """Called in evaluation mode; inputs are converted to their floating-point type and device."""
     sample_observations: ObservationSampler | None = None
+    posterior_density: PosteriorDensity | None = None
+    prior_density: PriorDensity | None = None
+    latent_shape: tuple[int, int, int] | None = None
+    latent_scaling: tuple[float, float] | None = None
+    reader: Reader | None = None
+    """Reads samples of the model's own library, with their auxiliary input."""
+    encodes_auxiliary: bool = False
+    """Whether the encoder takes the auxiliary input, as in a conditional VAE."""
+    conditional: bool = False
+    """Whether the decoder takes it."""
 
     def __post_init__(self) -> None:
         validation.whole_number("latent_dim", self.latent_dim)
@@ -69,12 +93,15 @@ class Adapted(LatentModel):
     def has_decoder(self) -> bool:
         return self.decoder is not None
 
+    @property
+    def auxiliary_dim(self) -> int:
+        return int(self.encodes_auxiliary or self.conditional)
+
     def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
-        """Mean and variance of q(z|x), flattened to a row per sample."""
-        if auxiliary is not None:
-            raise InputError("this model takes no auxiliary input; omit auxiliary.")
+        """Mean and variance of q(z|x), or q(z|x, auxiliary), flattened to a row per sample."""
+        given = self._given(auxiliary, len(x))
         with evaluation_mode(self.networks):
-            found: object = self._call_encoder(x)
+            found: object = self._call_encoder(x, *given)
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise InputError(f"encode must return a mean and a variance, got {_described(found)}.")
         mean, variance = (_rows(value, name, len(x)) for value, name in zip(found, ("mean", "variance"), strict=True))
@@ -85,26 +112,52 @@ class Adapted(LatentModel):
             )
         return mean, variance
 
-    def _call_encoder(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _given(self, auxiliary: object | None, count: int) -> list[Tensor]:
+        """The auxiliary input, if the encoder takes it, as integers or in the floating-point type of the networks."""
+        if auxiliary is not None and not self.auxiliary_dim:
+            raise InputError("this model takes no auxiliary input; omit auxiliary.")
+        if auxiliary is None and self.auxiliary_dim:
+            raise InputError("this model is conditional: pass auxiliary=, a label or a row of numbers per sample.")
+        return [self._labels(auxiliary, count)] if self.encodes_auxiliary else []
+
+    def _labels(self, auxiliary: object, count: int) -> Tensor:
+        given = auxiliary if isinstance(auxiliary, Tensor) else validation.array(auxiliary, "auxiliary")
+        labels = torch.as_tensor(given)
+        validation.same_rows({"x": count, "auxiliary": len(labels)})
+        dtype, device = dtype_and_device(self.networks) or (torch.get_default_dtype(), labels.device)
+        return labels.to(device, dtype if labels.is_floating_point() else torch.long)
+
+    def _call_encoder(self, x: Tensor, *given: Tensor) -> object:
         weights = dtype_and_device(self.networks)
         if weights is not None:
-            return call_user_function("encode", self.encoder, x.to(dtype=weights[0], device=weights[1]))
+            return call_with_tokens("encode", self.encoder, x.to(dtype=weights[0], device=weights[1]), *given)
         try:
-            return call_user_function("encode", self.encoder, x)
+            return call_with_tokens("encode", self.encoder, x, *given)
         except InputError as error:
             if x.dtype == torch.float32 or "dtype" not in str(error):
                 raise
-            return call_user_function("encode", self.encoder, x.float())  # a function may hide float32 networks
+            return call_user_function("encode", self.encoder, x.float(), *given)  # a function may hide float32 networks
 
     def decode(self, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n"]:
         """Mean of p(x|z), flattened to a row per sample."""
+        if self.conditional:
+            raise InputError("this decoder is conditional: call decode_given(z, auxiliary).")
+        return self._decoded(z)
+
+    def decode_given(self, z: Float[Tensor, "N d"], auxiliary: Tensor) -> Float[Tensor, "N n"]:
+        """Mean of p(x|z, auxiliary), flattened to a row per sample."""
+        return self._decoded(z, self._labels(auxiliary, len(z)))
+
+    def _decoded(self, z: Float[Tensor, "N d"], *given: Tensor) -> Float[Tensor, "N n"]:
         if self.decoder is None:
             raise InputError("this model has no decoder.")
         weights = dtype_and_device(self.networks)
         with evaluation_mode(self.networks):
-            found: object = call_user_function("decode", self.decoder, z if weights is None else z.to(weights[1]))
+            found: object = call_user_function(
+                "decode", self.decoder, z if weights is None else z.to(weights[1]), *given
+            )
         if isinstance(found, tuple | list | dict):
-            raise InputError(
+            raise AmbiguousOutputError(
                 f"decode must return one tensor, the mean of p(x|z), got {_described(found)}; "
                 "write decode=lambda z: decoder(z)[0] with the index of the mean."
             )
@@ -131,12 +184,16 @@ def _rows(value: object, name: str, count: int) -> Tensor:
 
 def from_callables(
     *,
-    encode: Encoder,
+    encode: Encoder | None = None,
     decode: Decoder | None = None,
     latent_dim: int,
     precision: float | None = None,
     likelihood: str | None = None,
     prior: Prior | None = None,
+    sample: Callable[[Tensor], Tensor] | None = None,
+    log_q: Callable[[Tensor, Tensor], Tensor] | None = None,
+    sample_prior: Callable[[int], Tensor] | None = None,
+    log_prior: Callable[[Tensor], Tensor] | None = None,
     name: str = "model",
     image_shape: tuple[int, int, int] | None = None,
     beta: float = 1.0,
@@ -149,16 +206,23 @@ def from_callables(
     """A model from functions.
 
     Args:
-        encode: x -> mean and variance of q(z|x).
-        decode: z -> mean of p(x|z); probabilities under a Bernoulli likelihood.
+        encode: x -> mean and variance of q(z|x). Of a conditional VAE: (x, y) -> the same; pass y as `auxiliary=`.
+        decode: z, or (z, y) -> mean of p(x|z); probabilities under a Bernoulli likelihood.
         latent_dim: number of latents.
         precision: γ² = 1 / decoder variance of a Gaussian likelihood.
         likelihood: `gaussian` (the default if there is a precision) or `bernoulli`.
         prior: N(0, I) by default.
+        sample: x -> one draw of z ~ q(z|x) per row, for posteriors that are not diagonal Gaussians (full covariances,
+            flows, mixtures), with `log_q`. `encode` may then be omitted.
+        log_q: (z, x) -> log q(z|x), a number per row.
+        sample_prior: count -> draws from a prior that is not one of vaescope's (a mixture, a VampPrior), with
+            `log_prior`.
+        log_prior: z -> log p(z), a number per row.
         name: what reports call the model.
         image_shape: (channels, height, width) of decoded images.
         beta: the weight of the KL in training.
-        log_likelihood: (x, z) -> log p(x|z), one number per row, for any other likelihood.
+        log_likelihood: (x, z) or (x, z, y) -> log p(x|z), one number per row, for any other likelihood; x are integers
+            if it needs integers, such as tokens.
         objective: what training maximised; name it if it is not the ELBO, such as `iwae`.
         posterior_family: `marginals` if q(z|x) has a full covariance or is a flow, and `encode` returns its marginals.
         networks: modules to call in evaluation mode; by default those that the functions are, belong to or refer to.
@@ -169,21 +233,33 @@ def from_callables(
             [0.1000, 0.1000],
             [0.1000, 0.1000]])
     """
+    posterior, density = posterior_from(sample, log_q), prior_from(sample_prior, log_prior)
+    if encode is None and posterior is None:
+        raise InputError("encode is required, x -> mean and variance; or pass sample= and log_q=.")
+    if density is not None and prior is not None:
+        raise InputError("prior= and log_prior= are two priors; specify only one.")
+    chosen = prior if prior is not None else Normal() if density is None else normal_like(density, latent_dim)
+    functions = (encode, decode, log_likelihood, sample, log_q, sample_prior, log_prior)
+    encode = encode or moments_of(posterior)
     return Adapted(
         latent_dim,
         encode,
         any_dtype(decode) if isinstance(decode, nn.Module) else decode,
         precision,
         "gaussian" if likelihood is None and precision is not None else likelihood,
-        Normal() if prior is None else prior,
+        chosen,
         name,
         image_shape,
         beta,
         log_likelihood,
         objective,
-        posterior_family,
-        networks_behind(encode, decode, log_likelihood) if networks is None else tuple(networks),
-        sample_observations,
+        posterior_family if posterior is None else "marginals",
+        networks_behind(*functions) if networks is None else tuple(networks),
+        sample_observations=sample_observations,
+        posterior_density=posterior,
+        prior_density=density,
+        encodes_auxiliary=required_arguments(encode) > 1,
+        conditional=decode is not None and required_arguments(decode) > 1,
     )
 
 
@@ -209,8 +285,8 @@ def from_modules(
     validation.choice("scale", scale, SCALES)
     validation.whole_number("latent_dim", latent_dim)
 
-    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
-        found = encoder(x)
+    def encode(x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+        found = encoder(x, *given)
         if isinstance(found, Tensor):
             if found.shape[-1] != 2 * latent_dim:
                 raise InputError(
@@ -225,4 +301,5 @@ def from_modules(
         return found[0], SCALES[scale](found[1])
 
     networks = [network for network in (encoder, decoder) if network is not None]
-    return from_callables(encode=encode, decode=decoder, latent_dim=latent_dim, networks=networks, **known)
+    made = from_callables(encode=encode, decode=decoder, latent_dim=latent_dim, networks=networks, **known)
+    return replace(made, encodes_auxiliary=required_arguments(encoder) > 1)

@@ -12,7 +12,7 @@ from vaescope.errors import InputError
 
 
 def from_diffusers(model: Any, *, image_shape: tuple[int, int, int], name: str = "AutoencoderKL") -> Adapted:
-    """A model from an `AutoencoderKL`; its latents are the pixels of its latent image.
+    """A model from an `AutoencoderKL`, whose latents form an image: channels and positions are reported.
 
     Args:
         model: an `AutoencoderKL`.
@@ -40,4 +40,12 @@ def from_diffusers(model: Any, *, image_shape: tuple[int, int, int], name: str =
         name=name,
         image_shape=(channels, height, width),
         networks=(model,),
+        latent_shape=latent_shape,
+        latent_scaling=_scaling(model.config),
     )
+
+
+def _scaling(config: Any) -> tuple[float, float] | None:
+    """Scaling and shift factor; None where they are not declared."""
+    scaling, shift = (getattr(config, name, None) for name in ("scaling_factor", "shift_factor"))
+    return None if scaling is None else (float(scaling), float(shift or 0.0))

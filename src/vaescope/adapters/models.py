@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vaescope.adapters.quantised import Quantised
 from vaescope.errors import InputError, RunError
 from vaescope.fitting import Fit
 from vaescope.protocol import LatentModel, check_model
@@ -16,6 +17,8 @@ def as_models(models: object) -> list[LatentModel]:
         if not finished:
             raise RunError("no member of this fit has finished; see the history of each for where it diverged.")
         return [*sorted(finished, key=lambda member: -member.best_elbo)]
+    if isinstance(models, Quantised):
+        raise InputError("a VQ-VAE has no posterior; write vaescope.diagnosis.diagnose_codebook(model, x).")
     listed = list(models) if isinstance(models, Sequence) else [models]
     if not listed:
         raise InputError("expected a model, got an empty list.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from vaescope.errors import InputError
 
 T = TypeVar("T")
+NEEDS_INTEGERS = r"scalar types?:? ?(Long|Int)|one_hot|int64|must be (long|int)|IntTensor"  # in PyTorch's messages
 
 
 def networks_behind(*functions: object) -> tuple[nn.Module, ...]:
@@ -69,17 +71,42 @@ class DtypeCopies:
         return self._copies[dtype][1]
 
 
-def any_dtype(network: nn.Module) -> Callable[[Tensor], Tensor]:
+def any_dtype(network: nn.Module) -> Callable[..., Tensor]:
     """The network as a function that computes in the floating-point type of its input."""
     copies = DtypeCopies(network)
 
-    def call(z: Tensor) -> Tensor:
+    def call(z: Tensor, *given: Tensor) -> Tensor:
         converted = copies.in_dtype(z.dtype)
         with evaluation_mode([converted] if not network.training else []):
-            output: Tensor = converted(z)
+            output: Tensor = converted(z, *(v.to(z.dtype) if v.is_floating_point() else v for v in given))
         return output
 
     return call
+
+
+def required_arguments(function: object) -> int:
+    """How many positional arguments a function or a module needs.
+
+    >>> required_arguments(lambda z, y: z), required_arguments(lambda z, y=None: z)
+    (2, 1)
+    """
+    target = function.forward if isinstance(function, nn.Module) else function
+    try:
+        parameters = inspect.signature(target).parameters.values()  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)
+
+
+def call_with_tokens(name: str, function: Callable[..., T], x: Tensor, *others: Tensor) -> T:
+    """Call a user's function of samples; if it needs integers, such as tokens to embed, x is converted."""
+    try:
+        return call_user_function(name, function, x, *others)
+    except InputError as error:
+        if not re.search(NEEDS_INTEGERS, str(error)) or not bool((x == x.round()).all()):
+            raise
+        return call_user_function(name, function, x.long(), *others)
 
 
 def call_user_function(name: str, function: Callable[..., T], *values: Tensor) -> T:

@@ -45,6 +45,12 @@ class RepairedModel(WrappedModel):
     """A normal prior with the mean and variance of another prior."""
     replace_zero_variance: bool = True
     """Variances of zero become the smallest positive number."""
+    sample_shape: tuple[int, int, int] | None = None
+    """Shape of samples that are images, for models that do not know it."""
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        return self.model.image_shape or self.sample_shape
 
     @property
     def prior(self) -> Prior:
@@ -65,10 +71,16 @@ class RepairedModel(WrappedModel):
         return variance.where(variance != 0, torch.finfo(variance.dtype).tiny)
 
     def decode(self, z: Tensor) -> Tensor:
+        return self._decoded(lambda model: model.decode, z)
+
+    def decode_given(self, z: Tensor, auxiliary: Tensor) -> Tensor:
+        return self._decoded(lambda model: model.decode_given, z, auxiliary)
+
+    def _decoded(self, method: Callable[[LatentModel], Callable[..., Tensor]], z: Tensor, *given: Tensor) -> Tensor:
         model = self.model if self._copies is None else self._copies.in_dtype(z.dtype)
         assert isinstance(model, LatentModel)
         with evaluation_mode([model] if isinstance(model, nn.Module) else []):
-            output = call_user_function("decode", model.decode, z)
+            output = call_user_function("decode", method(model), z, *given)
         return output.sigmoid() if self.logits else output
 
     @cached_property
@@ -76,12 +88,17 @@ class RepairedModel(WrappedModel):
         return DtypeCopies(self.model) if isinstance(self.model, nn.Module) else None
 
 
-def with_normal_prior(model: LatentModel) -> RepairedModel:
-    """The model with a normal prior: its own, or one with the same mean and variance."""
+def with_normal_prior(model: LatentModel, sample_shape: tuple[int, int, int] | None = None) -> RepairedModel:
+    """The model with a normal prior: its own, or one with the same mean and variance.
+
+    Args:
+        model: any model.
+        sample_shape: (channels, height, width) of samples that are images, for a model without an `image_shape`.
+    """
     prior = model.prior
-    if isinstance(prior, Normal) or model.auxiliary_dim:
-        return RepairedModel(model)
-    return RepairedModel(model, normal_prior=Normal(*prior.mean_and_variance()))
+    if isinstance(prior, Normal) or (model.auxiliary_dim and not model.conditional):
+        return RepairedModel(model, sample_shape=sample_shape)
+    return RepairedModel(model, normal_prior=Normal(*prior.mean_and_variance()), sample_shape=sample_shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +120,13 @@ class Repair:
         )
 
 
-def repair(model: LatentModel, x: object, auxiliary: object | None, count: int) -> Repair:
+def repair(
+    model: LatentModel,
+    x: object,
+    auxiliary: object | None,
+    count: int,
+    sample_shape: tuple[int, int, int] | None = None,
+) -> Repair:
     """Encode a random sample, and correct log-variances, zero variances, logits, and a prior that is not normal.
 
     Args:
@@ -111,8 +134,9 @@ def repair(model: LatentModel, x: object, auxiliary: object | None, count: int) 
         x: samples, a row or an image each.
         auxiliary: the auxiliary input of an iVAE.
         count: size of the random sample, which is encoded once.
+        sample_shape: (channels, height, width) of samples that are images.
     """
-    plain = with_normal_prior(model)
+    plain = with_normal_prior(model, sample_shape)
     raw = encode_sample(replace(plain, replace_zero_variance=False), x, auxiliary, count)
     negative, zero = bool((raw.variance < 0).any()), bool((raw.variance == 0).any())
     logits = _returns_logits(model, raw)

@@ -2,61 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vaescope.adapters.adapted import Adapted
 from vaescope.errors import InputError
 
+COVARIATES = ("extra_continuous_covs", "extra_categorical_covs")
+NOTHING = torch.empty(0)
+
 
 def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi model") -> Adapted:
-    """A model from a trained `SCVI` or similar; x are rows of raw counts, as in the model's own data.
+    """A model from a trained `SCVI` or similar; x is AnnData as the model was trained on, or rows of raw counts.
 
-    The decoder returns expected shares of expression, scaled to the median library size of the model's data, so that
-    outputs do not depend on sequencing depth. Its likelihood of counts is used for the gap. Simulated cells have the
-    library sizes of the model's data; the likelihood is conditional on the observed library size, as in scvi-tools.
+    Batches and covariates are read from AnnData by scvi-tools itself. The decoder returns expected shares of
+    expression, scaled to the median library size of the model's data, so that outputs do not depend on sequencing
+    depth. Its likelihood of counts, with the model's own library size, is used for the ELBO and the gap. Simulated
+    cells have the library sizes of the model's data.
 
     Args:
-        model: a trained scvi-tools model without covariates.
-        batch: index or name of the batch that all samples come from; needed if the model has several.
+        model: a trained scvi-tools model.
+        batch: index or name of the batch that all samples come from, if x are counts of one batch.
         name: what reports call the model.
     """
     module = getattr(model, "module", None)
     if module is None or not hasattr(module, "inference") or not hasattr(module, "generative"):
         raise InputError(f"from_scvi needs an scvi-tools model, got {type(model).__name__}.")
-    _refuse_covariates(model)
-    index = _batch_index(model, batch)
+    inputs = _Inputs.of(model, batch)
     libraries = _library_sizes(model)
     depth = float(libraries.median())
     transform = getattr(getattr(module, "z_encoder", None), "z_transformation", None) or (lambda z: z)
 
-    def batches(count: int) -> Tensor:
-        return torch.full((count, 1), index, dtype=torch.long)
+    def infer(x: Tensor, given: Tensor = NOTHING) -> dict[str, Any]:
+        found: dict[str, Any] = module.inference(x=x.float(), **inputs.arguments(given, len(x)))
+        return found
 
-    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
-        found = module.inference(x=x.float(), batch_index=batches(len(x)))
-        posterior = found["qz"]
+    def generate(z: Tensor, library: Tensor, given: Tensor = NOTHING) -> Any:
+        return module.generative(z=transform(z.float()), library=library, **inputs.arguments(given, len(z)))["px"]
+
+    def encode(x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+        posterior = infer(x, *given)["qz"]
         return posterior.loc, posterior.scale.square()
 
-    def decode(z: Tensor) -> Tensor:
+    def decode(z: Tensor, *given: Tensor) -> Tensor:
         library = torch.full((len(z), 1), depth).log()
-        found = module.generative(z=transform(z.float()), library=library, batch_index=batches(len(z)))
-        return (depth * found["px"].scale).to(z)
+        return (depth * generate(z, library, *given).scale).to(z)
 
-    def log_likelihood(x: Tensor, z: Tensor) -> Tensor:
-        library = x.float().sum(1, keepdim=True).clamp(min=1).log()
-        found = module.generative(z=transform(z.float()), library=library, batch_index=batches(len(z)))
-        counts: Tensor = found["px"].log_prob(x.float()).sum(1)
+    def log_likelihood(x: Tensor, z: Tensor, *given: Tensor) -> Tensor:
+        library = _library(infer(x, *given))
+        counts: Tensor = generate(z, library, *given).log_prob(x.float()).sum(1)
         return counts.to(z)
 
     def sample_observations(z: Tensor, generator: torch.Generator) -> Tensor:
         library = libraries[torch.randint(len(libraries), (len(z), 1), generator=generator)].log()
-        found = module.generative(z=transform(z.float()), library=library, batch_index=batches(len(z)))
         with torch.random.fork_rng(devices=[]):  # its distributions draw from the global generator
             torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
-            counts: Tensor = found["px"].sample()
+            counts: Tensor = generate(z, library).sample()
         return counts
 
     return Adapted(
@@ -65,20 +71,79 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
         decode,
         name=name,
         log_likelihood=log_likelihood,
-        sample_observations=sample_observations,
+        sample_observations=None if inputs.columns else sample_observations,
         networks=(module,),
+        reader=partial(_read, model, inputs),
+        encodes_auxiliary=bool(inputs.columns),
+        conditional=bool(inputs.columns),
     )
+
+
+def _library(found: dict[str, Any]) -> Tensor:
+    """Log library size: the observed one, or the mean of its posterior if the model infers it."""
+    library: Tensor = found["library"] if found.get("ql") is None else found["ql"].loc
+    return library
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What a module takes besides counts: the columns of the auxiliary input, or one batch for all samples."""
+
+    batch: int | None
+    columns: tuple[tuple[str, int], ...]
+    """Names of scvi's fields, and how many columns each has."""
+
+    @classmethod
+    def of(cls, model: Any, batch: int | str | None) -> _Inputs:
+        registered = [str(key) for key in getattr(getattr(model, "adata_manager", None), "data_registry", {})]
+        covariates = tuple((key, _covariate_count(model, key)) for key in COVARIATES if key in registered)
+        if batch is not None and covariates:
+            raise InputError("this scvi model has covariates: omit batch, and pass AnnData as x.")
+        several = int(getattr(model.module, "n_batch", 1)) > 1
+        if batch is not None or (not several and not covariates):
+            return cls(_batch_index(model, batch), ())
+        return cls(None, (("batch", 1), *covariates))
+
+    def arguments(self, given: Tensor, count: int) -> dict[str, Tensor]:
+        """Keyword arguments of `inference` and `generative`."""
+        if self.batch is not None:
+            return {"batch_index": torch.full((count, 1), self.batch, dtype=torch.long)}
+        rows = given.reshape(count, -1)
+        parts = dict(zip((key for key, _ in self.columns), rows.split([c for _, c in self.columns], 1), strict=True))
+        found = {"batch_index": parts["batch"].long()}
+        if "extra_continuous_covs" in parts:
+            found["cont_covs"] = parts["extra_continuous_covs"].float()
+        if "extra_categorical_covs" in parts:
+            found["cat_covs"] = parts["extra_categorical_covs"].long()
+        return found
+
+
+def _covariate_count(model: Any, key: str) -> int:
+    return int(np.asarray(model.adata_manager.get_from_registry(key)).shape[1])
+
+
+def _read(model: Any, inputs: _Inputs, x: object, auxiliary: object | None) -> tuple[object, object | None]:
+    """Counts, and batches and covariates if the model takes them, as scvi-tools reads them."""
+    if not hasattr(x, "obs"):
+        if inputs.columns and auxiliary is None:
+            names = _batch_names(model)
+            raise InputError(
+                f"this scvi model has {max(1, len(names))} batches ({', '.join(names[:5])}) or covariates; pass "
+                f"AnnData as x, or the cells of one batch and from_scvi(model, batch={(names or ['0'])[0]!r})."
+            )
+        return x, auxiliary
+    batches = [*model._make_data_loader(adata=model._validate_anndata(x), batch_size=4096)]
+    counts = torch.cat([batch["X"] for batch in batches])
+    if not inputs.columns:
+        return counts, auxiliary
+    parts = [torch.cat([batch[key].double() for batch in batches]) for key, _ in inputs.columns]
+    return counts, torch.cat([part.reshape(len(counts), -1) for part in parts], dim=1)
 
 
 def _batch_index(model: Any, batch: int | str | None) -> int:
     """The index of the batch that all samples come from."""
     count = max(1, int(getattr(model.module, "n_batch", 1)))
     names = _batch_names(model) or [str(k) for k in range(count)]
-    if batch is None and count > 1:
-        raise InputError(
-            f"this scvi model has {count} batches ({', '.join(names[:5])}{', …' * (count > 5)}); pass the cells of one "
-            f"batch as x, and write from_scvi(model, batch={names[0]!r})."
-        )
     if isinstance(batch, str) and batch in names:
         return names.index(batch)
     found = 0 if batch is None else batch
@@ -93,15 +158,6 @@ def _batch_names(model: Any) -> list[str]:
     except (AttributeError, KeyError, TypeError):
         return []
     return [str(name) for name in mapping]
-
-
-def _refuse_covariates(model: Any) -> None:
-    """Encoder and decoder take covariates as inputs, and rows of counts do not contain them."""
-    registered = getattr(getattr(model, "adata_manager", None), "data_registry", {})
-    if any("covs" in str(key) for key in registered):
-        raise InputError(
-            "this scvi model has covariates in addition to counts; pass its functions to vs.adapters.from_callables."
-        )
 
 
 def _library_sizes(model: Any) -> Tensor:

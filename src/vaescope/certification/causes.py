@@ -40,6 +40,8 @@ class Cause:
     advice: str
     gain: float
     """Nats per latent by which the true z become more probable if it is undone."""
+    negative: bool = False
+    """There are negative "variances". They were taken for log-variances, and the gain is against these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,8 @@ def find_cause(simulation: Simulation, raw: Float[Tensor, "N d"], real: EncodedS
         real: encoded real samples, to find other units of x.
     """
     z, e = simulation.z, simulation.encoded
+    if bool((raw < 0).any()):
+        return _reading_of_negative(simulation, raw.double())
     here = _score(z, e.mean.double(), raw.double(), fitted=True)
     best: Cause | None = None
     for correction in _corrections(simulation, raw.double(), real):
@@ -70,6 +74,15 @@ def find_cause(simulation: Simulation, raw: Float[Tensor, "N d"], real: EncodedS
         if mean > max(GAIN, STANDARD_ERRORS * error) and 1 / FACTOR**2 < factor < FACTOR**2:
             best = _better(best, Cause(correction.code, correction.title, correction.advice, mean))
     return best
+
+
+def _reading_of_negative(simulation: Simulation, raw: Tensor) -> Cause:
+    """What negative "variances" are: the reading under which z is most probable."""
+    z, mean = simulation.z, simulation.encoded.mean.double()
+    scores = [(float(_score(z, mean, c.variance).mean()), c) for c in _readings(mean, raw)]
+    score, best = max(scores, key=lambda pair: pair[0])
+    gain = score - float(_score(z, mean, raw.exp().clamp(1e-300, 1e300)).mean())
+    return Cause(best.code, best.title, best.advice, gain, negative=True)
 
 
 def _better(best: Cause | None, found: Cause) -> Cause:

@@ -39,15 +39,23 @@ class Evidence:
 
 
 def judge(evidence: Evidence) -> list[Finding]:
-    """All findings; a named cause replaces those that it explains, and needs something to explain."""
-    found = [*_posteriors(evidence)]
-    if evidence.cause is not None and any(finding.severity != "note" for finding in found):
-        found = [_named(evidence.cause)]
+    """All findings; a named cause replaces those that it explains, and needs something to explain.
+
+    Negative variances need nothing else to explain. If they are log-variances, as was assumed, they explain no other
+    finding.
+    """
+    found, cause = [*_posteriors(evidence)], evidence.cause
+    if cause is not None and (cause.negative or any(finding.severity != "note" for finding in found)):
+        found = [_named(cause), *(found if cause.gain == 0 else [])]
     return [*found, *_bounds(evidence), *_transfer(evidence)]
 
 
 def _named(cause: Cause) -> Finding:
-    evidence = f"With this undone, the true z of simulated x are more probable by {cause.gain:.2g} nats per latent."
+    evidence = (
+        "Some of these numbers are negative. They were taken for log-variances in everything else."
+        if cause.negative
+        else f"With this undone, the true z of simulated x are more probable by {cause.gain:.2g} nats per latent."
+    )
     return Finding(cause.code, "error", cause.title, evidence, cause.advice)
 
 

@@ -40,9 +40,11 @@ class Diagnose:
     """note, warning or error: exit with code 1 if a finding is at least this severe."""
 
     def run(self) -> int:
+        from vaescope.diagnosis.bounds import bound_rows
+
         check_page(self.html, self.fail_on)
         found = self._diagnosis()
-        print_findings(found)
+        print_findings(found, [f"{name}: {value} nats" for name, value, _ in bound_rows(found.evidence)])
         write_page(found, self.html)
         return exit_code(found.worst, self.fail_on)
 
@@ -57,10 +59,10 @@ class Diagnose:
             raise InputError("--data is required: samples on which the model is diagnosed.")
         data, auxiliary = self.source.open(self.data)
         check_auxiliary(models, auxiliary)
-        train = None if self.train is None else self.source.open(self.train)[0].x.float()
+        train = None if self.train is None else self.source.open(self.train)[0]
         return diagnose(
             models,
-            data.x.float(),
+            data,
             factors=data.factors,
             auxiliary=auxiliary,
             train=train,

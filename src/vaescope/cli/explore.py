@@ -30,7 +30,7 @@ class Explore:
         models = load_models(self.target)
         data, auxiliary = self.source.open(self.data)
         check_auxiliary(models, auxiliary)
-        session = Session.of(models, data.x.float(), auxiliary=auxiliary, name=target_name(self.target))
+        session = Session.of(models, data, auxiliary=auxiliary, name=target_name(self.target))
 
         def ready(address: str) -> None:
             print(f"{address}  (Ctrl-C to stop)", flush=True)

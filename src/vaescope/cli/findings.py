@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from vaescope.errors import InputError
 if TYPE_CHECKING:
     from vaescope.findings import Finding
 
+SHOWN = 20  # latents in the table, at most
 COLOURS = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
@@ -50,16 +52,23 @@ def print_finding(out: Console, finding: Finding) -> None:
     colour = COLOURS[finding.severity]
     out.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
     out.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
+    if finding.line:
+        out.print("\n".join(f"    {line}" for line in finding.line.splitlines()), markup=False)
 
 
-def print_findings(report: Report) -> None:
-    """Findings, the table of latents, and skipped analyses."""
+def print_findings(report: Report, facts: Sequence[str] = ()) -> None:
+    """Findings, further facts, the table of latents, and skipped analyses."""
     out = console()
     for finding in report.findings:
         print_finding(out, finding)
     if not report.findings:
         out.print("No issues found.")
-    out.print(rows_table(report.summary()))
+    for fact in facts:
+        out.print(fact, markup=False)
+    rows = report.summary()
+    out.print(rows_table(rows[:SHOWN]))
+    if len(rows) > SHOWN:
+        out.print(f"... and {len(rows) - SHOWN} more latents")
     for what, why in report.skipped.items():
         out.print(f"skipped: {what} ({why})", markup=False, soft_wrap=True)
 

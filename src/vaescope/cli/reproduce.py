@@ -69,12 +69,13 @@ class Reproduce:
         return 0
 
     def _run_all(self, infos: Sequence[ExperimentInfo], out: Path) -> None:
+        from vaescope import validation
         from vaescope.jobs import run_in_this_process
         from vaescope.papers.experiment import RunOptions
         from vaescope.papers.jobs import experiment_tasks, part_tasks
-        from vaescope.papers.run import check_device, write_index
+        from vaescope.papers.run import write_index
 
-        check_device(self.device)
+        validation.device(self.device)
         options = RunOptions(
             self.profile,
             self.seeds,

@@ -41,9 +41,11 @@ class SweepCommand:
     executor: tyro.conf.OmitArgPrefixes[ExecutorOptions] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
+        from vaescope import validation
         from vaescope.sweeps import SweepOptions, read_sweep, run_sweep
         from vaescope.sweeps.memory import free_bytes
 
+        validation.device(self.device)
         self.executor.check()
         check_track(self.track)
         sweep = read_sweep(self.file)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from vaescope import validation
 from vaescope.adapters.models import as_models
@@ -145,6 +146,7 @@ class Comparison:
         return short_html(self)
 
 
+@torch.no_grad()
 def compare(
     models: object,
     x: object,

@@ -111,7 +111,8 @@ def _images(
 def _curves(first: MeasuredModel, second: MeasuredModel, pairs: list[MatchedLatent]) -> Figure:
     """The outputs that change most, as functions of matched latents, in standard deviations over the data."""
     x = first.sample.observations
-    mean, deviation = x.mean(0).numpy(), x.std(0, correction=0).clamp(min=1e-12).numpy()
+    mean, deviation = x.mean(0).numpy(), x.std(0, correction=0).numpy()
+    deviation[deviation == 0] = np.inf  # a column that is constant has no scale to be drawn in
     figure, axes = figures.grid_of_panels(len(pairs), 2, width=3.6, height=2.2)
     for row, match in enumerate(pairs):
         sides = _sides(first, second, match, CURVE_STEPS)

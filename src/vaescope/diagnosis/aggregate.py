@@ -44,9 +44,17 @@ def measure_aggregate(sample: EncodedSample, used: list[int]) -> Aggregate:
     noise = torch.randn(2, *sample.mean.shape, generator=generator, dtype=torch.float64)
     codes = sample.mean.double() + sample.variance.double().sqrt() * noise[0]
     standard = (codes - sample.prior_mean) / sample.prior_variance.double().sqrt()
-    drawn, prior = standard[:, latents].numpy(), noise[1][:, latents].numpy()
+    drawn = standard[:, latents].numpy()
+    prior = noise[1][:, latents].numpy() if sample.model.prior_density is None else _prior_codes(sample, latents)
     auc = separability(drawn, prior)
     return Aggregate(auc, math.sqrt(max(auc * (1 - auc), 0.0) / len(drawn)), gaussian_gain(drawn))
+
+
+def _prior_codes(sample: EncodedSample, latents: list[int]) -> np.ndarray:
+    """Draws from a prior that is given by functions, in the units of its mean and variance."""
+    drawn = sample.draw_prior("aggregate prior").double()
+    standard = (drawn - sample.prior_mean) / sample.prior_variance.double().sqrt()
+    return standard[:, latents].numpy()
 
 
 def separability(a: np.ndarray, b: np.ndarray) -> float:

@@ -37,7 +37,7 @@ class Budget:
     def need(self, seconds: float) -> None:
         """Skip an analysis that would take longer than what is left."""
         if seconds > self.left:
-            total = self.seconds - self.left + seconds
+            total = self.seconds - self.left + max(0.0, seconds)
             raise Skipped(
-                f"it would take about {seconds:.0f} s; pass budget={10 * (1 + total // 10):.0f} to include it"
+                f"it would take about {max(1.0, seconds):.0f} s; pass budget={10 * (1 + total // 10):.0f} to include it"
             )

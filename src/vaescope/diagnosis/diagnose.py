@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import metrics, validation
-from vaescope.adapters.arrays import Arrays
 from vaescope.adapters.models import as_models
 from vaescope.adapters.repaired import Repair, repair, with_normal_prior
 from vaescope.adapters.weights import weights_are_initial
@@ -22,6 +21,7 @@ from vaescope.checks import number
 from vaescope.diagnosis.aggregate import measure_aggregate
 from vaescope.diagnosis.agreement import Agreement, measure_agreement
 from vaescope.diagnosis.budget import Budget, Progress, to_stderr
+from vaescope.diagnosis.elbo import estimate_marginal, given_by_functions, measure_elbo
 from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.gap import measure_gap
 from vaescope.diagnosis.generalisation import Generalisation, measure_generalisation
@@ -31,17 +31,20 @@ from vaescope.diagnosis.geometry import (
     measure_geometry,
     near_deterministic_ratio,
 )
+from vaescope.diagnosis.given import read_given
+from vaescope.diagnosis.latent_image import measure_latent_image
 from vaescope.diagnosis.noise import measure_noise
 from vaescope.diagnosis.page import html, notebook_html
 from vaescope.diagnosis.reconstruction import measure_reconstruction
 from vaescope.diagnosis.rules import judge
-from vaescope.diagnosis.scales import find_scale
+from vaescope.diagnosis.scales import VarianceScale, find_scale
 from vaescope.diagnosis.skipped import Attempts, Skipped
+from vaescope.diagnosis.table import LatentTable
+from vaescope.diagnosis.text import as_text
 from vaescope.diagnosis.validity import measure_validity, validity_applies
 from vaescope.distributions import Normal
 from vaescope.encoded import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
-from vaescope.encoded.sample import Samples, check_samples
-from vaescope.errors import InputError
+from vaescope.encoded.sample import Samples
 from vaescope.findings import Finding, by_severity, worst_severity
 from vaescope.identification import Identifiability
 from vaescope.identification.identify import identify_encoded
@@ -54,6 +57,7 @@ from vaescope.tables import to_frame
 
 STABILITY_SAMPLES = 2000
 MOST_ROTATED = 64  # latents in use of which all pairs are rotated
+FLAT_LATENTS = 64  # of a latent image, up to which the decoder is differentiated by each
 RANGE_ROUNDING = 1e-4  # by which x may be outside the range of its likelihood
 MAKES_GAP_MEANINGLESS = {"untrained", "data-range", "reconstruction", "not-a-vae", "collapsed"}
 
@@ -79,9 +83,9 @@ class Diagnosis:
         """Analyses that could not be made, and why."""
         return self.evidence.skipped
 
-    def summary(self) -> list[dict[str, object]]:
-        """A row per latent, highest KL first."""
-        return self.evidence.latents()
+    def summary(self) -> LatentTable:
+        """A row per latent, highest KL first; prints as a table."""
+        return LatentTable(self.evidence.latents())
 
     def to_frame(self, kind: str = "pandas") -> Any:
         """The rows of `summary` as a data frame.
@@ -112,11 +116,9 @@ class Diagnosis:
         return notebook_html(self)
 
     def __repr__(self) -> str:
-        lines = [f"Diagnosis of {self.name}: {len(self.findings)} findings"]
-        lines += [f"  {f.severity}: {f.title} {f.advice}" for f in self.findings]
-        if self.evidence.validity is not None:
-            lines.append(f"  theory: {self.evidence.validity.sentence()}")
-        return "\n".join(lines)
+        validity = self.evidence.validity
+        theory = [] if validity is None else [f"  theory: {validity.sentence()}"]
+        return "\n".join([as_text(self.name, self.findings, self.skipped), *theory])
 
 
 @torch.no_grad()
@@ -139,10 +141,12 @@ def diagnose(
     Args:
         model: a member of a fit, a model from `vs.adapters`, or your own `LatentModel`. Of several models of the same
             data (a list or a fit), the first (the best member) is diagnosed, and all are compared.
-        x: samples, a row or an image each; not needed for posteriors alone (`vs.adapters.from_arrays`).
-        factors: (N, k) known factors of the samples, or (N,) labels, to score the codes against.
-        auxiliary: the auxiliary input of an iVAE, a label or a row of numbers per sample.
-        train: samples that the model was trained on, to find overfitting.
+        x: samples, a row or an image each: an array, a tensor, a data frame, a sparse matrix, AnnData, a PyTorch data
+            set or loader (10,000 samples of it), or a file. Not needed for posteriors alone
+            (`vs.adapters.from_arrays`).
+        factors: (N, k) known factors of the samples, or (N,) labels, numbers or text, to score the codes against.
+        auxiliary: the auxiliary input of an iVAE or a conditional VAE, a label or a row of numbers per sample.
+        train: samples that the model was trained on, to find overfitting; (x, auxiliary) for a conditional VAE.
         name: what the report calls the model.
         budget: seconds that this may take. Cheap analyses come first; what there is no time for is in `skipped`.
         progress: called with lines that say what is being done; None for silence.
@@ -153,12 +157,14 @@ def diagnose(
     ['collapsed']
     """
     clock = Budget(number("budget", budget, above=0.0, hint="it is in seconds"), progress)
+    clock.say("reading samples")
     models = as_models(model)
-    samples, auxiliary = check_samples(_own_samples(models[0], x), auxiliary)
+    given = read_given(models[0], x, auxiliary)
+    samples, auxiliary = given.x, given.auxiliary
     clock.say(f"encoding {len(samples)} samples")
-    repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES)
+    repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES, given.image_shape)
     attempts = Attempts()
-    scale = attempts("scale of variances", lambda: find_scale(repaired.sample, repaired.second))
+    scale = attempts("scale of variances", lambda: _scale(repaired))
     repaired = repaired if scale is None else repaired.with_scale(scale.name)
     kept = len(samples) if factors is not None else STABILITY_SAMPLES if len(models) > 1 else 0
     codes = _MeanCodes(min(kept, len(samples)))
@@ -169,6 +175,7 @@ def diagnose(
     first = replace(
         Evidence(regime),
         scale=scale,
+        groups=models[0].latent_groups,
         initial_weights=weights_are_initial(models[0]),
         data_range=_outside_range(repaired),
         elbo_trained=models[0].objective == "elbo" and models[0].posterior_family == "diagonal",
@@ -208,17 +215,6 @@ class _MeanCodes:
         self.values[torch.from_numpy(chunk.rows[kept])] = chunk.mean[torch.from_numpy(kept)]
 
 
-def _own_samples(model: LatentModel, x: object | None) -> object:
-    """x, or the samples of a model that has posteriors alone."""
-    if isinstance(model, Arrays):
-        if x is not None and len(check_samples(x)[0]) != len(model.mean):
-            raise InputError(f"x must be the {len(model.mean)} samples that these posteriors belong to; omit it.")
-        return model.samples
-    if x is None:
-        raise InputError("diagnose needs samples x, unless the model is posteriors alone.")
-    return x
-
-
 def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, clock: Budget) -> Evidence:
     """Everything that needs a decoder: cheap analyses first, the gap only if it can still mean something."""
     model, sample, regime = repaired.model, repaired.sample, evidence.regime
@@ -226,7 +222,9 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, 
         attempts.skipped["decoder"] = "the model has no decoder"
         return evidence
     clock.say("reconstructing, and differentiating the decoder")
-    derivatives = attempts("geometry", lambda: differentiate_decoder(sample, regime.used))
+    if model.latent_shape is not None:
+        evidence = replace(evidence, latent_image=attempts("channels", lambda: measure_latent_image(sample)))
+    derivatives = attempts("geometry", lambda: _derivatives(sample, regime.used))
     jacobian = None if derivatives is None else attempts("geometry", lambda: WeightedJacobian.of(derivatives))
     column_norm = attempts("column norm", lambda: _column_norm(derivatives))
     evidence = replace(
@@ -236,6 +234,7 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, 
         aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, regime.used)),
         geometry=None if jacobian is None else attempts("geometry", lambda: measure_geometry(jacobian)),
         noise=attempts("noise", lambda: measure_noise(sample, regime.used)),
+        elbo=None if evidence.data_range else attempts("ELBO", lambda: measure_elbo(sample)),
         eq12=None if derivatives is None else near_deterministic_ratio(derivatives),
     )
     broken = next((f.code for f in judge(evidence) if f.code in MAKES_GAP_MEANINGLESS), None)
@@ -243,13 +242,29 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, 
         attempts.skipped["gap"] = f"it means nothing with the finding {broken}"
         return evidence
     clock.say(f"measuring the gap between ELBO and log p(x), {max(0.0, clock.left):.0f} s left")
+    if given_by_functions(sample):
+        evidence = replace(evidence, marginal=attempts("log p(x)", lambda: estimate_marginal(sample, clock)))
     evidence = replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
     if not validity_applies(sample, regime.used):
         return evidence
     return replace(evidence, validity=attempts("validity", lambda: measure_validity(sample, regime.used, clock)))
 
 
+def _scale(repaired: Repair) -> VarianceScale:
+    if repaired.model.latent_shape is not None:
+        raise Skipped("codes of latent images are not trained to have the scale of the prior")
+    return find_scale(repaired.sample, repaired.second)
+
+
+def _derivatives(sample: EncodedSample, used: list[int]) -> DecoderDerivatives:
+    if sample.model.latent_shape is not None and sample.mean.shape[1] > FLAT_LATENTS:
+        raise Skipped(f"{sample.mean.shape[1]} latents form an image; channels and positions are reported instead")
+    return differentiate_decoder(sample, used)
+
+
 def _effect(sample: EncodedSample, clock: Budget) -> np.ndarray:
+    if sample.model.latent_shape is not None and sample.mean.shape[1] > FLAT_LATENTS:
+        raise Skipped("latents form an image; channels and positions are reported instead")
     started = time.monotonic()
     _ = sample.decoded
     clock.need(sample.mean.shape[1] * (time.monotonic() - started) - 1)
@@ -269,8 +284,13 @@ def _generalisation(repaired: Repair, train: object | None) -> Generalisation:
         raise Skipped("no training samples were given; pass train=")
     if not repaired.model.has_decoder:
         raise Skipped("the model has no decoder")
-    samples = check_samples(train)[0]
-    return measure_generalisation(encode_sample(repaired.model, samples, None, EFFECT_SAMPLES), repaired.sample)
+    x, auxiliary = train if isinstance(train, tuple) and repaired.model.conditional else (train, None)
+    if repaired.model.auxiliary_dim and auxiliary is None:
+        raise Skipped("the model takes an auxiliary input; pass train=(x, auxiliary)")
+    seen = read_given(repaired.model.model, x, auxiliary)
+    return measure_generalisation(
+        encode_sample(repaired.model, seen.x, seen.auxiliary, EFFECT_SAMPLES), repaired.sample
+    )
 
 
 def _column_norm(derivatives: DecoderDerivatives | None) -> np.ndarray:
@@ -282,7 +302,7 @@ def _column_norm(derivatives: DecoderDerivatives | None) -> np.ndarray:
 def _is_isotropic(model: LatentModel) -> bool:
     """Whether the prior is invariant to rotations of the latents."""
     prior = model.prior
-    if model.auxiliary_dim or not isinstance(prior, Normal):
+    if (model.auxiliary_dim and not model.conditional) or not isinstance(prior, Normal):
         return False
     return all(torch.as_tensor(v).unique().numel() == 1 for v in (prior.mean, prior.variance))
 
@@ -294,8 +314,9 @@ def _stability(
         raise Skipped("one model was given; pass several seeds to compare them")
     means, used = [codes.values[:STABILITY_SAMPLES].double().numpy()], [regime.used]
     for other in others:
-        samples = check_samples(_own_samples(other, x))[0][:STABILITY_SAMPLES]
-        labels = None if auxiliary is None else auxiliary[:STABILITY_SAMPLES]
+        given = read_given(other, x, auxiliary)
+        samples = given.x[:STABILITY_SAMPLES]
+        labels = None if given.auxiliary is None else given.auxiliary[:STABILITY_SAMPLES]
         collected = _MeanCodes(len(samples))
         used.append(regime_of(collected.collect(encode_chunks(with_normal_prior(other), samples, labels))).used)
         assert collected.values is not None
@@ -312,13 +333,12 @@ def _identifiability(
         raise Skipped(f"more than {MOST_ROTATED} latents in use would take too long; call vs.identifiability")
     samples = [repaired.sample]
     for other in others:
-        own = check_samples(_own_samples(other, x))[0]
-        samples.append(encode_sample(with_normal_prior(other), own, auxiliary, EFFECT_SAMPLES))
+        given = read_given(other, x, auxiliary)
+        samples.append(encode_sample(with_normal_prior(other), given.x, given.auxiliary, EFFECT_SAMPLES))
     return identify_encoded(samples)
 
 
 def _evaluation(codes: _MeanCodes, factors: object | None) -> Evaluation:
     if factors is None or codes.values is None:
         raise Skipped("no factors were given")
-    labels = validation.array(factors, "factors")
-    return metrics.evaluate(codes.values, labels[:, None] if labels.ndim == 1 else labels)
+    return metrics.evaluate(codes.values, validation.labels(factors, "factors"))

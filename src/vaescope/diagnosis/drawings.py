@@ -10,10 +10,10 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vaescope import randomness
 from vaescope.adapters.repaired import drawable_shape
 from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.gap import ElboGap
+from vaescope.diagnosis.latent_image import LatentImage
 from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
 from vaescope.report import figures
@@ -30,6 +30,9 @@ def drawings(evidence: Evidence, sample: EncodedSample | None) -> Iterator[tuple
     latents = evidence.regime.used[:LATENTS]
     if sample is not None and can_be_drawn(sample) and (image := image_shape(sample)) is not None:
         yield "reconstructions", _reconstructions(sample, image), _RECONSTRUCTIONS
+    if evidence.latent_image is not None:
+        yield "channels", _channels(evidence.latent_image), _CHANNELS
+        return
     if sample is not None and latents and can_be_drawn(sample):
         yield "traversals", _traversals(sample, latents), _traversal_caption(sample, evidence)
     if sample is not None and latents:
@@ -57,15 +60,16 @@ def image_shape(sample: EncodedSample) -> tuple[int, int, int] | None:
 @torch.no_grad()
 def traverse(sample: EncodedSample, latent: int, values: list[float]) -> torch.Tensor:
     """Outputs as one latent takes these values and the others are those of a typical sample."""
-    codes = _typical_code(sample).repeat(len(values), 1)
+    row = _typical_row(sample)
+    codes = sample.mean[row].repeat(len(values), 1)
     codes[:, latent] = torch.tensor(values, dtype=codes.dtype)
-    return sample.decode(codes)
+    return sample.decode(codes, torch.full((len(values),), row))
 
 
-def _typical_code(sample: EncodedSample) -> torch.Tensor:
-    """The code at the median distance from the centre of all codes; at the centre itself there may be no data."""
+def _typical_row(sample: EncodedSample) -> int:
+    """The sample at the median distance from the centre of all codes; at the centre itself there may be no data."""
     distance = (sample.mean - sample.mean.median(0).values).norm(dim=1)
-    return sample.mean[int((distance - distance.median()).abs().argmin())]
+    return int((distance - distance.median()).abs().argmin())
 
 
 def traversal_values(sample: EncodedSample, latent: int, steps: int) -> list[float]:
@@ -97,8 +101,7 @@ def _images(sample: EncodedSample, latents: list[int], image: tuple[int, int, in
 def _reconstructions(sample: EncodedSample, image: tuple[int, int, int]) -> Figure:
     """Samples, their reconstructions, and what the decoder makes of draws from the prior."""
     chosen = sample.random_subset(PICTURES)
-    noise = torch.randn(chosen.mean.shape, generator=randomness.generator(0, "pictures"), dtype=chosen.mean.dtype)
-    drawn = chosen.decode(chosen.prior_mean + chosen.prior_variance.sqrt() * noise)
+    drawn = chosen.decode(chosen.draw_prior("pictures"))
     rows = {"x": chosen.observations, "rebuilt": chosen.decoded, "prior": drawn}
     figure, axes = figures.grid_of_panels(len(rows), len(chosen), width=1.1, height=1.1)
     low, high = float(chosen.observations.min()), float(chosen.observations.max())
@@ -182,6 +185,22 @@ def _angles(evidence: Evidence) -> Figure:
     return figure
 
 
+def _channels(found: LatentImage) -> Figure:
+    """KL of positions, eigenvalues of channels, and power of frequencies."""
+    figure, (left, middle, right) = figures.row_of_panels(3, width=3.2, height=2.7)
+    picture = left.imshow(found.positions.numpy(), cmap="viridis", vmin=0)
+    left.set_xticks([])
+    left.set_yticks([])
+    figure.colorbar(picture, ax=left, label="KL of a position, nats", shrink=0.85)
+    middle.bar(range(1, len(found.spectrum) + 1), found.spectrum.numpy(), color=figures.COLOURS[0])
+    middle.set_xlabel("eigenvalue of the channels")
+    right.plot(range(1, len(found.power) + 1), found.power.numpy(), marker="o", color=figures.COLOURS[0])
+    right.set_xlabel("cycles per latent image")
+    right.set_ylabel("share of power")
+    right.set_ylim(bottom=0)
+    return figure
+
+
 def _gap(gap: ElboGap) -> Figure:
     parts = {
         "family": "family: the loss of the best posterior of this family",
@@ -199,6 +218,10 @@ def _gap(gap: ElboGap) -> Figure:
 
 
 _RECONSTRUCTIONS = "Samples, their reconstructions, and what the decoder makes of draws from the prior."
+_CHANNELS = (
+    "KL of each position, summed over channels; eigenvalues of the covariance of the channels; share of the power of "
+    "the codes at each spatial frequency."
+)
 _CODES = "Posterior means of latents in use, in standard deviations of their prior (the line)."
 _ANGLES = "Mean angle between columns of the decoder's Jacobian, latents in use, highest KL first."
 _GAP = "The gap between log p(x) and the ELBO, mean over samples with two standard errors."

@@ -10,9 +10,12 @@ import numpy as np
 
 from vaescope.diagnosis.aggregate import Aggregate
 from vaescope.diagnosis.agreement import Agreement
+from vaescope.diagnosis.elbo import ElboTerms, MarginalEstimate
 from vaescope.diagnosis.gap import ElboGap
 from vaescope.diagnosis.generalisation import Generalisation
 from vaescope.diagnosis.geometry import Geometry
+from vaescope.diagnosis.latent_image import LatentImage
+from vaescope.diagnosis.layers import layer_rows
 from vaescope.diagnosis.noise import Noise
 from vaescope.diagnosis.reconstruction import Reconstruction
 from vaescope.diagnosis.scales import VarianceScale
@@ -37,6 +40,10 @@ class Evidence:
     """All measurements; None for those that were skipped, with the reason in `skipped`."""
 
     regime: Regime
+    groups: tuple[tuple[str, int], ...] = ()
+    """Names and sizes of the layers of a hierarchical VAE."""
+    latent_image: LatentImage | None = None
+    """Statistics of channels and positions, if latents form an image."""
     scale: VarianceScale | None = None
     initial_weights: bool = False
     """Whether weights are as PyTorch initialises them."""
@@ -56,9 +63,12 @@ class Evidence:
     likelihood: str | None = None
     geometry: Geometry | None = None
     noise: Noise | None = None
+    elbo: ElboTerms | None = None
     gap: ElboGap | None = None
     validity: Validity | None = None
     """How far the gap is from c_IMA; None where that limit does not exist."""
+    marginal: MarginalEstimate | None = None
+    """log p(x) where the posterior or the prior is given by functions."""
     eq12: np.ndarray | None = None
     """(d,) posterior variances divided by those of Eq. 12."""
     stability: Agreement | None = None
@@ -67,7 +77,11 @@ class Evidence:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def latents(self) -> list[dict[str, object]]:
-        """A row per latent, highest KL first."""
+        """A row per latent, or per channel of a latent image, highest KL first."""
+        if self.latent_image is not None:
+            return self.latent_image.rows()
+        if self.groups:
+            return layer_rows(self.regime, self.groups)
         return [self._latent(k) for k in self.regime.latents_of_kind("active", "mixed", "passive")]
 
     def _latent(self, k: int) -> dict[str, object]:
@@ -100,13 +114,16 @@ class Evidence:
         return {
             "latents": self.latents(),
             "skipped": self.skipped,
+            "latent_image": None if self.latent_image is None else self.latent_image.to_data(),
             "geometry": None if self.geometry is None else self.geometry.to_data(),
             "reconstruction": None if self.reconstruction is None else self.reconstruction.to_data(),
             "aggregate": None if self.aggregate is None else self.aggregate.to_data(),
             "generalisation": None if self.generalisation is None else self.generalisation.to_data(),
             "noise": None if self.noise is None else self.noise.to_data(),
+            "elbo": None if self.elbo is None else self.elbo.to_data(),
             "gap": None if self.gap is None else self.gap.to_data(),
             "validity": None if self.validity is None else self.validity.to_data(),
+            "marginal": None if self.marginal is None else self.marginal.to_data(),
             "near_deterministic": None if near is None else near.applies,
             "stability": None if self.stability is None else self.stability.score,
             "identifiability": None if self.identifiability is None else self.identifiability.to_data(),

@@ -13,10 +13,11 @@ from torch import Tensor
 from vaescope import randomness, theory
 from vaescope.adapters.repaired import RepairedModel
 from vaescope.diagnosis.budget import Budget
+from vaescope.diagnosis.elbo import UNKNOWN
 from vaescope.diagnosis.few_latents import ORDERS, quadrature_gap
 from vaescope.diagnosis.noise import DRAWS
 from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
-from vaescope.diagnosis.terms import sample_log_likelihood
+from vaescope.diagnosis.terms import likelihood_is_known, sample_log_likelihood
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.weights import declared_beta, output_weights
@@ -69,16 +70,19 @@ def measure_gap(sample: EncodedSample, used: list[int], budget: Budget) -> ElboG
 
 def check_gap(sample: EncodedSample, used: list[int]) -> None:
     """Raise `Skipped` if the gap cannot be computed."""
-    model, own = sample.model, sample.model.log_likelihood is not None
+    model = sample.model
     if isinstance(model, RepairedModel) and model.normal_prior is not None:
         raise Skipped("the gap is only computed for normal priors")
+    if model.prior_density is not None:
+        raise Skipped("the prior is given by functions; log p(x) is estimated without the parts of the gap")
+    if model.posterior_density is not None:
+        raise Skipped("the posterior is given by functions; log p(x) is estimated without the parts of the gap")
     if model.posterior_family != "diagonal":
         raise Skipped("encode returns the marginals of q(z|x), not q itself")
     if not used:
         raise Skipped("no latent is in use")
-    gaussian = model.likelihood == "gaussian" and model.precision is not None and not own
-    if not gaussian and model.likelihood != "bernoulli" and not own:
-        raise Skipped("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter")
+    if not likelihood_is_known(model):
+        raise Skipped(UNKNOWN)
     if len(used) > LARGEST_SAMPLED:
         raise Skipped(f"more than {LARGEST_SAMPLED} latents in use would take too long")
 
@@ -90,7 +94,8 @@ def gap_at(sample: EncodedSample, used: list[int], points: int) -> ElboGap:
 
 
 def _is_exact(sample: EncodedSample, used: list[int]) -> bool:
-    return sample.model.log_likelihood is None and len(used) <= LARGEST_EXACT
+    model = sample.model
+    return model.log_likelihood is None and len(used) <= LARGEST_EXACT and not model.conditional
 
 
 def decodes_per_point(sample: EncodedSample, used: list[int]) -> int:
@@ -111,7 +116,7 @@ def seconds_per_decode(sample: EncodedSample) -> float:
     codes = sample.mean[:DECODED].double()
     started = time.monotonic()
     with torch.enable_grad():
-        output = sample.decode(codes.clone().requires_grad_())
+        output = sample.decode(codes.clone().requires_grad_(), slice(0, len(codes)))
         if output.requires_grad:
             output.sum().backward()
     return (time.monotonic() - started) / len(codes)
@@ -213,14 +218,14 @@ def _curvature(model: LatentModel, decoder: Decoder, v: Float[Tensor, "P u"]) ->
 
 def _sampled(points: _Points) -> ElboGap:
     model, x = points.sample.model, points.sample.observations
-    log_p, decoder = sample_log_likelihood(points.sample), points.decoder(points.base.mean(0))
-
+    decoder = points.decoder(points.base.mean(0))
+    plain = model.log_likelihood is None and not model.conditional
     try:
         found = sampled_gap(
-            lambda rows, v: log_p(x[rows], points.codes(rows, v)),
+            lambda rows, v: sample_log_likelihood(points.sample, rows)(x[rows], points.codes(rows, v)),
             points.posterior,
             points.prior,
-            curvature=(lambda v: _curvature(model, decoder, v)) if model.log_likelihood is None else None,
+            curvature=(lambda v: _curvature(model, decoder, v)) if plain else None,
         )
     except (RuntimeError, NotImplementedError, InputError) as error:
         raise could_not_differentiate(error) from None

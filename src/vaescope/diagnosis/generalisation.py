@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vaescope import randomness
 from vaescope.diagnosis.skipped import Skipped
-from vaescope.diagnosis.terms import sample_log_likelihood
+from vaescope.diagnosis.terms import likelihood_is_known, sample_log_likelihood
 from vaescope.encoded import EncodedSample
 from vaescope.regime.posteriors import posteriors_of
 
@@ -45,8 +45,7 @@ def measure_generalisation(train: EncodedSample, held_out: EncodedSample) -> Gen
     """The ELBO of both; without a known likelihood, a Gaussian one with the errors of the training samples."""
     errors = [_squared_error(sample) for sample in (train, held_out)]
     model, n = train.model, train.observations.shape[1]
-    gaussian = model.likelihood == "gaussian" and model.precision is not None
-    if model.log_likelihood is None and model.likelihood != "bernoulli" and not gaussian:
+    if not likelihood_is_known(model):
         precision = n / max(float(errors[0].mean()), 1e-300)
         fits = [-0.5 * precision * error + 0.5 * n * math.log(precision / (2 * math.pi)) for error in errors]
     else:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from vaescope.diagnosis.bounds import bound_rows
 from vaescope.diagnosis.drawings import drawings
 from vaescope.diagnosis.geometry import Geometry
+from vaescope.diagnosis.glossary import GLOSSARY, Glosses, anchor
+from vaescope.diagnosis.latent_image import LatentImage
 from vaescope.diagnosis.rules.wording import amount
 from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
@@ -23,6 +26,12 @@ VERDICTS = {
     "warning": "Read the warnings before you rely on this model.",
     "error": "This model has a serious problem.",
 }
+PICTURES = ("reconstructions", "traversals", "codes")  # figures that come before the numbers
+CHANNEL_LEGEND = (
+    "KL in nats, summed over positions, mean over samples. Mean and std of the codes over samples and positions. Share "
+    "of noise: posterior variance over the variance of the channel."
+)
+FOLDED = 200  # latents in the table, at most
 PIXELS = 96  # per inch of figure width, at most
 LEGEND = (
     "KL in nats, mean over samples. Variance ratio: posterior over prior. Column norm: how far the output moves per "
@@ -30,27 +39,14 @@ LEGEND = (
     "holds. Effect: squared error added by drawing the latent from its prior, as a share of the variance of x."
 )
 
-GLOSSARY = {
-    "ELBO": "What training maximises: log p(x|z) of reconstructions minus the KL. At most log p(x), nats per sample.",
-    "KL": "How far the posterior of a latent is from its prior: the information in the code of a sample.",
-    "β": "What the KL is multiplied by in the loss. 1 is the ELBO; precision / β is what matters.",
-    "precision": "1 / variance of the decoder: 1 for half the summed squared error, 2/n for a mean over n numbers.",
-    "Eq. 12": "σ² = 1 / (1 + precision · ‖column‖²), the variance of the best narrow posterior.",
-    "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses; amortisation: the encoder, beyond it.",
-    "c_IMA": "How far the columns of the decoder's Jacobian are from orthogonal; 0 if they are.",
-    "AUC": "How well codes of the data and draws from the prior are distinguished: 0.5 if they are alike, 1 if always.",
-    "identified as": "axis: may be read on its own; subspace: only together with others; none: neither.",
-    "±": "Two standard errors.",
-}
-
 
 def html(diagnosis: Diagnosis) -> str:
     """The page; text from users is escaped."""
     rows = diagnosis.summary()
-    figures = [
-        (name, Markup(svg(figure)), caption, round(PIXELS * figure.get_figwidth()))
+    figures = {
+        name: (Markup(svg(figure)), caption, round(PIXELS * figure.get_figwidth()))
         for name, figure, caption in drawings(diagnosis.evidence, diagnosis.sample)
-    ]
+    }
     evaluation = diagnosis.evidence.evaluation
     return render(
         "diagnosis.html",
@@ -61,9 +57,14 @@ def html(diagnosis: Diagnosis) -> str:
         facts=facts(diagnosis),
         columns=list(rows[0]) if rows else [],
         rows=rows,
-        legend=LEGEND,
-        glossary=GLOSSARY,
-        drawings=figures,
+        folded=FOLDED,
+        legend=LEGEND if diagnosis.evidence.latent_image is None else CHANNEL_LEGEND,
+        unit="latents" if diagnosis.evidence.latent_image is None else "channels",
+        glossary=[(word, anchor(word), meaning) for word, meaning in GLOSSARY.items()],
+        gloss=Glosses(),
+        pictures={name: figure for name, figure in figures.items() if name in PICTURES},
+        charts={name: figure for name, figure in figures.items() if name not in PICTURES},
+        bounds=bound_rows(diagnosis.evidence),
         scores=[] if evaluation is None else evaluation.rows,
         identified=identified(diagnosis),
         skipped=diagnosis.skipped,
@@ -108,6 +109,7 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     found = [
         ("latents in use", f"{len(regime.used)} of {regime.latent_dim}"),
         ("KL", f"{amount(float(sum(regime.kl)))} nats"),
+        *_channel_facts(evidence.latent_image),
     ]
     if noise is not None:
         if math.isfinite(noise.explained):
@@ -122,9 +124,6 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         if geometry.rotation is not None:
             found.append(("contrast with the best axes", f"{_nats(geometry.rotation.after)} nats"))
         found.append(("directions of data space that codes move", str(geometry.rank)))
-    if evidence.gap is not None:
-        gap = evidence.gap.log_marginal - evidence.gap.elbo
-        found.append(("log p(x) - ELBO", f"{_nats(float(gap.mean()))} nats"))
     if evidence.validity is not None:
         near_limit = float(evidence.validity.valid.double().mean())
         found.append((f"samples with a gap within {evidence.validity.tolerance:g} nats of c_IMA", f"{near_limit:.0%}"))
@@ -140,6 +139,22 @@ def facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         found.append(("agreement between seeds", f"{evidence.stability.score:.2f}"))
         found.append(("agreement of their subspaces", f"{evidence.stability.subspace:.2f}"))
     return found
+
+
+def _channel_facts(found: LatentImage | None) -> list[tuple[str, str]]:
+    """What a model of the codes needs to know."""
+    if found is None:
+        return []
+    facts = [
+        ("std of the codes", f"{found.total_std:.3g}"),
+        ("scaling factor for a std of 1", f"{1 / found.total_std:.4g}"),
+        ("shift factor for a mean of 0", f"{float(found.mean.mean()):.3g}"),
+    ]
+    if found.scaling is not None:
+        facts.append(("declared scaling and shift factor", f"{found.scaling:g}, {found.shift or 0:g}"))
+    if found.effective_precision is not None:
+        facts.append(("effective precision / β", amount(found.effective_precision)))
+    return facts
 
 
 def _contrast(geometry: Geometry) -> str:

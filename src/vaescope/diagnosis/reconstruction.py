@@ -11,11 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import randomness
 from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample, encode
 from vaescope.errors import InputError
-from vaescope.protocol import LatentModel
 
 SAMPLES = 256  # that are reconstructed
 SUSPICIOUS = 0.5  # share of variance explained above which no other input is tried
@@ -72,7 +70,7 @@ class Reconstruction:
 def measure_reconstruction(sample: EncodedSample) -> Reconstruction:
     """Reconstruct x; if that is poor, also x changed in the ways in which people confuse inputs."""
     subset = sample.random_subset(SAMPLES)
-    model, x = subset.model, subset.x
+    x = subset.x
     output = subset.decoded
     if output.shape != subset.observations.shape:
         raise Skipped(f"the decoder returns {output.shape[1]} numbers per sample, but x has {x[0].numel()}")
@@ -80,7 +78,7 @@ def measure_reconstruction(sample: EncodedSample) -> Reconstruction:
     generated = _prior_samples(subset)
     best = given
     if given.explained < SUSPICIOUS or given.dispersion > DISPERSED:
-        trials = [given, *_trials(model, x, generated)]
+        trials = [given, *_trials(subset, generated)]
         best = min(trials, key=lambda trial: trial.misfit)
     flat = subset.observations
     total = float((flat - flat.mean(0)).square().sum(1).mean())
@@ -105,22 +103,24 @@ def _trial(change: str, sample: EncodedSample) -> Trial:
     explained = 1 - float(error.mean() / total.mean())
     ratio = (total * (1 - explained) - error) / total.mean()
     square = ((sample.mean - sample.prior_mean).double().square() + sample.variance.double()) / sample.prior_variance
-    dispersion = square.mean(0).clamp(1e-300, 1e300).log().abs().mean()
-    return Trial(change, explained, float(ratio.std() / len(x) ** 0.5), float(dispersion))
+    dispersion = float(square.mean(0).clamp(1e-300, 1e300).log().abs().mean())
+    if sample.model.latent_shape is not None:  # latent images are trained with hardly any KL
+        dispersion = 0.0
+    return Trial(change, explained, float(ratio.std() / len(x) ** 0.5), dispersion)
 
 
 @torch.no_grad()
 def _prior_samples(sample: EncodedSample) -> Float[Tensor, "N n"]:
-    noise = torch.randn(sample.mean.shape, generator=randomness.generator(0, "prior samples"), dtype=sample.mean.dtype)
-    return sample.decode(sample.prior_mean + sample.prior_variance.sqrt() * noise).double()
+    return sample.decode(sample.draw_prior("prior samples")).double()
 
 
-def _trials(model: LatentModel, x: Tensor, generated: Float[Tensor, "N n"]) -> Iterator[Trial]:
+def _trials(sample: EncodedSample, generated: Float[Tensor, "N n"]) -> Iterator[Trial]:
+    x = sample.x
     for change, inputs in _changes(x.double(), generated.reshape(x.shape)):
         if not bool(inputs.isfinite().all()):
             continue
         try:
-            yield _trial(change, encode(model, inputs.to(x.dtype)))
+            yield _trial(change, encode(sample.model, inputs.to(x.dtype), sample.auxiliary))
         except (InputError, Skipped, RuntimeError):
             continue
 

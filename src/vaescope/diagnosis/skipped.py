@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from vaescope.errors import InputError
+from vaescope.errors import AmbiguousOutputError, InputError
 
 T = TypeVar("T")
 
@@ -32,6 +32,8 @@ class Attempts:
     def __call__(self, name: str, analyse: Callable[[], T]) -> T | None:
         try:
             return analyse()
+        except AmbiguousOutputError:
+            raise
         except (Skipped, InputError) as reason:
             self.skipped[name] = str(reason).rstrip(".")
         except (RuntimeError, NotImplementedError) as error:

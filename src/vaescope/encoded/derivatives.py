@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.encoded.sample import EncodedSample
+from vaescope.encoded.sample import FIRST, EncodedSample
 from vaescope.errors import InputError
 from vaescope.theory.derivatives import (
     CHUNK_ELEMENTS,
@@ -80,13 +81,14 @@ def differentiate(sample: EncodedSample, latents: list[int]) -> DecoderDerivativ
 def _forward_mode(codes: EncodedSample, latents: list[int]) -> _ForwardMode:
     z = codes.mean
     check_latents(z)
-    outputs = check_decoder(codes.decode, z)
+    outputs = check_decoder(lambda z: codes.decode(z, FIRST), z)
     kept = min(len(z), max(FEWEST_CODES, ENTRIES // (outputs * max(1, len(latents)))))
     columns = torch.zeros(kept, outputs, len(latents), dtype=torch.float64)
     norms = torch.zeros_like(z)
-    chunks = z.split(max(1, CHUNK_ELEMENTS // outputs))
+    step = max(1, CHUNK_ELEMENTS // outputs)
+    chunks = [slice(start, min(start + step, len(z))) for start in range(0, len(z), step)]
     for k in range(z.shape[1]):
-        column = torch.cat([jacobian_column(codes.decode, chunk, k) for chunk in chunks])
+        column = torch.cat([jacobian_column(partial(codes.decode, rows=rows), z[rows], k) for rows in chunks])
         norms[:, k] = column.norm(dim=1)
         if k in latents:
             columns[:, :, latents.index(k)] = column[:kept].double()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from vaescope import validation
+from vaescope import randomness, validation
+from vaescope.containers import unwrap
 from vaescope.data.dataset import flatten_samples
 from vaescope.distributions import Normal
 from vaescope.errors import InputError
@@ -19,6 +20,10 @@ from vaescope.protocol import LatentModel, WrappedModel, check_model
 
 Samples = np.ndarray | Tensor
 """Rows or images, a sample along the first axis; an array may be memory-mapped."""
+
+Rows = slice | Tensor
+"""Rows of a sample."""
+FIRST = slice(0, 1)
 
 NUMBERS_AT_ONCE = 2**19  # numbers of x in a chunk
 ROWS_AT_ONCE = 4096  # rows of x in a chunk: a network's activations are wider than its inputs
@@ -36,6 +41,8 @@ class EncodedSample:
     variance: Float[Tensor, "N d"]
     prior_mean: Float[Tensor, "N d"]
     prior_variance: Float[Tensor, "N d"]
+    auxiliary: Shaped[Tensor, "N ..."] | None = None
+    """The auxiliary input of these rows, if there is one."""
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -43,6 +50,14 @@ class EncodedSample:
     @property
     def prior(self) -> Normal:
         return Normal(self.prior_mean, self.prior_variance)
+
+    def draw_prior(self, purpose: str) -> Float[Tensor, "N d"]:
+        """A code from the prior for each sample, always the same ones for the same purpose."""
+        if self.model.prior_density is not None:
+            with torch.no_grad(), randomness.seeded(purpose):
+                return self.model.prior_density.sample(len(self)).to(self.mean)
+        noise = torch.randn(self.mean.shape, generator=randomness.generator(0, purpose), dtype=self.mean.dtype)
+        return self.prior_mean + self.prior_variance.sqrt() * noise.to(self.mean.device)
 
     @cached_property
     def observations(self) -> Float[Tensor, "N n"]:
@@ -55,24 +70,52 @@ class EncodedSample:
         with torch.no_grad():
             return self.decode(self.mean)
 
-    def decode(self, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n"]:
-        """Flattened outputs in the dtype of z, also from decoders that compute in the dtype of the means only."""
+    def decode(self, z: Float[Tensor, "M d"], rows: Rows | None = None) -> Float[Tensor, "M n"]:
+        """Flattened outputs in the dtype of z, also from decoders that compute in the dtype of the means only.
+
+        Args:
+            z: codes.
+            rows: the sample that each code belongs to, by default its own row; it matters for conditional models only.
+        """
         native = z.dtype == self.mean.dtype or self._decodes_float64
-        return self.model.decode(z if native else z.to(self.mean.dtype)).flatten(1).to(z.dtype)
+        return self._decoder(rows)(z if native else z.to(self.mean.dtype)).flatten(1).to(z.dtype)
+
+    def _decoder(self, rows: Rows | None) -> Callable[[Tensor], Tensor]:
+        if not self.model.conditional:
+            return self.model.decode
+        if self.auxiliary is None:
+            raise InputError("this model is conditional: pass auxiliary=, a label or a row of numbers per sample.")
+        given = self.auxiliary if rows is None else self.auxiliary[rows]
+
+        def decode(z: Tensor) -> Tensor:
+            if len(z) != len(given):
+                raise InputError("the decoder is conditional, and this analysis uses other codes than those of samples")
+            return self.model.decode_given(z, given)
+
+        return decode
 
     @cached_property
     def _decodes_float64(self) -> bool:
         try:
             with torch.no_grad():
-                return self.model.decode(self.mean[:1].double()).dtype == torch.float64
+                return self._decoder(FIRST)(self.mean[:1].double()).dtype == torch.float64
         except (RuntimeError, TypeError, InputError):
             return False
 
     def random_subset(self, count: int) -> EncodedSample:
         """At most `count` samples in a fixed random order, so that a prefix of them is a random subset too."""
         index = np.random.default_rng(0).permutation(len(self))[:count]
-        values = (self.x, self.mean, self.variance, self.prior_mean, self.prior_variance)
-        return EncodedSample(self.model, self.rows[index], *(value[torch.from_numpy(index)] for value in values))
+        chosen = torch.from_numpy(index)
+        return replace(
+            self,
+            rows=self.rows[index],
+            x=self.x[chosen],
+            mean=self.mean[chosen],
+            variance=self.variance[chosen],
+            prior_mean=self.prior_mean[chosen],
+            prior_variance=self.prior_variance[chosen],
+            auxiliary=None if self.auxiliary is None else self.auxiliary[chosen],
+        )
 
 
 def encode(
@@ -100,7 +143,9 @@ def encode(
     _check_finite((mean.isfinite() & variance.isfinite()).all(1), rows, message)
     if not isinstance(prior, Normal):
         raise InputError(f"this analysis needs a Gaussian prior, got {type(prior).__name__}.")
-    return EncodedSample(model, rows, inputs, mean, variance, *prior_rows(prior, mean))
+    given = None if labels is None else torch.as_tensor(labels)
+    prior_mean, prior_variance = prior_rows(prior, mean)
+    return EncodedSample(model, rows, inputs, mean, variance, prior_mean, prior_variance, given)
 
 
 def encode_sample(model: LatentModel, x: object, auxiliary: object | None, count: int) -> EncodedSample:
@@ -141,6 +186,7 @@ def spread_rows(samples: int, count: int) -> np.ndarray:
 
 def check_samples(x: object, auxiliary: object | None = None) -> tuple[Samples, Samples | None]:
     """x and the auxiliary input as arrays or tensors with one row per sample; values are checked when they are read."""
+    x = unwrap(x, "x")
     checked = validation.rows(x, "x", finite=False)
     samples = x.detach() if isinstance(x, Tensor) else checked
     if auxiliary is None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vaescope.adapters.models import as_models
 from vaescope.adapters.repaired import RepairedModel, drawable_shape, with_normal_prior
+from vaescope.diagnosis.given import as_arrays, read_given
 from vaescope.encoded import EncodedSample, encode_chunks, encode_sample
 from vaescope.errors import InputError
 from vaescope.regime import Regime
@@ -41,11 +42,18 @@ class Session:
             auxiliary: the auxiliary input of an iVAE, a label or a row of numbers per sample.
             name: the title of the page.
         """
-        repaired = [with_normal_prior(model) for model in as_models(models)]
-        if not all(model.has_decoder for model in repaired):
+        listed = as_models(models)
+        if not all(model.has_decoder for model in listed):
             raise InputError("the explorer needs models with a decoder.")
-        samples = [encode_sample(model, x, auxiliary, SHOWN) for model in repaired]
-        regimes = [regime_of(encode_chunks(sample.model, x, auxiliary, first=sample)) for sample in samples]
+        if any(model.conditional for model in listed):
+            raise InputError("the explorer shows decoders of z alone: pass decode=lambda z: decoder(z, y) with one y.")
+        x = as_arrays(x)
+        given = [read_given(model, x, auxiliary) for model in listed]
+        repaired = [with_normal_prior(m, g.image_shape) for m, g in zip(listed, given, strict=True)]
+        samples = [encode_sample(m, g.x, g.auxiliary, SHOWN) for m, g in zip(repaired, given, strict=True)]
+        regimes = [
+            regime_of(encode_chunks(s.model, g.x, g.auxiliary, first=s)) for s, g in zip(samples, given, strict=True)
+        ]
         return cls(repaired, samples, regimes, name)
 
     @property

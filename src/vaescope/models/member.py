@@ -120,12 +120,36 @@ class Member:
         return None
 
     @property
+    def posterior_density(self) -> None:
+        return None
+
+    @property
+    def prior_density(self) -> None:
+        return None
+
+    @property
     def has_decoder(self) -> bool:
         return True
 
     @property
+    def conditional(self) -> bool:
+        return False
+
+    @property
     def image_shape(self) -> ImageShape | None:
         return self.model.networks.image_shape
+
+    @property
+    def latent_shape(self) -> None:
+        return None
+
+    @property
+    def latent_groups(self) -> tuple[()]:
+        return ()
+
+    @property
+    def latent_scaling(self) -> None:
+        return None
 
     @property
     def flattens_images(self) -> bool:
@@ -197,6 +221,10 @@ class Member:
         """Mean of p(x|z): probabilities under a Bernoulli likelihood."""
         output = self.model.decoder_output(self._params(z), z.unsqueeze(0))[0]
         return torch.sigmoid(output) if self.likelihood == "bernoulli" else output
+
+    def decode_given(self, z: Float[Tensor, "N d"], auxiliary: Tensor) -> Float[Tensor, "N n"]:
+        """Like `decode`: the decoder of an iVAE does not depend on its auxiliary input."""
+        return self.decode(z)
 
     def _params(self, like: Tensor) -> dict[str, Tensor]:
         """Weights in the dtype and on the device of the input."""

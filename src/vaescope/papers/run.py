@@ -9,9 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from vaescope.errors import InputError, RunError
+from vaescope import validation
+from vaescope.errors import RunError
 from vaescope.jobs.tracking.live import live_observer
 from vaescope.papers.catalogue import ExperimentInfo, experiments
 from vaescope.papers.claims import Claim
@@ -29,7 +28,7 @@ PARTS = "parts"
 
 def reproduce(experiment: Experiment[S, C, M], options: RunOptions, *, out: Path, progress: Progress) -> list[Claim]:
     """Run one experiment into `out/NAME/`; cells that have results there are not computed again."""
-    check_device(options.device)
+    validation.device(options.device)
     settings = experiment.settings(options)
     with _run_folder(experiment, options, out / experiment.name) as run:
         _merge_parts(run, [_row(cell) for cell in experiment.cells(settings)])
@@ -95,14 +94,6 @@ def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
         parts.rmdir()
     if seconds:
         _add_seconds(run, max(seconds))
-
-
-def check_device(device: str) -> None:
-    """The device exists on this machine."""
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise InputError(f"device {device!r} is not available here; use cpu.") from None
 
 
 def _solve_missing(cells: Sequence[C], experiment: Experiment[S, C, M], settings: S, context: Context) -> None:

@@ -11,6 +11,7 @@ from importlib import metadata
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+import vaescope
 from vaescope.plain import Plain
 
 VERDICTS = ("holds", "refuted", "undecided")
@@ -75,8 +76,9 @@ class ExperimentPage:
 
 def versions() -> dict[str, str]:
     """The versions of the packages that made a page."""
-    packages = ("vaescope", "torch", "numpy", "scipy", "scikit-learn")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+    packages = ("torch", "numpy", "scipy", "scikit-learn")
+    own = {"python": platform.python_version(), "vaescope": vaescope.__version__}
+    return own | {name: metadata.version(name) for name in packages}
 
 
 def experiment_page(page: ExperimentPage) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -39,6 +40,15 @@ ARCHIVES: dict[str, tuple[Callable[[Path], Sequence[str]], Callable[[Path, str],
 """Formats with several arrays: how to list the names, and how to open one."""
 
 
+class TableReader(Protocol):
+    """Opens some columns of a table (None: all numeric ones), without some."""
+
+    def __call__(self, path: Path, columns: Sequence[str] | None, *, without: Sequence[str]) -> StoredArray: ...
+
+
+TABLES: dict[str, TableReader] = {".parquet": open_parquet, ".csv": open_csv, ".tsv": open_csv}
+
+
 @file_reader("a data set")
 def load(
     path: str | Path,
@@ -51,8 +61,8 @@ def load(
 ) -> Dataset:
     """Load observations, and factors if there are any, from a file or a folder of images.
 
-    Formats: .npy, .npz, .pt, .h5, .h5ad, .parquet, .csv, .tsv. Images must be bytes or in [0, 1]; bytes are rescaled
-    to [0, 1].
+    Formats: .npy, .npz, .pt, .h5, .h5ad, .parquet, .csv, .tsv. Images must be bytes, which are rescaled to [0, 1], or
+    in [0, 1].
 
     Args:
         path: the file or folder.
@@ -115,8 +125,12 @@ def open_array(path: Path, *, array: str | None = None, without: str | None = No
     """
     if not path.exists():
         raise InputError(f"{path} does not exist.")
-    if path.is_dir():
-        return open_image_folder(path)
+    found = open_image_folder(path) if path.is_dir() else _open_file(path, array, without)
+    validation.check_layout(found.shape, found.dtype, f"{found.name} in {path.name}")
+    return found
+
+
+def _open_file(path: Path, array: str | None, without: str | None) -> StoredArray:
     if path.stat().st_size == 0:
         raise InputError(f"{path.name} is empty.")
     suffix = path.suffix.lower()
@@ -127,10 +141,8 @@ def open_array(path: Path, *, array: str | None = None, without: str | None = No
         return open_npy(path)
     if suffix == ".h5ad":
         return open_anndata(path)
-    if suffix == ".parquet":
-        return open_parquet(path, without=_column_names(without))
-    if suffix in CSV:
-        return open_csv(path, without=_column_names(without))
+    if suffix in TABLES:
+        return TABLES[suffix](path, None, without=_column_names(without))
     raise InputError(
         f"{path.name} has an unknown format; use .npy, .npz, .pt, .h5, .h5ad, .parquet, .csv or a folder of images."
     )
@@ -171,10 +183,8 @@ def _random_indices(stored: StoredArray, rows: int | None, seed: int, *, number_
 
 def _open_factors(path: Path, observations: StoredArray, factors: str | None) -> StoredArray | None:
     suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return open_parquet(path, _column_names(factors)) if factors else None
-    if suffix in CSV:
-        return open_csv(path, _column_names(factors)) if factors else None
+    if suffix in TABLES:
+        return TABLES[suffix](path, _column_names(factors), without=()) if factors else None
     if suffix not in ARCHIVES:
         if factors:
             raise InputError(
@@ -188,15 +198,16 @@ def _open_factors(path: Path, observations: StoredArray, factors: str | None) ->
 
 
 def _factor_rows(stored: StoredArray, indices: np.ndarray | None, samples: int) -> np.ndarray:
-    if len(stored) != samples or len(stored.shape) != 2:
+    if len(stored) != samples or len(stored.shape) > 2:
         raise InputError(
             f"{stored.name} in {stored.path.name} must have a row of factors for each of {samples} samples, "
             f"got shape {stored.shape}."
         )
-    return np.asarray(stored.all_rows() if indices is None else stored.rows(indices), np.float64)
+    found = np.asarray(stored.all_rows() if indices is None else stored.rows(indices), np.float64)
+    return found.reshape(len(found), -1)
 
 
 def _factor_names(path: Path, factors: str | None, count: int) -> tuple[str, ...]:
-    if path.suffix.lower() in (".parquet", *CSV):
+    if path.suffix.lower() in TABLES:
         return tuple(_column_names(factors))
     return tuple(f"factor {k}" for k in range(count))

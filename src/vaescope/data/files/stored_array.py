@@ -37,7 +37,8 @@ class StoredArray:
     """Rows that the file stores as a unit."""
 
     def __post_init__(self) -> None:
-        validation.check_layout(self.shape, self.dtype, f"{self.name} in {self.path.name}")
+        shape = (*self.shape, 1) if len(self.shape) == 1 else self.shape  # labels have one number per sample
+        validation.check_layout(shape, self.dtype, f"{self.name} in {self.path.name}")
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -24,6 +24,8 @@ RULES = (
     latents.axes,
     latents.aggregate,
     latents.width,
+    latents.unused_layers,
+    latents.scaling_factor,
     latents.wide_posteriors,
     latents.stability,
     likelihood.reliability,

@@ -26,6 +26,20 @@ CORRECTED = {
 }
 
 
+LINES = {
+    "standard deviation": "return mean, std ** 2  # in encode",
+    "precision": "return mean, 1 / precision  # in encode",
+    "squared variance": "return mean, variance  # in encode, not variance ** 2",
+    "log standard deviation": "return mean, (2 * log_std).exp()  # in encode",
+}
+
+
+def _call(change: str) -> str:
+    """The call with another x; nothing if the change is described in words."""
+    formula = change.partition(" (")[0].partition(",")[0]
+    return "" if formula.startswith("x with") else f"vs.diagnose(model, {formula})"
+
+
 def untrained(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.reconstruction
     behaves = found is not None and _behaves_untrained(found)
@@ -42,7 +56,8 @@ def untrained(evidence: Evidence) -> Iterator[Finding]:
         "error",
         "This model is not trained.",
         f"{why}{seen}",
-        "Train it, or load its weights: model.load_state_dict(torch.load(file)) and check that all keys match.",
+        "Train it, or load its weights and check that all keys match.",
+        "model.load_state_dict(torch.load(file, weights_only=True), strict=True)",
     )
 
 
@@ -65,6 +80,7 @@ def data_range(evidence: Evidence) -> Iterator[Finding]:
         f"x is between {low:.3g} and {high:.3g}; cross-entropies and ELBOs of such values mean nothing."
         + (f" With {better.change}: {explained(better)}." if known and better is not None else ""),
         f"{what}, or leave out likelihood='bernoulli' if the loss was a squared error.",
+        _call(better.change) if known and better is not None else "",
     )
 
 
@@ -79,6 +95,7 @@ def reconstruction(evidence: Evidence) -> Iterator[Finding]:
             "x is not preprocessed as in training.",
             f"As given: {explained(found.given)}. With {found.best.change}: {explained(found.best)}.",
             f"Pass {found.best.change} instead of x, or repeat the preprocessing of the training code.",
+            _call(found.best.change),
         )
     elif found.given.explained < WORSE and found.given.explained < -3 * found.given.stderr:
         yield _worse_than_mean(found)
@@ -106,6 +123,7 @@ def _worse_than_mean(found: Reconstruction) -> Finding:
             "x, but not from these codes.",
             "Load both from the same checkpoint; check the order of latents, and that codes are scaled and shifted as "
             "in training.",
+            "model.load_state_dict(checkpoint, strict=True)  # encoder and decoder together",
         )
     return Finding(
         "reconstruction",
@@ -158,6 +176,7 @@ def variances(evidence: Evidence) -> Iterator[Finding]:
             "The encoder does not return variances.",
             f"The numbers agree with {scale.name}s, and are treated so here.{numbers}",
             f"These are {CORRECTED[scale.name]}, or pass scale= to vs.adapters.from_modules.",
+            LINES[scale.name],
         )
     elif scale is not None and scale.name == "log-variance":
         yield Finding(
@@ -166,6 +185,7 @@ def variances(evidence: Evidence) -> Iterator[Finding]:
             "The encoder does not return variances.",
             "Some of the returned variances are negative; they are treated as log-variances here.",
             "Return exp(log-variance) from encode, or pass scale='log_variance' to from_modules.",
+            "return mean, log_variance.exp()  # in encode",
         )
     elif evidence.zero_variance:
         yield Finding(
@@ -185,4 +205,5 @@ def logits(evidence: Evidence) -> Iterator[Finding]:
             "The decoder does not return probabilities.",
             "Some outputs of the Bernoulli decoder are below 0 or above 1; they are treated as logits here.",
             "Return sigmoid(logits) from decode.",
+            "return torch.sigmoid(logits)  # in decode",
         )

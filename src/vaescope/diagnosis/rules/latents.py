@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vaescope.diagnosis.evidence import Evidence
+from vaescope.diagnosis.layers import layer_rows
 from vaescope.diagnosis.rules.wording import listed
 from vaescope.findings import Finding
 
@@ -18,6 +19,8 @@ SAME_SUBSPACE = 0.8  # mean squared canonical correlation
 WIDE = 0.2  # share of posteriors wider than their prior
 LITTLE = 0.5  # nats of all latents together with which a model has nearly collapsed
 LITTLE_EXPLAINED = 0.1  # share of the variance of x that it then explains, at most
+SCALED = 2.0  # factor from 1 that the standard deviation of scaled codes may have
+DIFFUSERS_SCALING = 0.18215  # what diffusers declares if nobody has set it
 APART = 0.82  # AUC of telling codes from prior samples
 
 
@@ -34,6 +37,7 @@ def collapse(evidence: Evidence) -> Iterator[Finding]:
             else "The posterior has collapsed: codes carry no information about x.",
             f"{what} Mean KL {total:.3g} nats.",
             "Lower β, raise the decoder's precision or use warm-up, or use a weaker decoder that depends on its codes.",
+            "loss = reconstruction + min(1.0, step / 5000) * beta * kl  # warm-up of the KL",
         )
 
 
@@ -46,6 +50,8 @@ def _nearly_collapsed(evidence: Evidence) -> bool:
 def width(evidence: Evidence) -> Iterator[Finding]:
     regime = evidence.regime
     passive, d = regime.passive, regime.latent_dim
+    if evidence.latent_image is not None or evidence.groups:  # latents are positions or parts of a layer
+        return
     if len(passive) >= max(2, math.ceil(d / 2)):
         yield Finding(
             "over-wide",
@@ -54,6 +60,7 @@ def width(evidence: Evidence) -> Iterator[Finding]:
             f"{len(passive)} latents stay at their prior; the decoder gets no information from them.",
             f"Use latent_dim={d - len(passive)}, or drop them with vs.regime.prune. If reconstructions are poor, the "
             "model is over-regularised instead: check β and the precision.",
+            f"latent_dim = {d - len(passive)}",
         )
     elif passive:
         yield Finding(
@@ -62,6 +69,40 @@ def width(evidence: Evidence) -> Iterator[Finding]:
             f"{len(passive)} of {d} latents {'is' if len(passive) == 1 else 'are'} not in use.",
             f"Latent{'s' * (len(passive) > 1)} {listed(passive)}: posterior at the prior for nearly every sample.",
             "Exclude them from downstream analyses of the codes; small variations of their means are misleading.",
+        )
+
+
+def scaling_factor(evidence: Evidence) -> Iterator[Finding]:
+    """Codes that a diffusion model is trained on should have a standard deviation of about one."""
+    found = evidence.latent_image
+    if found is None or found.scaling is None:
+        return
+    scaled = found.scaling * found.total_std
+    if 1 / SCALED <= scaled <= SCALED:
+        return
+    yield Finding(
+        "scaling-factor",
+        "note" if found.scaling == DIFFUSERS_SCALING else "warning",
+        "The scaling factor does not fit these codes.",
+        f"Codes times scaling_factor = {found.scaling:g} have a standard deviation of {scaled:.2g}; a diffusion model "
+        "expects about 1.",
+        "Set it to 1 / standard deviation of the codes before you train a model of the codes.",
+        f"vae.register_to_config(scaling_factor={1 / found.total_std:.4g})",
+    )
+
+
+def unused_layers(evidence: Evidence) -> Iterator[Finding]:
+    """Layers of a hierarchical VAE without a latent in use."""
+    rows = layer_rows(evidence.regime, evidence.groups) if evidence.groups else []
+    unused = [str(row["layer"]) for row in rows if not row["in use"]]
+    if unused and len(unused) < len(rows):
+        yield Finding(
+            "unused-layer",
+            "warning",
+            f"{len(unused)} of {len(rows)} layers of latents carry no information.",
+            f"Layers {', '.join(unused[:8])}: every posterior is at its prior.",
+            "Use free bits or a warm-up of the KL for these layers, or remove them.",
+            "kl = kl.mean(0).clamp(min=free_bits).sum()  # per layer, averaged over the batch",
         )
 
 
@@ -104,6 +145,8 @@ def axes(evidence: Evidence) -> Iterator[Finding]:
 
 def aggregate(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.aggregate
+    if evidence.latent_image is not None:  # their prior is a model that is trained on the codes
+        return
     if found is None or found.auc - 2 * found.stderr < APART - 0.06 or found.auc < APART:
         return
     yield Finding(
@@ -114,6 +157,7 @@ def aggregate(evidence: Evidence) -> Iterator[Finding]:
         f"(a normal distribution fitted to the codes would save {found.gain:.1f} nats).",
         "To generate, sample from a density fitted to the codes, or train with a larger β (or a learned prior). For "
         "reconstructions and codes it does not matter.",
+        "z = GaussianMixture(10).fit(codes).sample(100)[0]  # sklearn.mixture, instead of torch.randn",
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vaescope.diagnosis.evidence import Evidence
+from vaescope.diagnosis.noise import Noise
 from vaescope.diagnosis.rules.wording import amount, times
 from vaescope.findings import Finding
 
@@ -55,8 +56,9 @@ def decoder_variance(evidence: Evidence) -> Iterator[Finding]:
         f"It is declared as {amount(noise.declared_beta / noise.declared)}"
         + (f" (β / precision, β = {noise.declared_beta:g})" if noise.declared_beta != 1 else "")
         + f", but reconstruction errors imply {amount(1 / measured)}.",
-        "Train with its maximum-likelihood value (precision='optimal'), or divide the summed squared error by "
-        "twice that variance.",
+        "Train with its maximum-likelihood value (precision='optimal' in vs.fit), or divide the summed squared error "
+        "by twice that variance.",
+        f"loss = ((x - x_hat) ** 2).flatten(1).sum(1) / (2 * {amount(1 / measured)}) + kl",
     )
 
 
@@ -80,6 +82,7 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
             f"The effective weight of the KL is {times(factor)} that {reference}.",
             f"Posteriors are as wide {compared}",
             "If β should not be that high: sum the loss over pixels and latents instead of averaging over pixels.",
+            f"loss = {_reconstruction_loss(noise)} + {declared:g} * kl.sum(1)  # sums, not means",
         )
     elif factor < 1 / BETA_WRONG:
         yield Finding(
@@ -88,7 +91,16 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
             f"The effective weight of the KL is {times(factor)} that {reference}.",
             f"Posteriors are as narrow {compared}",
             "Samples from the prior will not look like data: raise β, or declare the precision that the loss implies.",
+            f"loss = {_reconstruction_loss(noise)} + {declared:g} * kl.sum(1)  # KL summed over latents, not averaged",
         )
+
+
+def _reconstruction_loss(noise: Noise) -> str:
+    """The reconstruction term of the declared likelihood, as code."""
+    if noise.likelihood == "bernoulli":
+        return 'F.binary_cross_entropy(p, x, reduction="none").flatten(1).sum(1)'
+    half = 0.5 * (noise.declared or 1.0)
+    return f"{amount(half)} * ((x - x_hat) ** 2).flatten(1).sum(1)"
 
 
 def amortisation(evidence: Evidence) -> Iterator[Finding]:
@@ -111,6 +123,7 @@ def amortisation(evidence: Evidence) -> Iterator[Finding]:
             "Check that encoder and decoder are of the same checkpoint; then train the encoder alone with the decoder "
             "frozen. If it loses much less on training samples (pass train=), "
             "it overfits: use more data instead.",
+            "decoder.requires_grad_(False)",
         )
 
 

@@ -36,12 +36,14 @@ def times(factor: float, unit: str = "") -> str:
 def amount(value: float) -> str:
     """A quantity with three digits; absurd ones as such.
 
-    >>> amount(0.01234), amount(2e29)
-    ('0.0123', 'above a million')
+    >>> amount(0.01234), amount(1473.2), amount(2e29)
+    ('0.0123', '1,470', 'above a million')
     """
     if not math.isfinite(value) or value >= 1e6:
         return "above a million"
-    return f"{value:.3g}" if value >= 1e-4 else "below 0.0001"
+    if value < 1e-4:
+        return "below 0.0001"
+    return f"{value:.3g}" if value < 1000 else f"{float(f'{value:.3g}'):,.0f}"
 
 
 def listed(latents: list[int]) -> str:

@@ -22,6 +22,7 @@ NAMES = {0.0: "Möbius", 1.0: "Möbius and linear map"}
 GAINED = 0.05  # nats that the objective of a converged flow may still gain between the last two fifths of training
 SHARE = 0.95  # of the final MCC, at which recovery counts as reached
 OWN = f"{PAPER}, Theorem 1 and L_IMA; beyond the paper"
+MIN_SEEDS = 5
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,12 @@ def flows_of(results: Results) -> list[FlowResult]:
     return [r for r in results if r.cell.method == FLOW]
 
 
+def enough_seeds(results: Sequence[Result[Any, Any]], _: object) -> str | None:
+    """A condition: a share of pairs is one over at least `MIN_SEEDS` of them."""
+    seeds = len({r.cell.seed for r in results})
+    return None if seeds >= MIN_SEEDS else f"A share of pairs needs {MIN_SEEDS} seeds, this run has {seeds}."
+
+
 def flows_converged(results: Results, _: object) -> str | None:
     """A condition for claims about optima: four fifths of the flows have stopped improving."""
     gains = [r.measured.likelihood.late_gain for r in results if r.measured.likelihood is not None]
@@ -146,7 +153,10 @@ CLAIMS: tuple[ClaimSpec[FlowResult, object, Any], ...] = (
         measure=lambda results, _: differences(results, mcc, larger=(FLOW, 1.0), smaller=(FLOW, 0.0), contrast=0.0),
         criterion=PairedDifference("MCC", "λ = 1", "λ = 0", 0.05),
         note=best_strength_note,
-        requires=(flows_converged,),
+        requires=(
+            enough_seeds,
+            flows_converged,
+        ),
     ),
     ClaimSpec(
         sentence="At λ = 1 explicit regularisation recovers what the VAE recovers.",
@@ -179,7 +189,7 @@ CLAIMS: tuple[ClaimSpec[FlowResult, object, Any], ...] = (
             results, log_likelihood, larger=(FLOW, 0.0), smaller=(FLOW, 1.0), contrast=1.0
         ),
         criterion=PairedDifference("log-likelihood", "λ = 0", "λ = 1", 0.02),
-        requires=(flows_converged, invertible),
+        requires=(enough_seeds, flows_converged, invertible),
     ),
 )
 

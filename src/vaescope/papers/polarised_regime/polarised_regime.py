@@ -89,7 +89,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
         samples=40_000,
         epochs=18,
         patience=18,
-        latents=(10, 5, 20, 30),
+        latents=(10, 5, 20),
         compared_seeds=1,
     )
     paper = RegimeSettings(seeds=3, samples=100_000, epochs=213, patience=213, learning_rate=1e-4)
