@@ -17,6 +17,11 @@ BLOCKS = [
     for page in PAGES
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
 ]
+QUICK = {"diagnose-a-pytorch-vae"}  # the others are run by `make docs` and `make test-long`
+TUTORIALS = [
+    pytest.param(script, id=script.stem, marks=() if script.stem in QUICK else pytest.mark.long)
+    for script in sorted((ROOT / "docs/tutorials").glob("*.py"))
+]
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -50,7 +55,7 @@ def test_links_to_headings_lead_to_one(page):
     assert missing == []
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "docs/tutorials").glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("script", TUTORIALS)
 def test_a_tutorial_runs_and_prints(script):
     scripts = load("_site/scripts.py")
     text = script.read_text()

@@ -7,7 +7,12 @@ if (location.protocol === "file:") {
       this.frame.hidden = true
       this.inside = this.frame.contentWindow
       this.inside.postMessage = data => this.dispatchEvent(new MessageEvent("message", { data }))
-      this.loaded = new Promise(done => {
+      const pageLoaded = new Promise(done => document.readyState === "complete" ? done() : addEventListener("load", done))
+      this.loaded = pageLoaded.then(() => this.start(url))
+    }
+
+    start(url) {
+      return new Promise(done => {
         const script = this.inside.document.createElement("script")
         script.onload = done
         script.src = url

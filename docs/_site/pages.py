@@ -76,7 +76,7 @@ def reference_pages() -> dict[str, str]:
             about = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0]
             entries = "\n\n".join(f"::: {origin}" for origin in names.values())
             pages[f"reference/{module}.md"] = f"# {module.replace('vaescope', 'vs', 1)}\n\n{about}\n\n{entries}\n"
-    return dict(sorted(pages.items()))
+    return dict(sorted(pages.items(), key=lambda page: page[0].removesuffix(".md")))
 
 
 # gallery --------------------------------------------------------------------------------------
