@@ -112,7 +112,7 @@ def test_csv_files(tmp_path):
     ("text", "message"),
     [
         ("name,place\nann,rome\n", "no numeric columns"),
-        ("a,b\n1,2\n3\n", "cannot be read as a CSV table"),
+        ("a,b\n1,2\n3\n", "cannot be read as a table"),
         ("", "is empty"),
     ],
 )
@@ -290,5 +290,5 @@ def test_print_shows_evidence_and_what_was_left_out():
     assert found.findings[0].advice in text
     assert "left out: gap" in text
     table = repr(found.summary())
-    assert table.splitlines()[0].split()[:3] == ["latent", "kind", "KL"]
+    assert table.splitlines()[0].split()[:5] == ["latent", "kind", "identified", "as", "KL"]
     assert len(table.splitlines()) == 3

@@ -98,6 +98,7 @@ class Reported(ABC):
             charts={chart.name: chart.drawn() for chart in self.charts()},
             bounds=[],
             scores=[],
+            identified=[],
             skipped=self.skipped,
             about={"samples": str(self.samples)},
             versions=versions(),

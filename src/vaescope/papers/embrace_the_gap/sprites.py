@@ -89,7 +89,7 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
     )
     laptop = replace(
         quick,
-        seeds=1,
+        seeds=2,
         controls=1,
         epochs=16,
         patience=16,
