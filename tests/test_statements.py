@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "docs/corrections.md", *sorted((ROOT / "docs/papers").glob("*.md"))]
+PAPERS = sorted(page for page in (ROOT / "docs/papers").glob("*.md") if page.name != "index.md")
+PAGES = [ROOT / "docs/corrections.md", *PAPERS]
 
 
 def references(pattern: str) -> list:

@@ -49,9 +49,11 @@ def sorted_rows(chunks):
 @pytest.mark.parametrize("samples", [100, 500, 9000])
 @pytest.mark.parametrize("several", [False, True])
 def test_diagnose_encodes_every_row_once_and_differentiates_once(samples, several, monkeypatch):
-    """The gap is measured at its own points, so it is left out here."""
+    """The gap, validity and identifiability are measured at points of their own, so they are left out here."""
     module = importlib.import_module("vaescope.diagnosis.diagnose")
     monkeypatch.setattr(module, "measure_gap", lambda *_: None)
+    monkeypatch.setattr(module, "validity_applies", lambda *_: False)
+    monkeypatch.setattr(module, "_identifiability", lambda *_: None)
     (model, x), (other, _) = counting(samples), counting(samples)
     found = vs.diagnose([model, other] if several else model, x)
     assert found.evidence.geometry is not None

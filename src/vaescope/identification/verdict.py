@@ -61,7 +61,7 @@ def judge(
     axis = (held >= 0.5) & (True if agreement is None else agreement.same)
     kind = ["axis" if a else "subspace" if s >= SAME_SUBSPACE else "none" for a, s in zip(axis, shared, strict=True)]
     groups = _groups(planes, mixing, [k for k, name in enumerate(kind) if name == "subspace"], tolerance)
-    return Verdict(latents, kind, held * stable, [[latents[k] for k in group] for group in groups])
+    return Verdict(latents, kind, held * stable, [sorted(latents[k] for k in group) for group in groups])
 
 
 def _groups(

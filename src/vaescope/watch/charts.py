@@ -45,7 +45,7 @@ def chart(title: str, lines: Sequence[Line], *, marks: Sequence[int] = (), focus
         return Markup("")
     low, high = _limits([v for _, v in points], focus)
     first, last = min(s for s, _ in points), max(s for s, _ in points)
-    scale = _Scale(first, max(last, first + 1), low, high)
+    scale = _Scale(float(first), float(max(last, first + 1)), float(low), float(high))
     parts = [f'<text x="{LEFT}" y="16" class="title">{escape(title)}</text>']
     parts += [_tick(scale, value) for value in _ticks(low, high)]
     for step, anchor in ((first, "start"), (last, "end")):
@@ -64,10 +64,10 @@ class _Scale:
     low: float
     high: float
 
-    def x(self, step: float) -> float:
+    def x(self, step: float | int) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (step - self.first) / (self.last - self.first)
 
-    def y(self, value: float) -> float:
+    def y(self, value: float | int) -> float:
         inside = min(max(value, self.low), self.high)
         return TOP + (HEIGHT - TOP - BOTTOM) * (self.high - inside) / (self.high - self.low)
 
@@ -87,13 +87,13 @@ def _ticks(low: float, high: float) -> list[float]:
     return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _tick(scale: _Scale, value: float) -> str:
+def _tick(scale: _Scale, value: float | int) -> str:
     y = scale.y(value)
     line = f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
     return line + f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" class="tick">{_short(value)}</text>'
 
 
-def _short(value: float) -> str:
+def _short(value: float | int) -> str:
     """A tick with few characters."""
     if value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:.4g}"

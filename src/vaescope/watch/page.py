@@ -75,7 +75,7 @@ def _charts(rows: Sequence[Row], findings: Sequence[EarlyFinding]) -> list[Marku
     steps = [row.step for row in rows]
 
     def line(label: str, value: Callable[[Row], float | None], colour: int = 0, *, faint: bool = False) -> Line:
-        values = [math.nan if (found := value(row)) is None else found for row in rows]
+        values = [math.nan if (found := value(row)) is None else float(found) for row in rows]
         return Line(label, steps, values, COLOURS[colour % len(COLOURS)], faint)
 
     latents = range(min(MAX_LATENTS, len(rows[-1].kl))) if rows else range(0)
