@@ -23,7 +23,7 @@ from vaescope.metrics.mcc import mcc
 from vaescope.metrics.mig import mig, mig_sup
 from vaescope.metrics.modularity import modularity_explicitness
 from vaescope.metrics.r2 import linear_r2
-from vaescope.metrics.resampling import Resampling
+from vaescope.metrics.resampling import Resampling, worker_threads
 from vaescope.metrics.sap import sap
 from vaescope.metrics.score import Score
 from vaescope.tables import to_frame
@@ -181,11 +181,13 @@ def _scores(
     """Results by metric, and the reasons why others could not be computed."""
     results: dict[str, Score] = {}
     skipped: dict[str, str] = {}
-    for name, compute in shown.track(computations.items(), description="metrics"):
-        try:
-            results[name] = compute()
-        except InputError as error:
-            skipped[name] = str(error)
+    with worker_threads() as pool:
+        pending = {name: pool.submit(compute) for name, compute in computations.items()}
+        for name, future in shown.track(pending.items(), description="metrics"):
+            try:
+                results[name] = future.result()
+            except InputError as error:
+                skipped[name] = str(error)
     return results, skipped
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import sklearn
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -50,8 +52,7 @@ class Resampling:
         Args:
             advance: called after every task.
         """
-        workers = ThreadPoolExecutor(torch.get_num_threads())
-        with threadpool_limits(1, user_api="blas"), without_fit_warnings(), workers as pool:
+        with worker_threads() as pool:
             shuffled = [pool.submit(task) for task in self._floor_tasks()]
             resampled = [pool.submit(task) for task in self._interval_tasks()]
             for done in as_completed([*shuffled, *resampled]):
@@ -71,6 +72,16 @@ class Resampling:
         for index, shuffled in enumerate(shuffles(self.inputs, self._shuffles)):
             chosen = {name: one.shuffled for name, one in self.results.items() if index < one.shuffles}
             yield partial(_compute, chosen, shuffled)
+
+
+@contextmanager
+def worker_threads() -> Iterator[ThreadPoolExecutor]:
+    """As many threads as PyTorch uses, each of which computes on one core."""
+    # inputs are checked before; scikit-learn's settings are those of a thread
+    trusting = partial(sklearn.set_config, skip_parameter_validation=True, assume_finite=True)
+    workers = ThreadPoolExecutor(torch.get_num_threads(), initializer=trusting)
+    with threadpool_limits(1, user_api="blas"), without_fit_warnings(), workers as pool:
+        yield pool
 
 
 def _compute(

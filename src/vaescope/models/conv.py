@@ -142,7 +142,9 @@ def _transform(layer: Layer, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     convolve = F.conv2d if layer.kind == "conv" else F.conv_transpose2d
     h = h if h.ndim == 4 else h[:, :, None, None]
     weight = weight.permute(0, 3, 1, 2)  # stored with channels last, the fastest layout for convolutions
-    return convolve(h.to(memory_format=torch.channels_last), weight, bias, layer.stride, layer.padding)
+    out = convolve(h.to(memory_format=torch.channels_last), weight, None, layer.stride, layer.padding)
+    # added separately: oneDNN takes as long for the gradient of a bfloat16 bias as for that of the weights
+    return out + bias.to(out.dtype)[:, None, None]
 
 
 def _batch_norm(h: Tensor, params: Params, prefix: str) -> Tensor:

@@ -24,6 +24,7 @@ from vaescope.training.step import Step, Validation, adam_scales, make_step, mak
 
 P = ParamSpec("P")
 T = TypeVar("T")
+REUSED_READS = 2  # a value read from more arrays than this is stored if it is used again, instead of computed again
 VALIDATION_ROWS = 256  # rows of the validation set per call: few enough to stay in the cache
 
 COMPILE_SECONDS = 20.0
@@ -148,7 +149,9 @@ def _compile(function: Callable[P, T], *, unchecked: bool) -> Callable[P, T]:
         function: what to compile.
         unchecked: compile as a single graph, and do not check whether later arguments fit it.
     """
-    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe} if unchecked else None
+    options: dict[str, object] = {"realize_reads_threshold": REUSED_READS}
+    if unchecked:
+        options["guard_filter_fn"] = torch.compiler.skip_all_guards_unsafe
     return torch.compile(function, fullgraph=unchecked, isolate_recompiles=True, options=options)  # type: ignore[call-overload]
 
 

@@ -27,6 +27,7 @@ from vaescope.training.batches import Batches
 from vaescope.training.checkpoint import Checkpoints, CheckpointStore, flatten, unflatten
 from vaescope.training.compilation import build_functions
 from vaescope.training.evaluation import ValidationSet
+from vaescope.training.memory import keep_freed_memory
 from vaescope.training.observer import Observer
 from vaescope.training.problem import Problem
 from vaescope.training.progress import NoProgress, Progress
@@ -136,10 +137,11 @@ class _Run:
 
     def run(self) -> list[Member]:
         self.progress.begin(len(self.problem.members), self.problem.settings.epochs)
-        while self.state.log.active:
-            self._run_epoch()
-            if self.state.log.active and self.checkpoints.due():
-                self._save()
+        with keep_freed_memory():
+            while self.state.log.active:
+                self._run_epoch()
+                if self.state.log.active and self.checkpoints.due():
+                    self._save()
         self._save()  # the caller has not stored the members yet
         return [self._trained(index) for index in range(len(self.problem.members))]
 
