@@ -89,11 +89,11 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
     )
     laptop = replace(
         quick,
-        seeds=2,
+        seeds=4,
         controls=1,
-        epochs=16,
-        patience=16,
-        precision_hold=2000,
+        epochs=32,
+        patience=32,
+        precision_hold=5000,
         precision_warmup=1000,
         data_sets=(1, 2, 4, 7),
     )
