@@ -89,7 +89,7 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
     )
     laptop = replace(
         quick,
-        seeds=4,
+        seeds=3,
         controls=1,
         epochs=32,
         patience=32,
