@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import rankdata
 
-from vaescope.papers.claims import ClaimSpec, members_converged, show
+from vaescope.papers.claims import ClaimSpec, show
 from vaescope.papers.criteria import Bound, Pairs, RankCorrelation, above, at_least, at_most
 from vaescope.papers.embrace_the_gap import PAPER
 from vaescope.papers.experiment import ReportTable, TableRow
@@ -20,6 +21,7 @@ FACTORS = ("x", "y", "scale", "hue")
 STEPS = 9  # images per latent interpolation
 PUBLISHED_MCC = {"x": 0.996, "y": 0.989, "scale": 0.933, "hue": 0.989}
 HIGH_MCC = 0.95
+SETTLED_MCC = 0.01
 SOURCE = f"{PAPER}, §4.3 and Fig. 5"
 
 
@@ -188,6 +190,28 @@ def elbo_leads(results: Results, _: object) -> list[float]:
     return [max(r.elbo for r in own) - best[data_set] for data_set, own in groups.items() if data_set in best]
 
 
+def recovery_settled(results: Results, _: object) -> str | None:
+    """Claims about recovery are decided once it has settled, although the ELBO may still gain precision."""
+    curves = [r.measured.curve.mcc for r in trained_from_random(results)]
+    moving = [curve for curve in curves if late_change(curve) > SETTLED_MCC]
+    if len(moving) <= 0.2 * len(curves):
+        return None
+    return (
+        f"The MCC of {len(moving)} of {len(curves)} members still changed by more than {SETTLED_MCC:g} over the last "
+        "third of the epochs."
+    )
+
+
+def late_change(curve: Sequence[float]) -> float:
+    """The range of values over the last third of the epochs; infinite with fewer than two of them.
+
+    >>> late_change((0.1, 0.5, 0.7, 0.9, 0.91, 0.92)) < 0.011
+    True
+    """
+    late = curve[-max(1, len(curve) // 3) :]
+    return max(late) - min(late) if len(late) > 1 else math.inf
+
+
 def has_controls(results: Results, _: object) -> str | None:
     return None if controls(results) else "This run has no members that start at the true factors."
 
@@ -216,7 +240,7 @@ CLAIMS = (
         criterion=Bound("MCC of the member with the highest ELBO", at_least(HIGH_MCC), over="data sets"),
         published="0.977 (mean of 0.996, 0.989, 0.933, 0.989)",
         note=failure_note,
-        requires=(members_converged(),),
+        requires=(recovery_settled,),
     ),
     ClaimSpec(
         sentence="The best VAE recovers every factor better than principal components.",
@@ -224,7 +248,7 @@ CLAIMS = (
         measure=lead_over(lambda f: f.mcc_pca),
         criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
         note=leads_note(lambda f: f.mcc_pca),
-        requires=(members_converged(),),
+        requires=(recovery_settled,),
     ),
     ClaimSpec(
         sentence="The best VAE recovers every factor better than linear ICA.",
@@ -232,7 +256,7 @@ CLAIMS = (
         measure=lead_over(lambda f: f.mcc_ica),
         criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
         note=leads_note(lambda f: f.mcc_ica),
-        requires=(members_converged(),),
+        requires=(recovery_settled,),
     ),
     ClaimSpec(
         sentence="Recovery improves during training.",
@@ -327,6 +351,7 @@ def _member_row(result: SpriteResult, best: Results) -> TableRow:
         "linear ICA": m.mcc_ica,
         "floor": m.mcc_floor,
         "codes after linear ICA": m.mcc_unmixed,
+        "change of MCC over the last third": late_change(m.curve.mcc),
         "latents in use": m.latents_in_use,
         "MCC sampled": m.mcc_sampled,
         **{name: m.factors[name].mcc for name in FACTORS},
