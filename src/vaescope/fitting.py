@@ -47,7 +47,9 @@ class Fit:
     """Trained members, each a `LatentModel` with its history, by precision, KL schedule and seed."""
 
     members: list[Member]
+    """In the order of precisions, KL schedules and seeds; those that diverged are included."""
     folder: Path | None = None
+    """The run folder; None without `out`."""
 
     @property
     def best(self) -> Member:

@@ -37,15 +37,29 @@ class LatentModel(Protocol):
         ...
 
     def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Tensor, Tensor]:
-        """Mean and variance (N, d) of q(z|x), or of q(z|x, auxiliary)."""
+        """Mean and variance (N, d) of q(z|x), or of q(z|x, auxiliary).
+
+        Args:
+            x: samples, a row or an image each, as a tensor.
+            auxiliary: labels or rows of numbers, one per sample; None for a plain VAE.
+        """
         ...
 
     def decode(self, z: Tensor) -> Tensor:
-        """Mean of p(x|z), (N, ...): probabilities under a Bernoulli likelihood."""
+        """Mean of p(x|z), (N, ...): probabilities under a Bernoulli likelihood.
+
+        Args:
+            z: (N, d) latents.
+        """
         ...
 
     def decode_given(self, z: Tensor, auxiliary: Tensor) -> Tensor:
-        """Mean of p(x|z, auxiliary), of models that are `conditional`."""
+        """Mean of p(x|z, auxiliary), of models that are `conditional`.
+
+        Args:
+            z: (N, d) latents.
+            auxiliary: labels or rows of numbers, one per row of z.
+        """
         return self.decode(z)
 
     @property

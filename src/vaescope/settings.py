@@ -125,6 +125,7 @@ class TrainSettings:
     epochs: int = 100
     """Passes over the training data, at most."""
     batch_size: int = 64
+    """Samples per training step, for each member."""
     learning_rate: float = 1e-3
     """Step size of Adam, at the beginning."""
     decay: str = "constant"

@@ -17,7 +17,13 @@ PRECISION = {"mse": 1.0}  # pythae's loss is half the summed squared error: deco
 
 
 def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
-    """A model from pythae with a Gaussian posterior and the prior N(0, I), such as `VAE` or `BetaVAE`."""
+    """A model from pythae with a Gaussian posterior and the prior N(0, I), such as `VAE` or `BetaVAE`.
+
+    Args:
+        model: a trained pythae model. Its reconstruction loss gives the likelihood: Gaussian with precision 1
+            (`mse`) or Bernoulli (`bce`).
+        name: what reports call the model.
+    """
     if not all(hasattr(model, part) for part in ("encoder", "decoder", "latent_dim")):
         raise InputError(f"from_pythae needs a model with encoder, decoder and latent_dim, got {type(model).__name__}.")
     kind = _kind(model)

@@ -40,5 +40,9 @@ def _members(path: Path) -> list[Member]:
 
 
 def from_run(folder: str | Path) -> Member:
-    """The member of a run folder with the highest validation ELBO."""
+    """The member of a run folder with the highest validation ELBO.
+
+    Args:
+        folder: a run folder of `vs.fit(..., out=)` or `vaescope train`.
+    """
     return members_of(folder)[0]

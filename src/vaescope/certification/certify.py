@@ -43,8 +43,11 @@ class Certificate:
     """Whether the encoder's posteriors are right on simulated x, and whether real x look like these."""
 
     name: str
+    """What the report calls the model."""
     findings: list[Finding]
+    """Most severe first."""
     evidence: Evidence
+    """What was measured."""
     skipped: dict[str, str]
     """Analyses that could not be made, and why."""
 
@@ -108,12 +111,20 @@ class Certificate:
         return {key: json_data(value) for key, value in data.items()}
 
     def to_json(self, path: str | Path) -> Path:
-        """Write findings and numbers."""
+        """Write findings and numbers.
+
+        Args:
+            path: the file.
+        """
         write_json(Path(path), self.to_data())
         return Path(path)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the page: one file that loads nothing from the network."""
+        """Write the page: one file that loads nothing from the network.
+
+        Args:
+            path: the file.
+        """
         write_text(Path(path), html(self))
         return Path(path)
 

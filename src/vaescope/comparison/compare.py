@@ -32,11 +32,13 @@ class Comparison:
     """Several models on the same samples. Print it for the table and the verdict."""
 
     models: list[MeasuredModel]
+    """What was measured of each model, in the order given."""
     elbo: Paired | None
     """Paired differences of the ELBO; None unless it is known of all models."""
     log_marginal: Paired | None
     """Paired differences of log p(x), at the samples where it was computed for all models."""
     failures: Failures | None
+    """The samples with the lowest ELBO of each model; None unless it is known of all models."""
 
     @property
     def names(self) -> list[str]:
@@ -98,7 +100,12 @@ class Comparison:
         return {}
 
     def matched(self, first: str, second: str) -> MatchedLatents:
-        """Which latents of one model are which of another."""
+        """Which latents of one model are which of another.
+
+        Args:
+            first: name of a model, one of `names`.
+            second: name of the other model.
+        """
         for name in (first, second):
             validation.choice("model", name, self.names)
         if (first, second) not in self._matches:
@@ -128,12 +135,20 @@ class Comparison:
         return {key: json_data(value) for key, value in data.items()}
 
     def to_json(self, path: str | Path) -> Path:
-        """Write all numbers."""
+        """Write all numbers.
+
+        Args:
+            path: the file.
+        """
         write_json(Path(path), self.to_data())
         return Path(path)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the page: one file that loads nothing from the network."""
+        """Write the page: one file that loads nothing from the network.
+
+        Args:
+            path: the file.
+        """
         from vaescope.comparison.page import html
 
         write_text(Path(path), html(self))

@@ -75,6 +75,10 @@ def official_file(name: str) -> Path | None:
 def dataset_from(x: object) -> Dataset:
     """A data set from an array, images, a tensor, a path, the name of a data set, or a `Dataset`.
 
+    Args:
+        x: rows (N, n), images (N, H, W[, C]) or (N, C, H, W), a path or a name as for `open_dataset`, or a `Dataset`,
+            which is returned as it is. At least two samples; images of integers are rescaled to [0, 1].
+
     >>> dataset_from([[1.0, 2.0], [3.0, 4.0]]).x.shape
     torch.Size([2, 2])
     """

@@ -22,12 +22,15 @@ class Dataset:
     """Observations (N, n), one row per sample."""
 
     name: str
+    """What reports and run folders call it."""
     x: Shaped[Tensor, "N n"]
     """Floating-point numbers; bytes where `fit` asked for them."""
     image_shape: ImageShape | None = None
     """(channels, height, width) if the rows are images."""
     factors: Float[Tensor, "N k"] | None = None
+    """Known factors of the samples; None if there are none."""
     factor_names: tuple[str, ...] = ()
+    """A name per factor; may be empty."""
     byte_scale: float = 1.0
     """What bytes are divided by to be numbers in [0, 1]."""
 
@@ -39,11 +42,19 @@ class Dataset:
         return self.x.shape[1]
 
     def head(self, count: int) -> Float[Tensor, "C n"]:
-        """The first rows as numbers."""
+        """The first rows as numbers.
+
+        Args:
+            count: number of rows, at most.
+        """
         return bytes_to_float(self.x[:count], self.byte_scale)
 
     def spread_rows(self, count: int) -> Float[Tensor, "C n"]:
-        """Some rows from all over the data, as numbers; always the same ones."""
+        """Some rows from all over the data, as numbers; always the same ones.
+
+        Args:
+            count: number of rows, at most.
+        """
         indices = torch.linspace(0, len(self) - 1, min(count, len(self))).long()
         return bytes_to_float(self.x[indices], self.byte_scale)
 
@@ -52,7 +63,11 @@ class Dataset:
         return hashlib.sha256(self.x.contiguous().numpy().tobytes()).hexdigest()[:16]
 
     def split_rows(self, validation_share: float) -> tuple[ArrayRows, ArrayRows]:
-        """Rows for training and for validation, shuffled."""
+        """Rows for training and for validation, shuffled; always in the same order.
+
+        Args:
+            validation_share: share of the rows that are for validation, between 0 and 1.
+        """
         order = torch.randperm(len(self), generator=randomness.generator(0, "split"))
         parts = split(self.x[order], fractions=(1 - validation_share, validation_share))
         training, validation = (

@@ -32,6 +32,10 @@ MIXING_ACTIVATIONS: dict[str, Callable[[], InvertibleMap]] = {"smooth_leaky_relu
 class Mixing:
     """A composition of invertible maps.
 
+    Args:
+        dim: number of sources, and of observed dimensions.
+        maps: applied from first to last.
+
     >>> mixing = Moebius(3, seed=0)
     >>> z = torch.zeros(2, 3, dtype=torch.float64)
     >>> torch.allclose(mixing.inverse(mixing(z)), z)
@@ -49,14 +53,22 @@ class Mixing:
         return z
 
     def inverse(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """The latents of x; NaN where x is outside the range of the mixing."""
+        """The latents of x; NaN where x is outside the range of the mixing.
+
+        Args:
+            x: observations (..., d).
+        """
         self._check_dim(x, "observations")
         for layer in reversed(self.maps):
             x = layer.inverse(x)
         return x
 
     def log_abs_det(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-        """log |det J(z)|, in closed form."""
+        """log |det J(z)|, in closed form.
+
+        Args:
+            z: latents (..., d).
+        """
         self._check_dim(z, "latents")
         total = torch.zeros_like(z[..., 0])
         for layer in self.maps:
@@ -73,7 +85,11 @@ class Mixing:
 
 
 class Compose(Mixing):
-    """Mixings applied from left to right: `Compose(first, second)(z) = second(first(z))`."""
+    """Mixings applied from left to right: `Compose(first, second)(z) = second(first(z))`.
+
+    Args:
+        mixings: at least one, all of the same dimension.
+    """
 
     def __init__(self, *mixings: Mixing) -> None:
         if not mixings:
@@ -105,6 +121,13 @@ class OrthogonalMLP(Mixing):
 
     One layer with `activate_input` is x = W σ(z): non-linear, but inside the IMA class, because its Jacobian W diag(σ')
     has orthogonal columns.
+
+    Args:
+        dim: number of sources, and of observed dimensions.
+        layers: number of weight matrices.
+        seed: of the weights.
+        activation: `smooth_leaky_relu` or `sigmoid`, between layers.
+        activate_input: also apply the activation before the first layer.
     """
 
     def __init__(
@@ -122,7 +145,15 @@ class OrthogonalMLP(Mixing):
 
 
 class TriangularMLP(Mixing):
-    """An MLP with lower triangular weights; the smaller the `diagonal`, the larger c_IMA."""
+    """An MLP with lower triangular weights; the smaller the `diagonal`, the larger c_IMA.
+
+    Args:
+        dim: number of sources, and of observed dimensions.
+        layers: number of weight matrices.
+        seed: of the weights.
+        activation: `smooth_leaky_relu` or `sigmoid`, between layers.
+        diagonal: factor of the diagonal entries, whose absolute values are at least 0.5 without it; not 0.
+    """
 
     def __init__(
         self,
@@ -143,6 +174,14 @@ class Moebius(Mixing):
 
     The pole b is outside the box [low, high]^d of the sources, and t centres the observations of sources that are
     uniform on that box.
+
+    Args:
+        dim: number of sources, and of observed dimensions.
+        seed: of W, a random orthogonal matrix, and of the pole.
+        low: lower bound of every source.
+        high: upper bound of every source.
+        scale: α.
+        pole: b, (d,), outside the box; by default random, with every component outside [low, high].
     """
 
     def __init__(
@@ -183,6 +222,11 @@ def _pole_outside(dim: int, low: float, high: float, generator: torch.Generator)
 
 class LinearMap(Mixing):
     """A linear map with |det| = 1 and, if given, a c_IMA of `contrast`.
+
+    Args:
+        dim: number of sources, and of observed dimensions.
+        contrast: c_IMA in nats, from 0 (orthogonal) to below 50; by default whatever the seed gives.
+        seed: of the weights.
 
     >>> round(LinearMap(3, contrast=2.0, seed=1).contrast, 9)
     2.0

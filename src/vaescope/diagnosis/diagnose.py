@@ -67,9 +67,13 @@ class Diagnosis:
     """The findings about a model, and the evidence for them."""
 
     name: str
+    """What the report calls the model."""
     findings: list[Finding]
+    """Most severe first."""
     evidence: Evidence
+    """What was measured; None for what was skipped."""
     samples: int
+    """Number of samples that were encoded."""
     sample: EncodedSample | None = None
     """The random sample that was decoded, if there is a decoder."""
 
@@ -102,12 +106,20 @@ class Diagnosis:
         return {key: json_data(value) for key, value in data.items()}
 
     def to_json(self, path: str | Path) -> Path:
-        """Write findings and numbers."""
+        """Write findings and numbers.
+
+        Args:
+            path: the file.
+        """
         write_json(Path(path), self.to_data())
         return Path(path)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the page: one file that loads nothing from the network."""
+        """Write the page: one file that loads nothing from the network.
+
+        Args:
+            path: the file.
+        """
         write_text(Path(path), html(self))
         return Path(path)
 

@@ -28,30 +28,61 @@ class Prior(ABC):
 
     @abstractmethod
     def log_density(self, z: Tensor) -> Tensor:
-        """log p₀ of every coordinate; -inf outside the support."""
+        """log p₀ of every coordinate; -inf outside the support.
+
+        Args:
+            z: latents, of any shape.
+        """
 
     @abstractmethod
     def curvature(self, z: Tensor) -> Tensor:
-        """-(log p₀)'' of every coordinate, the prior's term in Eq. 12 of Reizinger et al. 2022."""
+        """-(log p₀)'' of every coordinate, the prior's term in Eq. 12 of Reizinger et al. 2022.
+
+        Args:
+            z: latents, of any shape.
+        """
 
     @abstractmethod
     def expected_log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """E[log p(u)] for u ~ N(mean, variance), where p is the prior's density in the coordinate u."""
+        """E[log p(u)] for u ~ N(mean, variance), where p is the prior's density in the coordinate u.
+
+        Args:
+            mean: mean of every u.
+            variance: variance of every u, in the shape of the mean.
+        """
 
     @abstractmethod
     def sample(self, *shape: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
-        """Independent samples of the given shape."""
+        """Independent samples of the given shape.
+
+        Args:
+            shape: of the result; tensor parameters broadcast against it.
+            generator: source of randomness.
+            dtype: floating-point type of the result.
+        """
 
     def to_support(self, u: Tensor) -> Tensor:
-        """Map the unbounded coordinate u to the latent z."""
+        """Map the unbounded coordinate u to the latent z.
+
+        Args:
+            u: unbounded coordinates, of any shape.
+        """
         return u
 
     def from_support(self, z: Tensor) -> Tensor:
-        """Map the latent z to the unbounded coordinate u; the inverse of `to_support`."""
+        """Map the latent z to the unbounded coordinate u; the inverse of `to_support`.
+
+        Args:
+            z: latents, of any shape.
+        """
         return z
 
     def log_derivative(self, u: Tensor) -> Tensor:
-        """log dz/du of every coordinate."""
+        """log dz/du of every coordinate.
+
+        Args:
+            u: unbounded coordinates, of any shape.
+        """
         return torch.zeros_like(u)
 
     @property
@@ -60,7 +91,12 @@ class Prior(ABC):
         return None
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of z for u ~ N(mean, variance)."""
+        """Mean and variance of z for u ~ N(mean, variance).
+
+        Args:
+            mean: mean of every u.
+            variance: variance of every u, in the shape of the mean.
+        """
         return mean, variance
 
     def unbounded_centre(self) -> float:

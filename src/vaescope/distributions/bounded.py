@@ -89,6 +89,10 @@ class IntervalPrior(Prior):
 class Uniform(IntervalPrior):
     """Constant density on [low, high].
 
+    Args:
+        low: lower bound of every latent.
+        high: upper bound of every latent.
+
     >>> Uniform(-0.5, 0.5).log_density(torch.tensor([0.0, 0.7]))
     tensor([0., -inf])
     """
@@ -109,7 +113,14 @@ class Uniform(IntervalPrior):
 
 @dataclass(frozen=True, eq=False)
 class Beta(IntervalPrior):
-    """A Beta(a, b) distribution, rescaled from [0, 1] to [low, high]."""
+    """A Beta(a, b) distribution, rescaled from [0, 1] to [low, high].
+
+    Args:
+        a: first shape parameter, > 0; a larger one moves mass towards `high`.
+        b: second shape parameter, > 0; a larger one moves mass towards `low`.
+        low: lower bound of every latent.
+        high: upper bound of every latent.
+    """
 
     a: float = 2.0
     b: float = 2.0

@@ -37,26 +37,50 @@ class Posterior(ABC):
 
     @abstractmethod
     def sample(self, noise: Tensor) -> Tensor:
-        """Reparameterised sample from standard normal noise in the shape of the mean."""
+        """Reparameterised sample from standard normal noise in the shape of the mean.
+
+        Args:
+            noise: standard normal draws.
+        """
 
     def member(self, index: int) -> Posterior:
-        """The posterior of one member: one index of the first axis."""
+        """The posterior of one member: one index of the first axis.
+
+        Args:
+            index: of the member, from 0.
+        """
         return type(self)(**{name: value[index] for name, value in vars(self).items()})
 
     @staticmethod
     @abstractmethod
     def output_dim(latent_dim: int) -> int:
-        """Number of encoder outputs that parameterise one posterior."""
+        """Number of encoder outputs that parameterise one posterior.
+
+        Args:
+            latent_dim: d, the number of latents.
+        """
 
     @classmethod
     @abstractmethod
     def from_outputs(cls, h: Tensor, latent_dim: int) -> Posterior:
-        """The posterior that encoder outputs `h` parameterise: means first, then log-scales."""
+        """The posterior that encoder outputs parameterise: means first, then log-variances.
+
+        Args:
+            h: (..., `output_dim`) encoder outputs. After the d means: d log-variances (`diagonal`), one (`isotropic`),
+                or the logarithms of the d squared diagonal entries of the Cholesky factor, then its entries below the
+                diagonal, row by row (`full`).
+            latent_dim: d, the number of latents.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class DiagonalGaussian(Posterior):
-    """Independent latents, each with its own variance."""
+    """Independent latents, each with its own variance.
+
+    Args:
+        mean: (..., d), in u.
+        variance: (..., d), > 0.
+    """
 
     mean: Float[Tensor, "*batch d"]
     variance: Float[Tensor, "*batch d"]
@@ -82,7 +106,12 @@ class DiagonalGaussian(Posterior):
 
 @dataclass(frozen=True, eq=False)
 class IsotropicGaussian(Posterior):
-    """Independent latents that share one variance."""
+    """Independent latents that share one variance.
+
+    Args:
+        mean: (..., d), in u.
+        variance: (..., 1), > 0.
+    """
 
     mean: Float[Tensor, "*batch d"]
     variance: Float[Tensor, "*batch 1"]
@@ -108,7 +137,12 @@ class IsotropicGaussian(Posterior):
 
 @dataclass(frozen=True, eq=False)
 class FullGaussian(Posterior):
-    """Correlated latents; `scale` is the lower triangular Cholesky factor of the covariance."""
+    """Correlated latents; `scale` is the lower triangular Cholesky factor of the covariance.
+
+    Args:
+        mean: (..., d), in u.
+        scale: (..., d, d), lower triangular with a positive diagonal.
+    """
 
     mean: Float[Tensor, "*batch d"]
     scale: Float[Tensor, "*batch d d"]
@@ -158,7 +192,12 @@ def posterior_family(name: str) -> type[Posterior]:
 
 
 def kl(posterior: Posterior, prior: Prior) -> Tensor:
-    """KL[q(z|x) || p₀(z)] in nats, summed over latents; u and z give the same value."""
+    """KL[q(z|x) || p₀(z)] in nats, summed over latents; u and z give the same value.
+
+    Args:
+        posterior: q(u|x), in the unbounded coordinate u.
+        prior: p₀(z), factorised over latents.
+    """
     expected = prior.expected_log_density(posterior.mean, posterior.marginal_variance)
     return -posterior.entropy() - expected.sum(-1)
 

@@ -24,6 +24,11 @@ EXAMPLE = "uniform(low=-1, high=1)"
 def prior_from(value: Prior | str | Mapping[str, Any]) -> Prior:
     """A prior from a prior, its text or a mapping with the key `kind`.
 
+    Args:
+        value: a prior, which is returned as it is; text such as `normal` or `uniform(low=-1, high=1)`; or a mapping
+            with the `kind` (`normal`, `laplace`, `uniform` or `beta`) and its parameters. Parameters that are left out
+            have their defaults.
+
     >>> prior_from({"kind": "uniform", "low": -1, "high": 1})
     Uniform(low=-1.0, high=1.0)
     """
@@ -57,7 +62,10 @@ def prior_from_text(text: str) -> Prior:
 
 
 def prior_to_text(prior: Prior) -> str:
-    """The text that `prior_from_text` reads.
+    """The text that `prior_from` reads.
+
+    Args:
+        prior: a `Normal`, `Laplace`, `Uniform` or `Beta`.
 
     >>> prior_to_text(Normal(torch.tensor([0.0, 1.0])))
     'normal(mean=[0.0, 1.0], variance=1.0)'

@@ -15,6 +15,10 @@ from vaescope.distributions.base import LOG_2PI, Number, Prior, check_positive
 class Normal(Prior):
     """N(mean, variance). Tensor parameters give every latent, or every sample, its own distribution.
 
+    Args:
+        mean: a number, or a tensor that broadcasts against z.
+        variance: the same, > 0.
+
     >>> Normal().log_density(torch.zeros(1, dtype=torch.float64))
     tensor([-0.9189], dtype=torch.float64)
     """
@@ -51,7 +55,12 @@ class Normal(Prior):
 
 @dataclass(frozen=True, eq=False)
 class Laplace(Prior):
-    """Density exp(-|z - mean| / scale) / (2 scale); its curvature is zero except at the mean."""
+    """Density exp(-|z - mean| / scale) / (2 scale); its curvature is zero except at the mean.
+
+    Args:
+        mean: a number, or a tensor that broadcasts against z.
+        scale: the same, > 0; the variance is 2 scale².
+    """
 
     mean: Number = 0.0
     scale: Number = 1.0

@@ -27,10 +27,13 @@ class Session:
     """Models of the same data, and samples to start from."""
 
     models: list[RepairedModel]
+    """With their outputs checked and corrected."""
     samples: list[EncodedSample]
     """Encoded by each model."""
     regimes: list[Regime]
+    """Which latents of each model are active, passive or mixed."""
     name: str = "model"
+    """The title of the page."""
 
     @classmethod
     def of(cls, models: object, x: object, *, auxiliary: object | None = None, name: str = "model") -> Session:
@@ -103,7 +106,12 @@ class Session:
         }
 
     def decode(self, member: object, z: object) -> dict[str, object]:
-        """The output for one code: an image or numbers."""
+        """The output for one code: an image or numbers.
+
+        Args:
+            member: index of the model, from 0.
+            z: the code: a list of `latent_dim` numbers.
+        """
         k = _index(member, len(self.models), "member")
         sample, expected = self.samples[k], self.samples[k].x[0].numel()
         code = _code(z, self.models[k].latent_dim).to(sample.mean.dtype)
@@ -114,13 +122,22 @@ class Session:
         return self.to_data(output)
 
     def sample(self, member: object, sample: object) -> dict[str, object]:
-        """The code of a sample, and the sample itself."""
+        """The code of a sample, and the sample itself.
+
+        Args:
+            member: index of the model that encodes it, from 0.
+            sample: index of the sample, from 0.
+        """
         encoded = self.samples[_index(member, len(self.models), "member")]
         i = _index(sample, len(encoded), "sample")
         return {"z": [float(v) for v in encoded.mean[i]], "x": self.to_data(encoded.x[i].flatten().double())}
 
     def to_data(self, output: Tensor) -> dict[str, object]:
-        """An output as the page takes it: the pixels of an image, or numbers."""
+        """An output as the page takes it: the pixels of an image, or numbers.
+
+        Args:
+            output: the numbers of one output, flattened.
+        """
         if self.image_shape is None:
             return {"values": [float(v) if math.isfinite(v) else None for v in output.tolist()]}
         channels, height, width = self.image_shape

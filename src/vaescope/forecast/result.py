@@ -33,9 +33,13 @@ class Preflight:
     """
 
     name: str
+    """What the report calls the data."""
     rows: int
+    """Samples that were analysed: complete ones, or all if missing values were replaced."""
     columns: int
+    """Columns that were analysed: without those that are mostly missing."""
     kind: DataKind
+    """What the values are, and how to model them."""
     spectrum: Spectrum
     """Of the data as given; under a Bernoulli likelihood of columns divided by √(p(1 - p))."""
     scaled_spectrum: Spectrum
@@ -43,10 +47,15 @@ class Preflight:
     dimension: IntrinsicDimension | None
     """Of the scaled data; None for fewer than 50 different samples."""
     recommended: Recommendation
+    """Settings to start with."""
     conventions: list[Convention]
+    """Common ways to write the loss, and what each does to the scaled data."""
     findings: list[Finding]
+    """Most severe first."""
     latent_dim: int | None = None
+    """Number of latents that was given; None if it was left open."""
     confirmation: Confirmation | None = None
+    """Trained models beside their predictions; None unless models were trained."""
 
     @property
     def worst(self) -> str | None:
@@ -74,11 +83,21 @@ class Preflight:
         return used if self.confirmation is None else self.confirmation.corrected(used)
 
     def kl(self, precision: float = 1.0, beta: float = 1.0) -> float:
-        """KL of the code of a linear VAE, in nats per sample."""
+        """KL of the code of a linear VAE, in nats per sample.
+
+        Args:
+            precision: γ² = 1 / decoder variance.
+            beta: weight of the KL.
+        """
         return phase.total_kl(self.spectrum.eigenvalues, _variance(precision, beta), self.latent_dim)
 
     def explained(self, precision: float = 1.0, beta: float = 1.0) -> float:
-        """Share of the variance of x that reconstructions of a linear VAE explain."""
+        """Share of the variance of x that reconstructions of a linear VAE explain.
+
+        Args:
+            precision: γ² = 1 / decoder variance.
+            beta: weight of the KL.
+        """
         return phase.explained_share(self.spectrum.eigenvalues, _variance(precision, beta), self.latent_dim)
 
     @property
@@ -128,12 +147,20 @@ class Preflight:
         return {key: json_data(to_plain(value)) for key, value in data.items()}
 
     def to_json(self, path: str | Path) -> Path:
-        """Write everything as JSON."""
+        """Write everything as JSON.
+
+        Args:
+            path: the file.
+        """
         write_json(Path(path), self.to_data())
         return Path(path)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the page: one file that loads nothing from the network."""
+        """Write the page: one file that loads nothing from the network.
+
+        Args:
+            path: the file.
+        """
         write_text(Path(path), html(self))
         return Path(path)
 

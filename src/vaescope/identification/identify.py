@@ -35,6 +35,7 @@ class Identifiability:
     """A verdict per latent of the first model. Print it for a sentence per latent."""
 
     name: str
+    """What reports call the first model."""
     kind: list[str]
     """(d,) `axis`: may be read on its own; `subspace`: only together with others; `none`: neither."""
     score: np.ndarray
@@ -51,6 +52,7 @@ class Identifiability:
     used: list[int]
     """Latents in use, in the order of `planes` and `agreement`."""
     note: str = ""
+    """Why rotations were not measured; empty if they were."""
 
     def summary(self) -> list[dict[str, object]]:
         """A row per latent."""
@@ -81,7 +83,11 @@ class Identifiability:
         }
 
     def to_json(self, path: str | Path) -> Path:
-        """Write verdicts and numbers."""
+        """Write verdicts and numbers.
+
+        Args:
+            path: the file.
+        """
         write_json(Path(path), self.to_data())
         return Path(path)
 

@@ -26,7 +26,13 @@ MAX_ATTEMPTS = 3  # of a task whose process is killed
 
 
 def run_in_processes(tasks: Sequence[Task], *, jobs: int) -> Iterator[Outcome]:
-    """Outcomes of the tasks as they finish, with `jobs` worker processes at a time."""
+    """Outcomes of the tasks as they finish, with `jobs` worker processes at a time.
+
+    Args:
+        tasks: what to run; functions and arguments must be picklable.
+        jobs: number of processes; each has an equal share of the cores. A task whose process is killed is restarted,
+            at most twice.
+    """
     whole_number("jobs", jobs)
     threads = max(1, (os.cpu_count() or 1) // jobs)
     waiting = deque((task, 1) for task in tasks)
@@ -55,7 +61,11 @@ def run_in_processes(tasks: Sequence[Task], *, jobs: int) -> Iterator[Outcome]:
 
 
 def run_in_this_process(tasks: Sequence[Task]) -> Iterator[Outcome]:
-    """Outcomes of the tasks, one after another in this process with all of its cores."""
+    """Outcomes of the tasks, one after another in this process with all of its cores.
+
+    Args:
+        tasks: what to run.
+    """
     for task in tasks:
         try:
             with ProgressBar(task.name) as progress:

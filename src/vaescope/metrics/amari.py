@@ -30,6 +30,10 @@ def amari(codes: object, factors: object) -> Score:
     """Amari distance of the least-squares map from standardised factors to standardised codes; 0 is best.
 
     With more latents than factors, only the latents that MCC matches are used. Non-linear relations are ignored.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
     """
     inputs = read_inputs(codes, factors)
     if inputs.latents < inputs.factor_count or inputs.factor_count < 2:

@@ -43,7 +43,14 @@ def edi(
     exclusivity of each latent over factors, credited to its best factor, at most 1 per factor. Compactness: exclusivity
     of each factor over latents. The relation is the significant mutual information over the factor's entropy; the
     authors estimate it with neural networks. Explicitness: held-out accuracy or R² of trees on all latents.
-    `per_factor` is the compactness. Arguments as for `mutual_information`.
+    `per_factor` is the compactness.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        estimator: `binned` (counts in 20 bins) or `neighbours` (nearest neighbours: slower, nearly unbiased).
+        binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
+        discrete: which factors are classes; by default those with few distinct values.
 
     >>> v = np.random.default_rng(0).integers(0, 4, (400, 2))
     >>> found = edi(v, v)

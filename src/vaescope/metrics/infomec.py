@@ -42,7 +42,14 @@ def infomec(
     Modularity is the share of a latent's information that is about its best factor, averaged over informative latents.
     Compactness is the share of the information about a factor that is in its best latent. Both use significant mutual
     information, relative to the factor's entropy. Explicitness is the share of a factor's uncertainty that a linear
-    predictor removes on held-out samples. `per_factor` is the compactness. Arguments as for `mutual_information`.
+    predictor removes on held-out samples. `per_factor` is the compactness.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        estimator: `binned` (counts in 20 bins) or `neighbours` (nearest neighbours: slower, nearly unbiased).
+        binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
+        discrete: which factors are classes; by default those with few distinct values.
     """
     check_estimator(estimator, binning)
     inputs = read_inputs(codes, factors, discrete=discrete)

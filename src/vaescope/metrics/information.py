@@ -54,7 +54,7 @@ def mutual_information(
     Args:
         codes: (N, d).
         factors: (N, k).
-        estimator: `binned` or `neighbours`.
+        estimator: `binned` (counts in 20 bins) or `neighbours` (nearest neighbours: slower, nearly unbiased).
         binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
         discrete: which factors are classes; by default those with few distinct values.
 

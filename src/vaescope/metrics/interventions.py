@@ -29,6 +29,11 @@ def factor_vae_score(codes: object, factors: object, *, discrete: bool | Sequenc
 
     The predictor is a majority vote per latent, fitted on one half and scored on the other. Chance is one over the
     number of factors. It does not penalise a factor that is encoded by several latents.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        discrete: which factors are classes; by default those with few distinct values.
     """
     inputs = read_inputs(codes, factors, discrete=discrete, minimum=40)
     notes = partial(input_warnings, inputs, classes=True)
@@ -40,6 +45,11 @@ def beta_vae_score(codes: object, factors: object, *, discrete: bool | Sequence[
 
     A linear classifier sees the mean absolute difference of codes between pairs of rows with the same value of one
     factor. It is the most lenient metric: high for many rotated or duplicated codes.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        discrete: which factors are classes; by default those with few distinct values.
     """
     inputs = read_inputs(codes, factors, discrete=discrete, minimum=40)
     notes = partial(input_warnings, inputs, classes=True)

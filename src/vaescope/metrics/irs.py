@@ -24,6 +24,11 @@ def irs(codes: object, factors: object, *, discrete: bool | Sequence[bool] | Non
     percentile, classes are weighted by size, and codes are standardised first, so that the scale of a latent does not
     matter. Public code does not weight or standardise, and divides by the maximum.
 
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        discrete: which factors are classes; by default those with few distinct values.
+
     >>> v = np.random.default_rng(0).integers(0, 4, (1000, 2))
     >>> round(irs(v, v).score, 6)
     1.0

@@ -24,7 +24,14 @@ def mig(
     """Gap between the two latents with the most information about a factor, over its entropy (Chen et al. 2018).
 
     High only if every factor is encoded by a single latent. A latent that encodes several factors is not penalised; see
-    `mig_sup`. Arguments as for `mutual_information`.
+    `mig_sup`.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        estimator: `binned` (counts in 20 bins) or `neighbours` (nearest neighbours: slower, nearly unbiased).
+        binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
+        discrete: which factors are classes; by default those with few distinct values.
 
     >>> v = np.random.default_rng(0).integers(0, 4, (1000, 2))
     >>> bool(mig(v, v).score > 0.98), bool(mig(np.hstack([v, v]), v).score < 0.01)  # one copy, two copies
@@ -48,13 +55,15 @@ def mig_sup(
 ) -> Score:
     """Gap between the two factors that a latent is most informative about, averaged over latents (Li et al. 2020).
 
-    `per_factor` is the mean over the latents that are most informative about the factor. Other arguments as for
-    `mutual_information`.
+    `per_factor` is the mean over the latents that are most informative about the factor.
 
     Args:
         codes: (N, d).
         factors: (N, k).
         active: which latents to average over; by default all that vary.
+        estimator: `binned` (counts in 20 bins) or `neighbours` (nearest neighbours: slower, nearly unbiased).
+        binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
+        discrete: which factors are classes; by default those with few distinct values.
     """
     check_estimator(estimator, binning)
     inputs = read_inputs(codes, factors, discrete=discrete)

@@ -37,6 +37,11 @@ def modularity_explicitness(
     so read it together with explicitness. Explicitness: held-out area under the ROC curve of a linear classifier, one
     class against the rest, averaged; 0.5 is chance. Continuous factors are cut into classes. `per_factor` is the
     explicitness.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        discrete: which factors are classes; by default those with few distinct values.
     """
     inputs = read_inputs(codes, factors, discrete=discrete)
     notes = partial(input_warnings, inputs, classes=True)

@@ -16,6 +16,10 @@ def linear_r2(codes: object, factors: object) -> Score:
 
     Fitted on each half and scored on the other. It is negative if the prediction is worse than the mean.
 
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+
     >>> z = np.random.default_rng(0).normal(size=(100, 2))
     >>> round(linear_r2(z @ np.array([[1.0, 2.0], [0.5, -1.0]]), z).score, 6)
     1.0

@@ -70,8 +70,12 @@ def udr(members: Sequence[object], *, active: ActiveLatents = None, method: str 
     """Unsupervised disentanglement ranking (Duan et al. 2020): do models agree latent by latent?
 
     The score of a model is the median over the other models; the result is the mean over models. The published UDR
-    excludes latents with a low KL: pass these as `active`, or passive latents that vary lower the agreement. Arguments
-    as for `stability`.
+    excludes latents with a low KL: pass the others as `active`, or passive latents that vary lower the agreement.
+
+    Args:
+        members: codes (N, d) of every model on the same N samples.
+        active: for every model, which latents are active; by default those that vary.
+        method: `pearson` or `spearman` correlations.
     """
     return _agreement_score("UDR", members, active, method, _udr, np.median)
 

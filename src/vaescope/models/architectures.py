@@ -103,19 +103,36 @@ class ConvNetworks:
         return False
 
     def encoders(self, dims: Dims) -> tuple[ConvNet, ...]:
+        """One network; its inputs are rows of observations followed by the auxiliary input.
+
+        Args:
+            dims: sizes of the inputs and outputs of the networks.
+        """
         return (self._encoder(dims),)
 
     def _encoder(self, dims: Dims) -> ConvNet:
         return self._architecture.encoder("encoder", self.image_shape, dims.posterior, dims.auxiliary)
 
     def decoder(self, dims: Dims) -> ConvNet:
+        """From latents to observations.
+
+        Args:
+            dims: sizes of the inputs and outputs of the networks.
+        """
         return self._architecture.decoder("decoder", self.image_shape, dims.latent)
 
     @torch.no_grad()
     def freeze_batch_norm(
         self, dims: Dims, params: Params, rows: Float[Tensor, "N r"], to_latents: Callable[[Tensor], Tensor]
     ) -> Params:
-        """Add batch-norm statistics to one member's weights, so that no output depends on the rest of its batch."""
+        """Add batch-norm statistics to one member's weights, so that no output depends on the rest of its batch.
+
+        Args:
+            dims: sizes of the inputs and outputs of the networks.
+            params: weights of one member, with a member axis of length one.
+            rows: encoder inputs over which means and variances are computed.
+            to_latents: maps encoder outputs to the latents that the decoder sees.
+        """
         if not self._architecture.has_batch_norm:
             return params
         one = {name: value[0] for name, value in params.items()}

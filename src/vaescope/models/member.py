@@ -74,7 +74,11 @@ class Member:
         return self.training.converged
 
     def history_rows(self, cell: Mapping[str, object]) -> list[dict[str, object]]:
-        """The history as rows of a table, one per epoch, each starting with the columns of the cell."""
+        """The history as rows of a table, one per epoch, each starting with the columns of the cell.
+
+        Args:
+            cell: columns that identify the member, such as its precision and seed.
+        """
         names = list(self.history)
         return [
             {**cell, "epoch": epoch, **dict(zip(names, values, strict=True))}
@@ -184,7 +188,12 @@ class Member:
     # encoding and decoding --------------------------------------------------------------------
 
     def join_auxiliary(self, x: Float[Tensor, "N n"], auxiliary: object | None = None) -> Float[Tensor, "N r"]:
-        """Rows as the networks take them: x, then the encoded auxiliary input."""
+        """Rows as the networks take them: x, then the encoded auxiliary input.
+
+        Args:
+            x: (N, n) observations.
+            auxiliary: labels or rows of numbers, one per sample; None for a plain VAE.
+        """
         if x.ndim != 2 or x.shape[1] != self.model.observed_dim:
             raise InputError(f"x must have shape (N, {self.model.observed_dim}), got {tuple(x.shape)}.")
         encoded = encode_auxiliary(auxiliary, self.auxiliary_dim, like=x)
@@ -193,37 +202,66 @@ class Member:
         return torch.cat([x, encoded], dim=1) if self.auxiliary_dim else x
 
     def split_auxiliary(self, rows: Float[Tensor, "N r"]) -> tuple[Float[Tensor, "N n"], Float[Tensor, "N m"] | None]:
-        """x and auxiliary input of rows; the latter is None for a plain VAE."""
+        """x and auxiliary input of rows; the latter is None for a plain VAE.
+
+        Args:
+            rows: x followed by the auxiliary input.
+        """
         x, auxiliary = self.model.split_auxiliary(rows)
         return x, auxiliary if self.auxiliary_dim else None
 
     def posterior(self, x: Float[Tensor, "N n"], auxiliary: object | None = None) -> Posterior:
-        """q(z|x), or q(z|x, auxiliary), in the unbounded coordinate of the latents."""
+        """q(z|x), or q(z|x, auxiliary), in the unbounded coordinate of the latents.
+
+        Args:
+            x: (N, n) observations.
+            auxiliary: labels or rows of numbers, one per sample; None for a plain VAE.
+        """
         rows = self.join_auxiliary(x, auxiliary)
         return self.model.encode(self._params(rows), rows.unsqueeze(0)).member(0)
 
     def encode(
         self, x: Float[Tensor, "N n"], auxiliary: object | None = None
     ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
-        """Mean and variance of q(z|x), or of q(z|x, auxiliary)."""
+        """Mean and variance of q(z|x), or of q(z|x, auxiliary).
+
+        Args:
+            x: (N, n) observations.
+            auxiliary: labels or rows of numbers, one per sample; None for a plain VAE.
+        """
         posterior = self.posterior(x, auxiliary)
         return self.model.prior.moments(posterior.mean, posterior.marginal_variance)
 
     def sample(
         self, x: Float[Tensor, "N n"], generator: torch.Generator, auxiliary: object | None = None
     ) -> Float[Tensor, "N d"]:
-        """One draw of z from q(z|x), or q(z|x, auxiliary), per row of x."""
+        """One draw of z from q(z|x), or q(z|x, auxiliary), per row of x.
+
+        Args:
+            x: (N, n) observations.
+            generator: source of randomness, on the CPU.
+            auxiliary: labels or rows of numbers, one per sample; None for a plain VAE.
+        """
         posterior = self.posterior(x, auxiliary)
         noise = torch.randn(posterior.mean.shape, generator=generator, dtype=x.dtype)
         return self.model.prior.to_support(posterior.sample(noise.to(x.device)))
 
     def decode(self, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n"]:
-        """Mean of p(x|z): probabilities under a Bernoulli likelihood."""
+        """Mean of p(x|z): probabilities under a Bernoulli likelihood.
+
+        Args:
+            z: (N, d) latents.
+        """
         output = self.model.decoder_output(self._params(z), z.unsqueeze(0))[0]
         return torch.sigmoid(output) if self.likelihood == "bernoulli" else output
 
     def decode_given(self, z: Float[Tensor, "N d"], auxiliary: Tensor) -> Float[Tensor, "N n"]:
-        """Like `decode`: the decoder of an iVAE does not depend on its auxiliary input."""
+        """Like `decode`: the decoder of an iVAE does not depend on its auxiliary input.
+
+        Args:
+            z: (N, d) latents.
+            auxiliary: not used.
+        """
         return self.decode(z)
 
     def _params(self, like: Tensor) -> dict[str, Tensor]:

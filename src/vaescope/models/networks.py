@@ -56,11 +56,18 @@ class Networks(Protocol):
         """One network, or one each for posterior means and scales; their outputs are concatenated.
 
         Inputs are rows of observations followed by the auxiliary input.
+
+        Args:
+            dims: sizes of the inputs and outputs of the networks.
         """
         ...
 
     def decoder(self, dims: Dims) -> Network:
-        """From latents to observations."""
+        """From latents to observations.
+
+        Args:
+            dims: sizes of the inputs and outputs of the networks.
+        """
         ...
 
     def freeze_batch_norm(
@@ -69,7 +76,7 @@ class Networks(Protocol):
         """Add batch-norm statistics over `rows` to one member's weights; networks without batch norm change nothing.
 
         Args:
-            dims: sizes of the networks.
+            dims: sizes of the inputs and outputs of the networks.
             params: weights of one member, with a member axis of length one.
             rows: encoder inputs over which means and variances are computed.
             to_latents: maps encoder outputs to the latents that the decoder sees.

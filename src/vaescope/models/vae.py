@@ -98,6 +98,14 @@ class VAE:
     ) -> VAE:
         """A VAE of MLPs; see `MLPNetworks`.
 
+        Args:
+            observed_dim: numbers in one observation x.
+            latent_dim: d, the number of latents.
+            hidden: units of the encoder's hidden layers; the decoder has them in reverse.
+            activation: one of `ACTIVATIONS`.
+            split_encoder: use separate networks for posterior means and scales.
+            rest: further arguments of `VAE`, such as `prior`.
+
         >>> VAE.mlp(3, 2, hidden=(5,)).networks.hidden
         (5,)
         """
@@ -106,6 +114,12 @@ class VAE:
     @classmethod
     def conv(cls, image_shape: ImageShape, latent_dim: int, *, architecture: str = "sprites", **rest: Any) -> VAE:
         """A convolutional VAE; see `ConvNetworks`.
+
+        Args:
+            image_shape: (channels, height, width); observations are rows of pixels, channels first.
+            latent_dim: d, the number of latents.
+            architecture: one of `ARCHITECTURES`.
+            rest: further arguments of `VAE`, such as `prior`.
 
         >>> VAE.conv((3, 32, 32), latent_dim=4).observed_dim
         3072
@@ -146,13 +160,21 @@ class VAE:
         return Dims(self.observed_dim, self.latent_dim, self.auxiliary_dim, outputs)
 
     def split_auxiliary(self, rows: Float[Tensor, "*B r"]) -> tuple[Float[Tensor, "*B n"], Float[Tensor, "*B m"]]:
-        """x and auxiliary input of every row; the latter has no columns for a plain VAE."""
+        """x and auxiliary input of every row; the latter has no columns for a plain VAE.
+
+        Args:
+            rows: x followed by the auxiliary input.
+        """
         return rows[..., : self.observed_dim], rows[..., self.observed_dim :]
 
     # weights ----------------------------------------------------------------------------------
 
     def init(self, seeds: Sequence[int]) -> dict[str, Tensor]:
-        """Initial weights, one member per seed; a member's weights depend on its seed alone."""
+        """Initial weights, one member per seed; a member's weights depend on its seed alone.
+
+        Args:
+            seeds: one per member.
+        """
         members = [self._init_member(seed) for seed in seeds]
         return {name: torch.stack([m[name] for m in members]) for name in members[0]}
 
@@ -168,7 +190,12 @@ class VAE:
         return params | init_covariance(self.noise, self.observed_dim)
 
     def freeze_batch_norm(self, params: Params, rows: Float[Tensor, "N r"]) -> Params:
-        """One member's weights for use after training, with batch-norm statistics over these rows of training data."""
+        """One member's weights for use after training, with batch-norm statistics over these rows of training data.
+
+        Args:
+            params: weights of one member, with a member axis of length one.
+            rows: x followed by the auxiliary input; at most the first 1,024 are used.
+        """
         inputs = self._encoder_inputs(rows[:CALIBRATION_ROWS])
         return self.networks.freeze_batch_norm(self.dims, params, inputs, self._mean_latents)
 
@@ -178,7 +205,12 @@ class VAE:
     # encoder, decoder, prior ------------------------------------------------------------------
 
     def encode(self, params: Params, rows: Float[Tensor, "E B r"]) -> Posterior:
-        """q(z|x), or q(z|x, auxiliary), in the unbounded coordinate of the latents."""
+        """q(z|x), or q(z|x, auxiliary), in the unbounded coordinate of the latents.
+
+        Args:
+            params: weights of E members.
+            rows: a batch per member: x followed by the auxiliary input.
+        """
         inputs = self._encoder_inputs(rows)
         outputs = [network(params, inputs) for network in self.networks.encoders(self.dims)]
         return self._posterior(torch.cat(outputs, dim=-1))
@@ -194,11 +226,21 @@ class VAE:
         return posterior_family(self.posterior).from_outputs(outputs, self.latent_dim)
 
     def decoder_output(self, params: Params, z: Float[Tensor, "E B d"]) -> Float[Tensor, "E B n"]:
-        """The mean of x, or logits under a Bernoulli likelihood."""
+        """The mean of x, or logits under a Bernoulli likelihood.
+
+        Args:
+            params: weights of E members.
+            z: a batch of latents per member.
+        """
         return self.fixed.decoder(z) if self.fixed.decoder else self.networks.decoder(self.dims)(params, z)
 
     def prior_at(self, params: Params, auxiliary: Float[Tensor, "E B m"]) -> Prior:
-        """p(z|auxiliary), or the prior itself for a plain VAE."""
+        """p(z|auxiliary), or the prior itself for a plain VAE.
+
+        Args:
+            params: weights of E members.
+            auxiliary: a batch per member, as columns of numbers; no columns for a plain VAE.
+        """
         networks = self.auxiliary.prior_networks(self.latent_dim)
         if not networks:
             return self.prior
@@ -219,7 +261,7 @@ class VAE:
 
         Args:
             params: weights of E members.
-            rows: a batch per member.
+            rows: a batch per member: x followed by the auxiliary input.
             noise: standard normal noise for the draw.
             precision: γ² of every member; not used unless the noise is fixed.
         """
@@ -246,7 +288,13 @@ class VAE:
     def current_precision(
         self, params: Params, precision: Float[Tensor, " E"], squared_error: Float[Tensor, "E B"]
     ) -> Float[Tensor, " E"]:
-        """γ² of every member: as given, as learned, or optimal for these errors but not below the bound."""
+        """γ² of every member: as given, as learned, or optimal for these errors but not below the bound.
+
+        Args:
+            params: weights of E members.
+            precision: γ² of every member; not used unless the noise is fixed.
+            squared_error: ‖x - f(z)‖² of a batch per member; used only if the noise is optimal.
+        """
         if self.noise == "learned":
             return params["log_precision"].squeeze(-1).exp()
         if self.noise == "optimal":

@@ -53,6 +53,10 @@ def beta_elbo(terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
     """-(E log p(x|z) - β KL), averaged over samples, in nats; β = 1 is the negative ELBO.
 
     Reizinger et al. 2022, Eqs. 1 and 11. Both terms sum over dimensions, so β is that of the papers.
+
+    Args:
+        terms: reconstruction and KL of a batch per member.
+        beta: β of every member.
     """
     return (beta.unsqueeze(-1) * terms.kl - terms.log_likelihood).mean(-1)
 

@@ -50,12 +50,20 @@ class Factor:
         return MLP(PREFIX, (self.latent_dim, *self.hidden, 1), "leaky_relu")
 
     def init(self, seeds: Sequence[int]) -> dict[str, Tensor]:
-        """Initial weights of the discriminator, one member per seed."""
+        """Initial weights of the discriminator, one member per seed.
+
+        Args:
+            seeds: one per member.
+        """
         members = [self.discriminator.init(randomness.generator(seed, "discriminator")) for seed in seeds]
         return {name: torch.stack([m[name] for m in members]) for name in members[0]}
 
     def with_weights(self, params: Params) -> Factor:
-        """The objective with the discriminator's weights, selected from those of a stack."""
+        """The objective with the discriminator's weights, selected from those of a stack.
+
+        Args:
+            params: weights of a stack: of the model and of the discriminator.
+        """
         return replace(self, params={name: value for name, value in params.items() if name.startswith(f"{PREFIX}.")})
 
     def __call__(self, terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
@@ -69,11 +77,20 @@ class Factor:
         return beta_elbo(terms, torch.ones_like(beta)) + (beta - 1) * total_correlation + loss - loss.detach()
 
     def logit(self, params: Params, z: Float[Tensor, "E B d"]) -> Float[Tensor, "E B"]:
-        """Estimate of log q(z) - log ∏ q(z_j)."""
+        """Estimate of log q(z) - log ∏ q(z_j).
+
+        Args:
+            params: weights of the discriminator.
+            z: a batch of latents per member.
+        """
         return self.discriminator(params, z).squeeze(-1)
 
     def cross_entropy(self, z: Float[Tensor, "E B d"]) -> Float[Tensor, " E"]:
-        """Loss of the discriminator on z against permuted z; log 2 if it cannot distinguish them."""
+        """Loss of the discriminator on z against permuted z; log 2 if it cannot distinguish them.
+
+        Args:
+            z: a batch of latents per member.
+        """
         assert self.params is not None
         joint, product = self.logit(self.params, z), self.logit(self.params, permute_latents(z))
         return 0.5 * (F.softplus(-joint) + F.softplus(product)).mean(-1)

@@ -37,9 +37,13 @@ class Regime:
     wide_fraction: Array
     """(d,) share of samples whose posterior is wider than its prior: the encoder is not at its optimum."""
     baseline_rules: BaselineRules
+    """What other rules for active latents measure, and their verdicts."""
     collapse: Collapse
+    """Whether the model as a whole has collapsed."""
     samples: int
+    """Number of posteriors per latent."""
     thresholds: Thresholds = field(default_factory=Thresholds)
+    """What counts as passive and as active."""
     column_norm: Array | None = None
     """(d,) root mean square of ‖J_k‖, if there is a decoder."""
     effect: Array | None = None
@@ -50,7 +54,11 @@ class Regime:
         return len(self.kind)
 
     def latents_of_kind(self, *kinds: str) -> list[int]:
-        """Indices of the latents of these kinds, highest KL first."""
+        """Indices of the latents of these kinds, highest KL first.
+
+        Args:
+            kinds: one or more of `active`, `passive` and `mixed`.
+        """
         found = [k for k, kind in enumerate(self.kind) if kind in kinds]
         return sorted(found, key=lambda k: -self.kl[k])
 

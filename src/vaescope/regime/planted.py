@@ -74,6 +74,12 @@ class GatedModel(LatentModel):
     and its posterior is its prior. x never depends on z₃. The encoder evaluates the gate at the mean of z₁: this is the
     exact posterior unless z₁ is within a posterior's width of t.
 
+    Args:
+        share: c, the share of samples for which the second latent is passive, between 0 and 1.
+        precision: γ² = 1 / decoder variance.
+        latent_dim: number of latents; always 3.
+        slope: factor of z₁ and z₂ in x, 5 above.
+
     >>> model = GatedModel(share=0.3)
     >>> model.encode(model.observe(4, seed=0))[0].shape
     torch.Size([4, 3])
@@ -113,7 +119,12 @@ class GatedModel(LatentModel):
         return means, variances
 
     def observe(self, samples: int, *, seed: int) -> Float[Tensor, "N 2"]:
-        """Observations drawn from the model."""
+        """Observations drawn from the model.
+
+        Args:
+            samples: number of samples.
+            seed: of the draws.
+        """
         generator = randomness.generator(seed, "gated")
         z = torch.randn(samples, 3, generator=generator, dtype=torch.float64)
         noise = torch.randn(samples, 2, generator=generator, dtype=torch.float64)

@@ -37,9 +37,12 @@ class SweepOptions:
     """Where and how a sweep runs; never what it trains."""
 
     device: str = "cpu"
+    """Where to train: cpu, cuda, ..."""
     checkpoint_seconds: float = CHECKPOINT_SECONDS
+    """Seconds between two checkpoints, at least."""
     memory: int | None = None
-    """Bytes that one stack may use; half of the free memory by default. A resumed sweep keeps the first value."""
+    """Free memory in bytes, of which a stack uses half; by default what is free when the sweep starts. A resumed sweep
+    keeps the first value."""
     track: str | None = None
     """Where members are logged while they are trained; see `vs.jobs.tracking.live`."""
 

@@ -71,13 +71,19 @@ class Sweep:
     """Settings of `fit` or of an experiment; every combination of the values in `grid` is a cell."""
 
     common: Mapping[str, Plain]
+    """Settings that all cells share, by name. A sweep of `fit` needs `data` and `latent_dim`, here or in `grid`."""
     grid: Mapping[str, Sequence[Plain]]
+    """A list of values per setting; no setting may be in `common` too."""
     experiment: str | None = None
+    """Name of an experiment, as for `vaescope reproduce`; None for a sweep of `fit`."""
     profile: str = "quick"
+    """Size of the experiment: quick, laptop or paper; not used by a sweep of `fit`."""
     out: Path | None = None
+    """Folder for the results, as in the file; `run_sweep` takes its own."""
     max_members: int | None = None
     """Members of a stack, at most: more are split into several stacks, for several processes."""
     stacks: list[StackPlan] = field(init=False)
+    """Cells that are trained together, each stack as one task."""
 
     def __post_init__(self) -> None:
         _check_grid(self.common, self.grid)
@@ -123,6 +129,9 @@ def read_sweep(file: str | Path) -> Sweep:
 
     The file has `fit:` with settings, or `experiment:` with its name and `settings:`; `sweep:` with a list of values
     per setting; and `out:`.
+
+    Args:
+        file: path of the file.
     """
     path = Path(file)
     found = read_yaml(path)

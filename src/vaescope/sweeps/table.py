@@ -47,7 +47,11 @@ def _table_value(value: Plain) -> Plain:
 
 
 def sweep_status(folder: str | Path) -> list[Row]:
-    """A row per stack: its settings, how many members are finished, and its state."""
+    """A row per stack: its settings, how many members are finished, and its state.
+
+    Args:
+        folder: the folder of a sweep, finished or not.
+    """
     path = Path(folder)
     if not (path / "sweep.json").exists():
         raise InputError(f"{path} is not the folder of a sweep: it has no sweep.json.")

@@ -173,6 +173,11 @@ def eigenvalue_bounds(
 
     with s_i the eigenvalues of JᵀJ in descending order and λ† the prior's variances. Bonheme & Grzes 2023, Eq. 12.
 
+    Args:
+        J: Jacobian of the decoder at each point.
+        prior_variance: variance of each latent under the prior, at each point.
+        precision: γ² = 1 / decoder variance.
+
     >>> eigenvalue_bounds(torch.diag(torch.tensor([1.0, 3.0]))[None], prior_variance=torch.ones(1, 2), precision=1.0)[0]
     tensor([[0.1000, 0.5000]])
     """
@@ -186,7 +191,14 @@ def eigenvalue_bounds(
 def covariance_bounds(
     decoder: Decoder, z: Float[Tensor, "N d"], *, precision: float, prior: Prior | None = None
 ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
-    """`eigenvalue_bounds` of a decoder at each point; the prior's variance is the inverse of its curvature at z."""
+    """`eigenvalue_bounds` of a decoder at each point; the prior's variance is the inverse of its curvature at z.
+
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        z: points at which to evaluate.
+        precision: γ² = 1 / decoder variance.
+        prior: N(0, I) by default; log-concave at z.
+    """
     prior = Normal() if prior is None else prior
     curvature = prior.curvature(z)
     if bool((curvature < 0).any()):

@@ -110,5 +110,10 @@ def jacobians(decoder: Decoder, z: Float[Tensor, "N d"]) -> Iterator[Float[Tenso
 
 
 def column_norms(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
-    """‖J_{:,k}(z)‖: how far the output moves per unit of each latent."""
+    """‖J_{:,k}(z)‖: how far the output moves per unit of each latent.
+
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        z: points at which to evaluate.
+    """
     return torch.cat([J.norm(dim=1) for J in jacobians(decoder, z)])

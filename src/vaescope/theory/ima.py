@@ -14,6 +14,9 @@ from vaescope.theory.derivatives import Decoder, jacobians
 def contrast_of_matrix(J: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     """Σ_k log ‖J_{:,k}‖ - ½ log det JᵀJ; +inf unless J has full column rank.
 
+    Args:
+        J: matrices (..., n, d).
+
     >>> contrast_of_matrix(torch.tensor([[1.0, 1.0], [0.0, 1.0]]))  # ½ log 2
     tensor(0.3466)
     """
@@ -56,7 +59,12 @@ class Mean(NamedTuple):
 
 
 def global_contrast(decoder: Decoder, z: Float[Tensor, "N d"]) -> Mean:
-    """C_IMA, the mean of the *local* contrasts over z (not the contrast of a mean Jacobian)."""
+    """C_IMA, the mean of the *local* contrasts over z (not the contrast of a mean Jacobian).
+
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        z: points to average over, such as draws from the prior.
+    """
     local = ima_contrast(decoder, z)
     return Mean(float(local.mean()), float(local.std() / len(local) ** 0.5) if len(local) > 1 else torch.nan)
 
@@ -76,5 +84,9 @@ def conformal_contrast(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tenso
 
     This is c_IMA plus the spread of the column norms: the near-deterministic gap of an isotropic posterior, as c_IMA is
     the gap of a diagonal one.
+
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        z: points at which to evaluate.
     """
     return torch.cat([conformal_of_matrix(J) for J in jacobians(decoder, z)])

@@ -34,7 +34,13 @@ def _check_x(x: Float[Tensor, "N n"], W: Float[Tensor, "n d"]) -> None:
 def posterior(
     x: Float[Tensor, "N n"], W: Float[Tensor, "n d"], precision: float
 ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "d d"]]:
-    """Exact posterior mean of each x, and the covariance, which does not depend on x."""
+    """Exact posterior mean of each x, and the covariance, which does not depend on x.
+
+    Args:
+        x: observations.
+        W: weights of the decoder, x = W z + noise.
+        precision: γ² = 1 / decoder variance.
+    """
     _check_x(x, W)
     A, gamma2 = _augmented(W, precision)
     Q, R = torch.linalg.qr(A)
@@ -45,6 +51,10 @@ def posterior(
 
 def optimal_variance(W: Float[Tensor, "n d"], precision: float) -> Float[Tensor, " d"]:
     """D* = (1/γ²) (diag(WᵀW) + I/γ²)⁻¹, the variances of the best diagonal posterior.
+
+    Args:
+        W: weights of the decoder, x = W z + noise.
+        precision: γ² = 1 / decoder variance.
 
     >>> optimal_variance(torch.eye(2), 3.0)
     tensor([0.2500, 0.2500])
@@ -58,6 +68,10 @@ def gap(W: Float[Tensor, "n d"], precision: float) -> Float[Tensor, ""]:
 
     Equal to the IMA contrast of W with I/γ appended below it. Eq. 55 of the paper lacks the ½.
 
+    Args:
+        W: weights of the decoder, x = W z + noise.
+        precision: γ² = 1 / decoder variance.
+
     >>> gap(torch.eye(3), 10.0)
     tensor(0.)
     """
@@ -66,12 +80,22 @@ def gap(W: Float[Tensor, "n d"], precision: float) -> Float[Tensor, ""]:
 
 
 def limit(W: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """The gap as γ → ∞: the IMA contrast of W."""
+    """The gap as γ → ∞: the IMA contrast of W.
+
+    Args:
+        W: weights of the decoder, x = W z + noise.
+    """
     return contrast_of_matrix(W)
 
 
 def log_likelihood(x: Float[Tensor, "N n"], W: Float[Tensor, "n d"], precision: float) -> Float[Tensor, " N"]:
-    """log N(x; 0, W Wᵀ + I/γ²), from the singular values of W."""
+    """log N(x; 0, W Wᵀ + I/γ²), from the singular values of W.
+
+    Args:
+        x: observations.
+        W: weights of the decoder, x = W z + noise.
+        precision: γ² = 1 / decoder variance.
+    """
     _check_x(x, W)
     _, gamma2 = _augmented(W, precision)
     U, S, _ = torch.linalg.svd(W, full_matrices=False)
@@ -84,5 +108,11 @@ def log_likelihood(x: Float[Tensor, "N n"], W: Float[Tensor, "n d"], precision: 
 
 
 def elbo(x: Float[Tensor, "N n"], W: Float[Tensor, "n d"], precision: float) -> Float[Tensor, " N"]:
-    """ELBO*(x): the log-likelihood minus the gap."""
+    """ELBO*(x): the log-likelihood minus the gap.
+
+    Args:
+        x: observations.
+        W: weights of the decoder, x = W z + noise.
+        precision: γ² = 1 / decoder variance.
+    """
     return log_likelihood(x, W, precision) - gap(W, precision)

@@ -60,6 +60,12 @@ def optimal_covariance(
 
     Bonheme & Grzes 2023, Eq. 11; here γ² is the precision, in the paper γ is the variance. Infinite where the inverse
     is not positive definite: a flat or not log-concave prior in a direction that the decoder does not use.
+
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        z: points at which to evaluate.
+        precision: γ² = 1 / decoder variance.
+        prior: N(0, I) by default.
     """
     prior = Normal() if prior is None else prior
     gamma2 = validation.precision(precision)

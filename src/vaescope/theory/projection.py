@@ -104,7 +104,15 @@ def elbo(
     precision: float,
     prior: Prior | None = None,
 ) -> Float[Tensor, " N"]:
-    """The ELBO of any Gaussian posterior (in u), by the finest quadrature rule."""
+    """The ELBO of any Gaussian posterior (in u), by the finest quadrature rule.
+
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        x: observations.
+        posterior: one per observation, in u, the unbounded coordinate.
+        precision: γ² = 1 / decoder variance.
+        prior: N(0, I) by default.
+    """
     prior = Normal() if prior is None else prior
     posterior = as_full(posterior)
     dim = posterior.mean.shape[-1]

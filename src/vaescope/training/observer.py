@@ -28,7 +28,11 @@ class Observer(Protocol):
         ...
 
     def due(self, step: int) -> bool:
-        """Whether to look after this step; called after every one."""
+        """Whether to look after this step; called after every one.
+
+        Args:
+            step: steps done.
+        """
         ...
 
     def update(self, step: int, members: Callable[[], Mapping[int, tuple[int, Member]]]) -> None:

@@ -21,11 +21,21 @@ class Progress(Protocol):
     """Receives the progress of training."""
 
     def begin(self, members: int, epochs: int) -> None:
-        """Training starts, or resumes."""
+        """Training starts, or resumes.
+
+        Args:
+            members: number of members that are trained.
+            epochs: at most.
+        """
         ...
 
     def step(self, done: int, total: int) -> None:
-        """So many of the steps of an epoch are done."""
+        """So many of the steps of an epoch are done.
+
+        Args:
+            done: steps done in this epoch.
+            total: steps of an epoch.
+        """
         ...
 
     def epoch(self, done: int, *, training: int, finished: int, diverged: int, elbo: float) -> None:
@@ -41,11 +51,15 @@ class Progress(Protocol):
         ...
 
     def message(self, text: str) -> None:
-        """A line for the user."""
+        """A line for the user.
+
+        Args:
+            text: the line.
+        """
         ...
 
 
-class NoProgress:
+class NoProgress(Progress):
     """Shows nothing."""
 
     def begin(self, members: int, epochs: int) -> None:

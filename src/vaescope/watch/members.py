@@ -11,6 +11,7 @@ from torch import Tensor
 from vaescope.errors import InputError, RunError
 from vaescope.models import Member
 from vaescope.protocol import WrappedModel
+from vaescope.training.observer import Observer
 from vaescope.watch.clock import Clock
 from vaescope.watch.watch import OVERHEAD, RowLogger, Watch
 
@@ -25,7 +26,7 @@ class _Latest(WrappedModel):
         self.model = member
 
 
-class WatchedMembers:
+class WatchedMembers(Observer):
     """An observer of `vs.fit`: a `Watch` per member, all within one share of the training time.
 
     Args:

@@ -82,16 +82,23 @@ class Row:
     """The measurements at one step. `numbers` has all of them by name."""
 
     step: int
+    """Of the optimiser."""
     seconds: float
     """Since the watch was made."""
     bound: Bound
+    """The ELBO of the training samples and its parts."""
     latents: LatentState
+    """The posteriors of the training samples."""
     beta: float
+    """Present weight of the KL."""
     precision: float | None
     """γ² = 1 / decoder variance; None unless the likelihood is Gaussian."""
     validation: Bound | None = None
+    """The ELBO of the validation samples; None if there are none, or if not measured at this step."""
     weights: WeightState | None = None
+    """Weights and gradients; None if no parameters are known."""
     loss: float | None = None
+    """Of this step, as given to `update`; None if it was not."""
     not_finite: tuple[str, ...] = ()
     """What has values that are not finite: encoder, decoder, weights, gradients, loss."""
     findings: tuple[EarlyFinding, ...] = ()

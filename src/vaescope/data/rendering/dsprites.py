@@ -18,6 +18,9 @@ SPRITE_SHAPES = (square, ellipse, heart)
 class DSprites(Renderer):
     """Binary images in the official order and with the official factor values (Matthey et al. 2017).
 
+    Args:
+        size: pixels along a side of the images.
+
     >>> data = DSprites()
     >>> len(data), data.shape
     (737280, (3, 6, 40, 32, 32))

@@ -21,6 +21,9 @@ class Shapes3D(Renderer):
     Shading does not depend on colour. The light maps (how much floor, wall, object and white light a pixel receives)
     are cached and shared by a thousand combinations of hues; the rest is a small matrix product per image.
 
+    Args:
+        size: pixels along a side of the images.
+
     >>> data = Shapes3D()
     >>> len(data), data.shape
     (480000, (10, 10, 10, 8, 4, 15))

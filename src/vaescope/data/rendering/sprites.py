@@ -25,6 +25,15 @@ class Sprites(Renderer):
     The default ranges keep sprites inside the image, and hue below its wrap-around, where one colour would have two
     values. `scale` is the radius of the circumscribed circle, relative to the image.
 
+    Args:
+        size: pixels along a side of the images, at least 4.
+        shapes: one or more of `triangle`, `square`, `ellipse`, `heart` and `circle`.
+        rotating: whether the angle is a factor, from 0 to 15/16 of a turn.
+        x: range of the horizontal position of the centre, from 0 (left) to 1 (right).
+        y: range of the vertical position of the centre, from 0 (top) to 1 (bottom).
+        scale: range of the radius.
+        hue: range of the hue, where 0 and 1 are both red.
+
     >>> Sprites(size=32).sample(5, seed=0).images.shape
     torch.Size([5, 3, 32, 32])
     """
@@ -74,6 +83,10 @@ class Sprites(Renderer):
         """The generator of Reizinger et al. 2022: factors in [0, 1] from Beta(a, b), with a and b uniform in [2, 15].
 
         Some sprites are partly outside the image, and some seeds are far from the IMA class.
+
+        Args:
+            seed: of a and b.
+            size: pixels along a side of the images.
         """
         generator = randomness.generator(seed, "published sprites")
         unit = (0.0, 1.0)

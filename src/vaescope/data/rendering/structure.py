@@ -63,7 +63,11 @@ class Renderer(ABC):
 
     @abstractmethod
     def render_batch(self, values: Float[Tensor, "N k"]) -> Float[Tensor, "N c h w"]:
-        """Render a small batch; differentiable in the continuous factors."""
+        """Render a small batch; differentiable in the continuous factors.
+
+        Args:
+            values: (N, k) factors, in the order of `factor_names`; for a discrete factor one of its grid values.
+        """
 
     @property
     def factor_names(self) -> tuple[str, ...]:
@@ -78,7 +82,12 @@ class Renderer(ABC):
         return math.prod(self.shape)
 
     def render(self, values: Float[Tensor, "N k"], *, dtype: torch.dtype = torch.float32) -> Float[Tensor, "N c h w"]:
-        """Render images with these factors, in small batches."""
+        """Render images with these factors, in small batches.
+
+        Args:
+            values: (N, k) factors, in the order of `factor_names`; for a discrete factor one of its grid values.
+            dtype: floating-point type of the images.
+        """
         if values.ndim != 2 or values.shape[1] != len(self.factors):
             names = ", ".join(self.factor_names)
             raise InputError(f"{self.name} needs a value for each of {names}, got shape {tuple(values.shape)}.")
@@ -93,7 +102,11 @@ class Renderer(ABC):
     # the grid ---------------------------------------------------------------------------------
 
     def values_at(self, indices: Int[Tensor, " N"]) -> Float[Tensor, "N k"]:
-        """Factors of images at these grid indices; the last factor changes fastest."""
+        """Factors of images at these grid indices; the last factor changes fastest.
+
+        Args:
+            indices: (N,) from 0 to the number of images minus one.
+        """
         if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
             raise InputError(f"{self.name} has images 0 to {len(self) - 1}, got index {int(indices.max())}.")
         columns = []
@@ -104,12 +117,22 @@ class Renderer(ABC):
         return torch.stack(columns[::-1], dim=1)
 
     def images_at(self, indices: Int[Tensor, " N"]) -> LabelledImages:
-        """Render images at these grid indices."""
+        """Render images at these grid indices.
+
+        Args:
+            indices: (N,) from 0 to the number of images minus one.
+        """
         values = self.values_at(indices)
         return LabelledImages(self.render(values), values, self.factor_names)
 
     def stream(self, batch_size: int = 1024, *, shuffle: bool = False, seed: int = 0) -> Iterator[LabelledImages]:
-        """Render the complete grid in batches."""
+        """Render the complete grid in batches.
+
+        Args:
+            batch_size: images per batch.
+            shuffle: whether the order is random; by default that of the grid.
+            seed: of the order.
+        """
         order = (
             torch.randperm(len(self), generator=randomness.generator(seed, "stream"))
             if shuffle
