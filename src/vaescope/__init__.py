@@ -50,9 +50,11 @@ _SUBPACKAGES = (
     "orthogonality",
     "papers",
     "regime",
+    "settings",
     "sweeps",
     "theory",
     "training",
+    "watch",
 )
 _NAMES = {
     **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),

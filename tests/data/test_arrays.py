@@ -114,3 +114,8 @@ def test_bad_auxiliary_input_is_rejected(tmp_path):
     ):
         with pytest.raises(vs.InputError, match=message):
             load_auxiliary(source, data, rows)
+
+
+def test_two_samples_are_split_into_one_and_one():
+    parts = split(torch.zeros(2, 3), fractions=(0.8, 0.2))
+    assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [1, 1, 0]

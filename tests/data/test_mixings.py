@@ -90,6 +90,7 @@ def test_linear_maps_have_the_specified_contrast_and_unit_volume(dim, contrast, 
     [
         (lambda: Moebius(2, seed=0, pole=torch.tensor([0.1, 0.2])), "inside the sources' box"),
         (lambda: Moebius(2, seed=0, low=1.0, high=1.0), "low < high"),
+        (lambda: Moebius(2, seed=0, low=1.0, high=0.0, pole=torch.tensor([3.0, 3.0])), "low < high"),
         (lambda: LinearMap(2, contrast=-1.0, seed=0), "contrast of a linear map"),
         (lambda: LinearMap(1, contrast=1.0, seed=0), "0 in one dimension"),
         (lambda: OrthogonalMLP(0, seed=0), "dim of a mixing must be at least 1"),

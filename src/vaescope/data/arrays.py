@@ -27,9 +27,9 @@ def split(x: Float[Tensor, "N n"], *, fractions: tuple[float, float] = (0.7, 0.2
         fractions: shares of training and validation rows; the rest are test rows.
     """
     count = len(x)
-    train = max(1, round(fractions[0] * count))
-    validation = max(1, round(fractions[1] * count))
-    if train + validation > count:
+    if count < 2:
         raise InputError(f"x needs at least 2 samples to be split, got {count}.")
+    validation = max(1, round(fractions[1] * count))
+    train = min(max(1, round(fractions[0] * count)), count - validation)
     parts = x[:train], x[train : train + validation], x[train + validation :]
     return Split(*(part.contiguous() for part in parts))

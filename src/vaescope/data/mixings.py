@@ -194,6 +194,8 @@ class Moebius(Mixing):
         scale: float = 1.0,
         pole: Float[Tensor, " d"] | None = None,
     ) -> None:
+        if not low < high:
+            raise InputError(f"the sources' box needs low < high, got low={low}, high={high}.")
         generator = _generator(dim, seed)
         weight = scale * random_orthogonal(dim, generator)
         self.pole = _pole_outside(dim, low, high, generator) if pole is None else pole.double()
@@ -211,8 +213,6 @@ class Moebius(Mixing):
 def _pole_outside(dim: int, low: float, high: float, generator: torch.Generator) -> Tensor:
     """A pole with normal components about the centre of the box, redrawn until each is outside."""
     centre, half = (low + high) / 2, (high - low) / 2
-    if not half > 0:
-        raise InputError(f"the sources' box needs low < high, got low={low}, high={high}.")
     offset = torch.zeros(dim, dtype=torch.float64)
     while bool((inside := offset.abs() <= half).any()):
         fresh = 2 * half * torch.randn(dim, dtype=torch.float64, generator=generator)

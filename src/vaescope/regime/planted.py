@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
@@ -77,7 +77,6 @@ class GatedModel(LatentModel):
     Args:
         share: c, the share of samples for which the second latent is passive, between 0 and 1.
         precision: γ² = 1 / decoder variance.
-        latent_dim: number of latents; always 3.
         slope: factor of z₁ and z₂ in x, 5 above.
 
     >>> model = GatedModel(share=0.3)
@@ -87,7 +86,7 @@ class GatedModel(LatentModel):
 
     share: float = 0.5
     precision: float = 100.0
-    latent_dim: int = 3
+    latent_dim: int = field(default=3, init=False)
     slope: float = 5.0
 
     def __post_init__(self) -> None:

@@ -108,7 +108,8 @@ class Renderer(ABC):
             indices: (N,) from 0 to the number of images minus one.
         """
         if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
-            raise InputError(f"{self.name} has images 0 to {len(self) - 1}, got index {int(indices.max())}.")
+            wrong = min(int(indices.min()), 0) or int(indices.max())
+            raise InputError(f"{self.name} has images 0 to {len(self) - 1}, got index {wrong}.")
         columns = []
         for factor in reversed(self.factors):
             table = torch.tensor(factor.values, dtype=torch.float64)
