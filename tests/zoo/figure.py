@@ -21,7 +21,7 @@ def main() -> None:
             if row["planted"]:
                 axis.barh(y, row["recall"], color=figures.COLOURS[0], height=0.6)
                 label = f"{round(row['recall'] * row['planted'])} of {row['planted']}"
-                colour = "white" if row["recall"] > 0.2 else "black"
+                colour = "white" if row["recall"] > 0.12 else "black"
                 axis.text(0.02, y, label, va="center", fontsize=8, color=colour)
         axis.set_yticks(range(len(codes)), list(reversed(codes)) if half == HALVES[0] else [""] * len(codes))
         axis.set_xlim(0, 1)
