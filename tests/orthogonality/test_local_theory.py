@@ -53,9 +53,15 @@ def test_the_stochastic_loss_and_the_orders_of_its_approximations(d):
     assert slope(sizes, [abs(f.exact - f.lemma_1) for f in found]) == pytest.approx(2, abs=0.1)
     for f in found:
         assert f.lemma_1 + f.squared_bias == pytest.approx(f.exact, rel=1e-12)
+    # the squared mean is (½ f'' v)², Lemma 6
+    half = 0.5 * decoder.derivatives(decoder.matrix @ mean)[2] * (decoder.matrix.square() @ variance)
+    leading = [float((size * half).square().sum()) for size in sizes]
+    errors = [abs(f.squared_bias - own) for f, own in zip(found, leading, strict=True)]
+    assert slope(sizes, errors) == pytest.approx(3, abs=0.1)
     epsilon = (sizes[1] * variance).sqrt() * draw(400_000, d, seed=5)
-    sampled = (decoder(mean + epsilon) - decoder(mean.unsqueeze(0))).square().sum(1)
-    assert found[1].exact == pytest.approx(float(sampled.mean()), rel=0.02)
+    sampled = decoder(mean + epsilon) - decoder(mean.unsqueeze(0))
+    assert found[1].exact == pytest.approx(float(sampled.square().sum(1).mean()), rel=0.02)
+    assert found[1].lemma_1 == pytest.approx(float(sampled.var(0).sum()), rel=0.02)
 
 
 def test_an_odd_nonlinearity_around_zero_satisfies_the_assumption_and_a_square_does_not():
@@ -98,10 +104,13 @@ def test_a_rotation_changes_the_stochastic_loss_alone(d):
     assert isotropic.stochastic_change == pytest.approx(0, abs=1e-12)  # equal variances: no pressure on the columns
 
 
-def test_permutations_of_latents_with_equal_variance_change_nothing_and_another_prior_breaks_lemma_3():
+def test_rotations_among_latents_of_equal_variance_change_nothing_and_another_prior_breaks_lemma_3():
     decoder, mean, x = curved(3), 0.3 * draw(3, seed=3), draw(6, seed=6)
     swap = torch.eye(3, dtype=torch.float64)[[1, 0, 2]]
     same = rotation_effect(decoder, x, mean, torch.tensor([0.02, 0.02, 0.1]).double(), swap)
+    block = torch.block_diag(rotation(2), torch.ones(1, 1).double())
+    within = rotation_effect(decoder, x, mean, torch.tensor([0.02, 0.02, 0.1]).double(), block)
+    assert within.stochastic_change == pytest.approx(0, abs=1e-12)
     other = rotation_effect(decoder, x, mean, torch.tensor([0.02, 0.05, 0.1]).double(), swap)
     assert same.stochastic_change == pytest.approx(0, abs=1e-12)
     assert abs(other.stochastic_change) > 1e-3
@@ -166,6 +175,30 @@ def test_every_local_minimum_is_global(d):
         own = M @ rotation(d, seed)
         first = float(own.norm(dim=0).log().sum())
         assert float(descent(own, steps=100, sweeps=1)[0]) < first
+
+
+@pytest.mark.parametrize(("first", "second"), [(4.0, 1.0), (1.0, 4.0), (1.05, 1.0)])
+def test_a_change_of_two_factors_lowers_their_sum_only_if_the_larger_one_falls(first, second):
+    """Lemma 11: a/(1+δ) and b(1+δ) have the product of a and b. Printed, their sum is smaller for every pair."""
+    delta = 0.1
+    saved = first + second - first / (1 + delta) - second * (1 + delta)
+    assert saved == pytest.approx(delta * (first / (1 + delta) - second))
+    assert (saved > 0) == (first > (1 + delta) * second)
+    assert saved != pytest.approx((first + second) * delta / (1 + delta))
+
+
+def test_the_scale_of_the_decoder_must_be_fixed():
+    """M -> t M with μ -> μ/t keeps L^μ and the KL of Lemma 3, and L^stoch falls with t²; only ½‖μ‖² prevents it."""
+    M, mean, variance = draw(5, 3), draw(1, 3, seed=1), 0.01 * (1 + draw(1, 3, seed=2).abs())
+    active = torch.ones(3, dtype=torch.bool)
+    before, kl = LocalDecoder(M, lambda y: y), polarised_kl(mean, variance, active)
+    for t in (0.5, 0.1):
+        after, changed = LocalDecoder(t * M, lambda y: y), polarised_kl(mean / t, variance, active)
+        torch.testing.assert_close(after(mean / t), before(mean))  # so L^μ is that of before
+        torch.testing.assert_close(changed.logarithm, kl.logarithm)
+        losses = [stochastic_loss(own, m, variance[0]).exact for own, m in ((before, mean[0]), (after, mean[0] / t))]
+        assert losses[1] == pytest.approx(t**2 * losses[0])
+        torch.testing.assert_close(changed.means, kl.means / t**2)
 
 
 def test_a_stationary_point_that_is_no_minimum():

@@ -208,6 +208,22 @@ def test_the_contrast_of_a_matrix_is_that_of_the_decoder():
     assert column_contrast([[1.0, 0.0], [1.0, 0.0]]) == torch.inf
 
 
+@settings(max_examples=30, deadline=None)
+@given(seeds, st.integers(2, 6))
+def test_orthogonal_columns_are_a_diagonal_gram_matrix(seed, d):
+    """Prop. 5: the columns of M, MᵀM and the columns of Σ Vᵀ say the same."""
+    rng = np.random.default_rng(seed)
+    orthogonal, oblique = orthogonal_columns(rng, d + 3, d), rng.normal(size=(d + 3, d))
+    for M in (orthogonal, oblique):
+        _, S, Vh = np.linalg.svd(M, full_matrices=False)
+        np.testing.assert_allclose((S[:, None] * Vh).T @ (S[:, None] * Vh), M.T @ M, atol=1e-9 * S[0] ** 2)
+        gram = M.T @ M / np.outer(np.linalg.norm(M, axis=0), np.linalg.norm(M, axis=0))
+        share = (np.square(gram).sum() - d) / (d * (d - 1))
+        assert float(gram_share(M)) == pytest.approx(share, abs=1e-12)
+        assert float(gram_share(S[:, None] * Vh)) == pytest.approx(share, abs=1e-9)
+    assert float(gram_share(orthogonal)) < 1e-12 < float(gram_share(oblique))
+
+
 def test_angles():
     angles = column_angles([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     assert angles[0, 1] == pytest.approx(45)

@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
+from scipy.special import betaln, log_expit
 
 import vaescope as vs
 from vaescope.distributions import kl_per_latent
@@ -45,6 +47,34 @@ def test_the_floors_have_closed_forms():
     both = closest("two modes")
     assert [mode[2] for mode in both] == pytest.approx([math.log(2)] * 2, abs=1e-6)
     assert sorted(mode[0] for mode in both) == pytest.approx([-3, 3], abs=1e-4)
+
+
+@pytest.mark.parametrize(("name", "a", "b"), [("uniform", 1, 1), ("beta", 2, 5)])
+def test_floors_of_bounded_priors_against_a_minimum_by_scipy(name, a, b):
+    """In u the density is σ(u)^a σ(-u)^b / B(a, b)."""
+    t = np.linspace(-10, 10, 4001)
+    weight = np.exp(-0.5 * t**2) / np.exp(-0.5 * t**2).sum()
+
+    def divergence(q):
+        u = q[0] + np.exp(q[1]) * t
+        log_density = a * log_expit(u) + b * log_expit(-u) - betaln(a, b)
+        return -0.5 * math.log(2 * math.pi * math.e) - q[1] - weight @ log_density
+
+    best = minimize(divergence, [0.0, 0.0], method="BFGS", options={"gtol": 1e-9})
+    ((mean, variance, floor),) = closest(name)
+    assert (mean, variance, floor) == pytest.approx((best.x[0], math.exp(2 * best.x[1]), best.fun), abs=1e-5)
+
+
+def test_a_narrow_and_a_wide_gaussian_around_one_mean_are_both_found():
+    """A spike and a slab: a latent without information may be at either, and neither is used."""
+    prior = Mixture(doubles(0.0, 0.0), doubles(2.5e-3, 1.0))
+    wide, narrow = closest_gaussians(prior, 1)[0]
+    assert wide[:2] == pytest.approx((0, 0.74), abs=0.01)
+    assert narrow[:2] == pytest.approx((0, 3.8e-3), abs=1e-4)
+    variance = torch.tensor([wide[1], narrow[1]], dtype=torch.float64).expand(100, 2)
+    found = classify_any(torch.zeros_like(variance), variance, prior)
+    assert found.kind == ["passive", "passive"]
+    torch.testing.assert_close(found.passive_level.variance, variance[0])
 
 
 @pytest.mark.parametrize("name", ["laplace", "beta", "two modes"])
@@ -100,7 +130,10 @@ def test_a_latent_that_chooses_a_mode_by_the_sample_is_not_passive():
     assert float(found.excess[0]) == pytest.approx(0, abs=1e-6)  # although no sample is above the floor
 
 
-@pytest.mark.parametrize("prior", [MODES, SKEWED], ids=["two modes", "pseudo-inputs"])
+NARROW = Mixture(torch.linspace(-2, 2, 20, dtype=torch.float64), torch.full((20,), 0.01, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("prior", [MODES, SKEWED, NARROW], ids=["two modes", "pseudo-inputs", "narrow components"])
 def test_mixtures_against_numerical_integration(prior):
     grid = torch.linspace(-12, 12, 40_001, dtype=torch.float64)
     step = float(grid[1] - grid[0])
@@ -109,16 +142,29 @@ def test_mixtures_against_numerical_integration(prior):
     mean, variance = (float(torch.as_tensor(v).reshape(-1)[0]) for v in prior.mean_and_variance())
     assert float((grid * density).sum() * step) == pytest.approx(mean, abs=1e-6)
     assert float(((grid - mean) ** 2 * density).sum() * step) == pytest.approx(variance, abs=1e-5)
-    q = torch.exp(-((grid - 0.7) ** 2) / 0.8) / math.sqrt(0.8 * math.pi)
-    expected = float((q * density.log()).sum() * step)
-    found = prior.expected_log_density(doubles(0.7).unsqueeze(0), doubles(0.4).unsqueeze(0))
-    assert float(found) == pytest.approx(expected, rel=1e-3)  # between modes, where the log-density has a bend
+    for at, spread in (
+        (0.7, 0.4),
+        (0.0, 1.0),
+        (-2.5, 0.01),
+    ):  # between modes, where the log-density has a bend, and in one
+        q = torch.exp(-((grid - at) ** 2) / (2 * spread)) / math.sqrt(2 * math.pi * spread)
+        expected = float((q * prior.log_density(grid.unsqueeze(1)).squeeze(1)).sum() * step)
+        found = prior.expected_log_density(doubles(at).unsqueeze(0), doubles(spread).unsqueeze(0))
+        assert float(found) == pytest.approx(expected, abs=1e-8)
     at = doubles(-2.7, 0.4, 1.3).unsqueeze(1)
     second = torch.func.vmap(torch.func.hessian(lambda z: prior.log_density(z).sum()))(at).reshape(3, 1)
     torch.testing.assert_close(prior.curvature(at), -second)
     draws = prior.sample(20_000, 1, generator=torch.Generator().manual_seed(0))
     assert float(draws.mean()) == pytest.approx(mean, abs=0.06)
     assert float(draws.var()) == pytest.approx(variance, rel=0.05)
+
+
+def test_mixtures_do_not_depend_on_chunks(monkeypatch):
+    mean, variance = torch.linspace(-3, 3, 14, dtype=torch.float64).reshape(7, 2), torch.full((7, 2), 0.3).double()
+    prior = mixture_of_posteriors(torch.eye(3, 2).double(), torch.full((3, 2), 0.2).double())
+    whole = prior.expected_log_density(mean, variance)
+    monkeypatch.setattr("vaescope.distributions.mixture.NUMBERS_AT_ONCE", 1)
+    torch.testing.assert_close(prior.expected_log_density(mean, variance), whole)
 
 
 def test_wrong_mixtures_are_explained(unchecked_shapes):

@@ -110,6 +110,33 @@ def test_distances_agree_with_scipy():
     assert got == pytest.approx(np.array(expected) / scale, rel=0.03, abs=0.002)
 
 
+@pytest.mark.parametrize("variance", [0.3, 0.8, 2.0])
+@pytest.mark.parametrize("prior_variance", [1.0, 0.05])
+def test_distances_between_normal_distributions_have_a_closed_form(variance, prior_variance):
+    """Around one mean: |σ - σ†| E|N(0, 1)|, in units of σ†. A tenth of it is in the tails beyond two deviations."""
+    shape = (50, 1)
+    found = verify(
+        np.zeros(shape), np.full(shape, variance * prior_variance), prior_variance=prior_variance, kind=["passive"]
+    )
+    expected = abs(variance**0.5 - 1) * (2 / np.pi) ** 0.5
+    assert found["Theorem 2 (i)"].distance == pytest.approx(expected, rel=2e-3)
+
+
+def test_equal_moments_over_the_data_do_not_imply_equal_distributions():
+    """The proof of Theorem 2 (i) uses Props. 2 and 3 alone. Here they hold, and z is not distributed as z†."""
+    rng = np.random.default_rng(0)
+    prior_mean = rng.permutation(np.repeat([-1.0, 1.0], 2000))[:, None]
+    mean = rng.normal(size=(4000, 1))
+    mean = (mean - mean.mean()) / mean.std()
+    found = verify(mean, np.full((4000, 1), 0.04), prior_mean=prior_mean, prior_variance=0.04, kind=["passive"])
+    assert abs(mean.mean() - prior_mean.mean()) < 1e-9
+    assert abs(mean.var() - prior_mean.var()) < 1e-9
+    assert found["Proposition 3 (i)"].distance == 0
+    assert found["Proposition 2 (i)"].distance < 1e-9
+    assert found["Theorem 2 (i)"].verdict == "fails"
+    assert found["Proposition 1 (i)"].verdict == "fails"
+
+
 def test_the_distribution_function_of_z_is_exact():
     """Against draws: the Kolmogorov distance of a million samples from the mixture's function is of their noise."""
     q = planted.posteriors(["mixed"], 500, prior="conditional")

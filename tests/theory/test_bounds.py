@@ -1,13 +1,15 @@
 """The bounds of the papers hold, and are not trivial."""
 
+import math
+
 import pytest
 import torch
 
 import vaescope as vs
 from vaescope.data.mixings import OrthogonalMLP
-from vaescope.distributions import FullGaussian
+from vaescope.distributions import DiagonalGaussian, FullGaussian
 from vaescope.distributions.mixture import Mixture
-from vaescope.theory import elbo, jacobian, log_marginal, optimal_covariance, project
+from vaescope.theory import elbo, jacobian, linear, log_marginal, optimal_covariance, project
 from vaescope.theory.bounds import (
     covariance_bounds,
     eigenvalue_bounds,
@@ -55,8 +57,47 @@ def test_a_wrong_constant_breaks_the_bounds(z):
         best.mean, best.variance, latent=z, log_marginal=likelihood, lipschitz_inverse=0.5, precision=1e4
     )
     assert (divergence < lower).any()
-    upper = kl_upper_bound(latent=z, log_marginal=likelihood, lipschitz=1e-3, precision=1e4)
-    assert (divergence > upper - 1.0).any()
+    origin, twice = torch.zeros(1, 2, dtype=torch.float64), 2 * torch.eye(2, dtype=torch.float64)
+    level = linear.log_likelihood(origin, twice, 1e4)
+    assert kl_upper_bound(latent=origin, log_marginal=level, lipschitz=2.0, precision=1e4) > 0
+    assert kl_upper_bound(latent=origin, log_marginal=level, lipschitz=0.1, precision=1e4) < 0  # below any KL
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("precision", [0.5, 30.0])
+def test_both_bounds_are_exact_up_to_known_terms_for_scaled_identities(d, precision):
+    """f = a z has C = a and B = 1/a, with equality. Prop. 6 then only drops ½ Σ σ², of Jensen's inequality."""
+    z = torch.randn(4, d, dtype=torch.float64, generator=torch.Generator().manual_seed(d))
+    variance = 0.1 + torch.rand(4, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for scale in (0.5, 3.0):
+        x, W = scale * z, scale * torch.eye(d, dtype=torch.float64)
+        level = linear.log_likelihood(x, W, precision)
+
+        def divergence(mean, variance, scale=scale, x=x, level=level):
+            return level - elbo(lambda z: scale * z, x, DiagonalGaussian(mean, variance), precision=precision)
+
+        given = {"latent": z, "log_marginal": level, "precision": precision}
+        lower = kl_lower_bound(z + 0.3, variance, lipschitz_inverse=1 / scale, **given)
+        torch.testing.assert_close(divergence(z + 0.3, variance), lower + 0.5 * variance.sum(1))
+        upper = kl_upper_bound(lipschitz=scale, **given)  # the KL of N(g(x), I/γ²)
+        torch.testing.assert_close(divergence(z, torch.full_like(z, 1 / precision)), upper)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
+def test_equation_25_is_where_both_bounds_meet(share):
+    """At σ² = B²/(νγ²), the minimum of Lemma 4, and with log p₀(μ) at its largest value."""
+    d, precision, mode = 3, 7.0, -0.5 * math.log(2 * math.pi)
+    z = torch.randn(5, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    given = {"latent": z, "precision": precision}
+    bound = self_consistency_bound(lipschitz=6.0, lipschitz_inverse=3.0, share=share, **given)
+    variance = torch.full_like(z, 9 / (share * precision))
+    distance = bound - (1 - share) * variance.sum(1)
+    assert (distance > 0).all()
+    mean = z + distance.sqrt().unsqueeze(1) * torch.nn.functional.normalize(torch.ones_like(z), dim=1)
+    level = torch.linspace(-3, 1, 5, dtype=torch.float64)
+    lower = kl_lower_bound(mean, variance, log_marginal=level, lipschitz_inverse=3.0, **given)
+    upper = kl_upper_bound(log_marginal=level, lipschitz=6.0, **given)
+    torch.testing.assert_close(lower + vs.Normal().log_density(mean).sum(1) - d * mode, upper)
 
 
 @pytest.mark.parametrize("prior", [vs.Normal(), vs.Normal(0.0, torch.tensor([0.1, 3.0], dtype=torch.float64))])

@@ -141,4 +141,5 @@ def test_the_contrast_of_a_mean_jacobian_is_another_number():
         return z[:, :1] * torch.stack([z[:, 1].cos(), z[:, 1].sin()], dim=1)
 
     assert float(vs.theory.ima_contrast(polar, z).max()) < 1e-12
+    assert vs.theory.global_contrast(polar, z).value < 1e-12
     assert float(vs.theory.contrast_of_matrix(vs.theory.jacobian(polar, z).mean(0))) > 0.01

@@ -9,7 +9,7 @@ import vaescope as vs
 from tests.theory.decoders import Bent
 from vaescope.data.mixings import LinearMap, Moebius, OrthogonalMLP, TriangularMLP
 from vaescope.papers.statistics import slope
-from vaescope.theory import ima_contrast, ima_likelihood, log_marginal, project
+from vaescope.theory import ima_contrast, ima_likelihood, jacobian, log_marginal, project
 
 
 def latents(d: int) -> torch.Tensor:
@@ -42,6 +42,25 @@ def test_it_is_the_limit_of_the_best_elbo(d, n):
         outside = 0.5 * (n - d) * math.log(precision / (2 * math.pi))  # noise in the directions without latents
         best = project(decoder, decoder(z), precision=precision, start=z).elbo - outside
         errors.append(float((best - value).abs().mean()))
+    assert slope(precisions, errors) == pytest.approx(-1, abs=0.05)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 3.0])
+def test_with_more_outputs_than_latents_it_is_a_density_on_the_image(strength):
+    decoder, z = Bent(2, 4), latents(2)
+    J = jacobian(decoder, z)
+    density = vs.Normal().log_density(z).sum(1) - 0.5 * torch.logdet(J.mT @ J)
+    found = ima_likelihood(decoder, decoder(z), strength=strength, start=z)
+    torch.testing.assert_close(found, density - strength * ima_contrast(decoder, z))
+
+
+def test_without_a_penalty_it_is_the_limit_of_the_likelihood():
+    decoder, z = Bent(2, 4), latents(2)
+    value = ima_likelihood(decoder, decoder(z), strength=0.0, start=z)
+    precisions, errors = [1e3, 1e4], []
+    for precision in precisions:
+        likelihood = log_marginal(decoder, decoder(z), precision=precision, start=z).value
+        errors.append(float((likelihood - math.log(precision / (2 * math.pi)) - value).abs().mean()))  # (n - d)/2 = 1
     assert slope(precisions, errors) == pytest.approx(-1, abs=0.05)
 
 

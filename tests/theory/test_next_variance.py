@@ -5,20 +5,26 @@ import torch
 
 import vaescope as vs
 from tests.theory.decoders import Bent
+from vaescope.distributions.mixture import Mixture
 from vaescope.papers.statistics import slope
 from vaescope.theory import optimal_variance, project
 from vaescope.theory.next_variance import next_variance
 
+MODES = Mixture(torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.5, 0.5]).double())
+CASES = [(d, d + extra, vs.Normal()) for d in (1, 2, 3, 4) for extra in (0, 2)]
+CASES += [(2, 3, vs.Normal(0.5, 0.2)), (2, 3, MODES)]
 
-@pytest.mark.parametrize(("d", "n"), [(d, d + extra) for d in (1, 2, 3, 4) for extra in (0, 2)])
-def test_the_relative_error_falls_with_the_square_of_the_precision(d, n):
+
+@pytest.mark.parametrize(("d", "n", "prior"), CASES)
+def test_the_relative_error_falls_with_the_square_of_the_precision(d, n, prior):
     decoder = Bent(d, n)
     z = torch.randn(2, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).clamp(-1.5, 1.5)
     precisions, errors, printed = [1e2, 1e3], [], []
     for precision in precisions:
-        best = project(decoder, decoder(z), precision=precision, start=z).variance
-        errors.append(float((next_variance(decoder, z, precision=precision) / best - 1).abs().mean()))
-        printed.append(float((optimal_variance(decoder, z, precision=precision) / best - 1).abs().mean()))
+        given = {"precision": precision, "prior": prior}
+        best = project(decoder, decoder(z), start=z, **given).variance
+        errors.append(float((next_variance(decoder, z, **given) / best - 1).abs().mean()))
+        printed.append(float((optimal_variance(decoder, z, **given) / best - 1).abs().mean()))
     assert slope(precisions, errors) == pytest.approx(-2, abs=0.05)
     assert slope(precisions, printed) == pytest.approx(-1, abs=0.05)
 

@@ -9,11 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vaescope as vs
-from tests.theory.decoders import SMOOTH, Wide, latents
+from tests.theory.decoders import SMOOTH, Bent, Wide, latents
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import FullGaussian
 from vaescope.papers.statistics import slope
-from vaescope.theory import elbo, ima_contrast, linear, log_marginal, optimal_variance, project
+from vaescope.theory import (
+    conformal_contrast,
+    elbo,
+    ima_contrast,
+    linear,
+    log_marginal,
+    optimal_variance,
+    project,
+)
 from vaescope.theory.rules import increasing_orders, rule
 
 
@@ -63,12 +71,12 @@ def test_linear_vae_other_families(family):
 
 
 @pytest.mark.parametrize("name", SMOOTH)
-def test_gap_and_variance_reach_their_limits_at_rate_one(name):
+def test_gap_mean_and_variance_reach_their_limits_at_rate_one(name):
     decoder, prior = SMOOTH[name]
     z = latents(name)
     x = decoder(z)
     precisions = [1e3, 1e4, 1e5, 1e6]
-    contrast, gaps, variances = ima_contrast(decoder, z), [], []
+    contrast, gaps, means, variances = ima_contrast(decoder, z), [], [], []
     for precision in precisions:
         found = project(decoder, x, precision=precision, prior=prior, start=z)
         likelihood = log_marginal(decoder, x, precision=precision, prior=prior, start=z)
@@ -76,13 +84,28 @@ def test_gap_and_variance_reach_their_limits_at_rate_one(name):
         assert float(found.gradient_norm.max()) <= 1e-8
         assert (found.elbo <= likelihood.value + 1e-9).all()
         gaps.append(float((likelihood.value - found.elbo - contrast).abs().mean()))
+        means.append(float((found.mean - z).abs().mean()))
         predicted = optimal_variance(decoder, z, precision=precision, prior=prior)
         variances.append(float((found.variance / predicted - 1).abs().mean()))
+    assert slope(precisions, means) == pytest.approx(-1, abs=0.05)
     assert slope(precisions, variances) == pytest.approx(-1, abs=0.05)
     if decoder.dim > 1:  # one latent has no contrast, and its gap falls faster
         assert slope(precisions, gaps) == pytest.approx(-1, abs=0.05)
     else:
         assert slope(precisions, gaps) < -0.9
+
+
+@pytest.mark.parametrize("family", ["isotropic", "full"])
+def test_gaps_of_other_families_reach_their_limits_at_rate_one(family):
+    """The conformal contrast for isotropic posteriors, 0 for full covariances."""
+    decoder, z = Bent(2, 3), latents("wide, n > d", 5)
+    limit = conformal_contrast(decoder, z) if family == "isotropic" else torch.zeros(5, dtype=torch.float64)
+    precisions, errors = [1e3, 1e4], []
+    for precision in precisions:
+        best = project(decoder, decoder(z), precision=precision, start=z, family=family).elbo
+        likelihood = log_marginal(decoder, decoder(z), precision=precision, start=z).value
+        errors.append(float((likelihood - best - limit).abs().mean()))
+    assert slope(precisions, errors) == pytest.approx(-1, abs=0.05)
 
 
 def test_the_measured_values_of_the_two_dimensional_case():

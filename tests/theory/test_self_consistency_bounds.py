@@ -7,11 +7,17 @@ import torch
 from torch import Tensor
 
 from vaescope.data.mixings import OrthogonalMLP
-from vaescope.distributions import DiagonalGaussian
+from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.distributions.quadrature import hermite_grid
 from vaescope.papers.statistics import slope
 from vaescope.theory import elbo, gap, jacobian, linear, log_marginal, project
-from vaescope.theory.bounds import kl_upper_bound, kl_upper_limit, self_consistency_bound, taylor_bound
+from vaescope.theory.bounds import (
+    kl_lower_bound,
+    kl_upper_bound,
+    kl_upper_limit,
+    self_consistency_bound,
+    taylor_bound,
+)
 from vaescope.theory.existence import lipschitz_constants, optimum_region, prior_region
 
 PRECISIONS = [1.0, 1e2, 1e4]
@@ -90,6 +96,28 @@ def test_the_optimum_is_in_the_region_of_proposition_2_and_the_kl_is_larger_outs
         ):
             other = likelihood - elbo(decoder, x, DiagonalGaussian(mean, deviation**2), precision=precision)
             assert (other > divergence).all()
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_the_region_ends_where_the_lower_bound_reaches_the_reference(d):
+    """Eqs. 18 and 20 with equality: one parameter at the border, the others where the bound is smallest."""
+    z, precision, inverse, mode = latents(d), 20.0, 5.0, -0.5 * math.log(2 * math.pi)
+    level, kl = torch.linspace(-2, 1, len(z)).double(), torch.linspace(8, 20, len(z)).double()
+    region = optimum_region(latent=z, log_marginal=level, kl=kl, lipschitz_inverse=inverse, precision=precision)
+    direction = torch.nn.functional.normalize(latents(d) + 2, dim=1)
+    best = torch.full_like(z, inverse**2 / precision)
+    for mean, deviation in (
+        (z + region.radius[:, None] * direction, None),
+        (z, region.smallest),
+        (z, region.largest),
+    ):
+        variance = best.clone()
+        if deviation is not None:
+            variance[:, 0] = deviation**2
+        bound = kl_lower_bound(
+            mean, variance, latent=z, log_marginal=level, lipschitz_inverse=inverse, precision=precision
+        )
+        torch.testing.assert_close(bound + Normal().log_density(mean).sum(1) - d * mode, kl)
 
 
 def test_a_decoder_without_a_lipschitz_inverse_is_outside_proposition_2_but_has_an_optimum():

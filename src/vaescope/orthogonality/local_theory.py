@@ -117,7 +117,7 @@ class RotationEffect:
     kl: tuple[float, float]
     """Equal, because ‖μ‖ is: Lemma 3. With another prior than N(0, I) it is not."""
     stochastic: tuple[float, float]
-    """L^stoch, which changes unless all variances are equal or R only permutes latents of equal variance."""
+    """L^stoch, which changes in general; it does not if R mixes only latents of equal variance."""
     isotropic: bool
 
     @property

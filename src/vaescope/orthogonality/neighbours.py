@@ -35,7 +35,7 @@ def nearest_neighbours(x: object, count: int = 1) -> Int[Tensor, "N k"]:
 def neighbour_distance(x: object, codes: object, *, typical: bool = True, neighbours: int = 1) -> Float[Tensor, " N"]:
     """Mean latent distance between each sample and its nearest neighbours in data space.
 
-    Theorem 2: it decreases with the KL.
+    Theorem 2 (b) says that it falls with the KL. Of means it may, of draws it need not: see `expected_distance`.
 
     Args:
         x: (N, ...) samples, at least three.

@@ -2,13 +2,14 @@
 
 Bonheme & Grzes 2023 leave priors other than Gaussians to future work. A Gaussian posterior cannot equal such a prior.
 What a decoder that ignores a latent leaves behind is the Gaussian *closest* to the prior, whose KL is a floor above
-zero: 0.048 nats for a Laplace prior, log K for K separate modes, of which the posterior then covers one. A latent is
-therefore judged relative to that Gaussian. If samples are in different modes, the latent carries information, although
-every posterior is at the floor.
+zero: 0.048 nats for a Laplace prior, log K for K separate modes of equal weight, of which the posterior then covers
+one. A latent is therefore judged relative to that Gaussian. If samples are in different modes, the latent carries
+information, although every posterior is at the floor.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ STARTS = 7  # means from which the closest Gaussian is searched, at quantiles of
 STEPS = 100
 CONVERGED = 1e-6
 HALVINGS = 12
-SAME = 1e-2  # standard deviations between solutions that count as one
+SAME = 1e-2  # standard deviations between means, and distance of log variances, of solutions that count as one
 DRAWS = 4000
 
 
@@ -122,9 +123,11 @@ def closest_gaussians(prior: Prior, latents: int) -> list[list[tuple[float, floa
         mean, log_sd = _newton_step(prior, mean, log_sd)
         if float(max((mean - before[0]).abs().max(), (log_sd - before[1]).abs().max())) < CONVERGED:
             break
+    change = ((mean - before[0]).abs() / log_sd.exp()).maximum((log_sd - before[1]).abs())
+    settled = (change < SAME) | ~(change < SAME).any(0)  # a search that has not arrived is no minimum
     variance = (2 * log_sd).exp()
     kl = kl_per_latent(mean, variance, prior)
-    return [_distinct(mean[:, k], variance[:, k], kl[:, k]) for k in range(latents)]
+    return [_distinct(mean[own, k], variance[own, k], kl[own, k]) for k, own in enumerate(settled.unbind(1))]
 
 
 def _newton_step(prior: Prior, mean: Tensor, log_sd: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,9 +160,15 @@ def _distinct(mean: Tensor, variance: Tensor, kl: Tensor) -> list[tuple[float, f
     found: list[tuple[float, float, float]] = []
     for row in np.argsort(kl.numpy()):
         m, s, value = float(mean[row]), float(variance[row]), float(kl[row])
-        if all(abs(m - other) > SAME * (s**0.5 + spread**0.5) for other, spread, _ in found):
+        if not any(_same((m, s), (other, spread)) for other, spread, _ in found):
             found.append((m, s, value))
     return found
+
+
+def _same(first: tuple[float, float], second: tuple[float, float]) -> bool:
+    """Whether two Gaussians agree in mean and variance; a narrow and a wide one may have the same mean."""
+    (m, s), (other, spread) = first, second
+    return abs(m - other) <= SAME * (s**0.5 + spread**0.5) and abs(math.log(s / spread)) <= SAME
 
 
 def _kl(mean: Tensor, variance: Tensor, other: float, spread: float) -> Tensor:

@@ -22,6 +22,7 @@ from vaescope.regime.statistics import PosteriorStatistics, Thresholds
 from vaescope.validation import whole_number
 
 MAX_SAMPLES = 10_000  # as in the paper's histograms; larger data sets are subsampled
+TAILS = 4.0  # deviations at which distribution functions end; at 2 an eighth of the area would be missing
 GRID = 256  # points at which distribution functions are compared: quantiles, and as many at equal steps
 NO_SUCH_LATENT = "no such latent"
 
@@ -313,7 +314,7 @@ def _cdf(mean: Array, variance: Array, grid: Array) -> Array:
 def _grid(q: Posteriors, k: int) -> Array:
     """Points where z_k or its prior has mass: pooled quantiles of both, and equal steps between them."""
     sd, prior_sd = np.sqrt(q.variance[:, k]), np.sqrt(q.prior_variance[:, k])
-    steps = (-2.0, -0.7, 0.0, 0.7, 2.0)
+    steps = (-TAILS, -2.0, -0.7, 0.0, 0.7, 2.0, TAILS)
     pool = [q.mean[:, k] + s * sd for s in steps] + [q.prior_mean[:, k] + s * prior_sd for s in steps]
     quantiles = np.quantile(np.concatenate(pool), np.linspace(0, 1, GRID))
     return np.unique(np.concatenate([quantiles, np.linspace(quantiles[1], quantiles[-2], GRID)]))

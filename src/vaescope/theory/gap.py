@@ -19,9 +19,10 @@ from vaescope.theory.projection import Projection, elbo, project
 class Gap:
     """log p(x) - ELBO = family + amortisation at each point, in nats.
 
-    `family` is the gap of the best Gaussian of the family. As γ → ∞ it tends to `contrast`, the IMA contrast of the
-    decoder at the mean of that Gaussian. `amortisation` is what the encoder loses beyond it. Both are non-negative up
-    to numerical error.
+    `family` is the gap of the best Gaussian of the family. As γ → ∞ that of diagonal Gaussians tends to `contrast`, the
+    IMA contrast of the decoder at the mean of the best one; that of isotropic Gaussians to the conformal contrast, and
+    that of full covariances to 0. `amortisation` is what the encoder loses beyond it. Both are non-negative up to
+    numerical error.
     """
 
     log_marginal: Float[Tensor, " N"]

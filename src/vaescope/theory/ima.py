@@ -65,7 +65,7 @@ def global_contrast(decoder: Decoder, z: Float[Tensor, "N d"]) -> Mean:
         decoder: maps latents (N, d) to outputs (N, ...).
         z: points to average over, such as draws from the prior.
     """
-    local = ima_contrast(decoder, z)
+    local = ima_contrast(decoder, z).detach()
     return Mean(float(local.mean()), float(local.std() / len(local) ** 0.5) if len(local) > 1 else torch.nan)
 
 

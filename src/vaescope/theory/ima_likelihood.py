@@ -27,8 +27,9 @@ def ima_likelihood(
 
     .. math:: L_\lambda = \log p_0(g(x)) - \sum_k \log \|J_k\| + (1 - \lambda)\, c_{IMA}(g(x))
 
-    λ = 1 is the limit of ELBO* as γ → ∞ (Reizinger et al. 2022, Theorem 1), λ = 0 the log-likelihood. With more outputs
-    than latents it is a density on the decoder's image.
+    λ = 1 is the limit of ELBO* as γ → ∞ (Reizinger et al. 2022, Theorem 1), λ = 0 the log-likelihood. With n > d
+    outputs it is a density on the decoder's image: the limit of ELBO*, or of log p, minus (n - d)/2 log(γ²/2π), the
+    density of the noise across the image.
 
     Args:
         decoder: an injective map of latents (N, d) to outputs (N, ...).

@@ -25,7 +25,9 @@ class Validity:
     """c_IMA, the gap for γ → ∞."""
     expansion: Expansion
     required_precision: Float[Tensor, " N"]
-    """The γ² from which the gap is within the tolerance of c_IMA, by the limit of the 1/γ² law; whatever γ² is now."""
+    """A γ² from which the gap is within the tolerance of c_IMA, by the limit of the 1/γ² law; whatever γ² is now.
+
+    It adds the sizes of both parts. Where they have opposite signs, a lower γ² suffices."""
     tolerance: float
 
     @property
@@ -72,8 +74,8 @@ class Validity:
         return (
             f"The gap is within {self.tolerance:g} nats of c_IMA at {share:.0%} of the points (median distance "
             f"{float(self.nats.median()):.2g} nats, of which {float(self.prior_part.median()):+.2g} from noise and "
-            f"prior and {float(self.curvature_part.median()):+.2g} from curvature); half of the points need a "
-            f"precision of at least {needed:.2g}."
+            f"prior and {float(self.curvature_part.median()):+.2g} from curvature); at half of the points a precision "
+            f"of {needed:.2g} suffices."
         )
 
 

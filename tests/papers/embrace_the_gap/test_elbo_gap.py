@@ -1,5 +1,6 @@
 """Claims of elbo-gap on planted results, its decoders, and its table."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from vaescope import randomness, theory
 from vaescope.papers.embrace_the_gap.elbo_gap import EXPERIMENT, is_trained
 from vaescope.papers.embrace_the_gap.elbo_gap_decoders import CASES
 from vaescope.papers.embrace_the_gap.elbo_gap_results import (
+    HALF_DECADES,
     ORTHOGONAL,
     PUBLISHED_CONTRAST,
     PUBLISHED_ELBO,
@@ -128,6 +130,13 @@ def test_the_triangular_mixing_has_the_published_contrast_and_likelihood():
     assert float(theory.ima_contrast(mixing, z).mean()) == pytest.approx(PUBLISHED_CONTRAST, abs=1e-6)
     log_p = case.prior.log_density(z).sum(1) - mixing.log_abs_det(z)
     assert float(log_p.mean()) == pytest.approx(PUBLISHED_LOG_P, abs=1e-6)
+
+
+def test_published_values_respect_the_bound_of_every_elbo_only_if_the_axis_is_gamma():
+    """An ELBO of two outputs is at most log(γ²/2π)."""
+    for value, place in zip(PUBLISHED_ELBO, HALF_DECADES, strict=True):
+        assert value <= math.log(place**2 / (2 * math.pi))
+    assert PUBLISHED_ELBO[0] > math.log(HALF_DECADES[0] / (2 * math.pi)) + 2
 
 
 def test_the_table_shows_published_values_in_both_readings():
