@@ -89,7 +89,7 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
     )
     laptop = replace(
         quick,
-        seeds=3,
+        seeds=2,
         controls=1,
         epochs=32,
         patience=32,
