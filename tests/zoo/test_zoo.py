@@ -35,7 +35,9 @@ def test_most_faults_of_the_scored_half_are_found_by_their_own_code():
     assert scores["healthy_with_a_warning"] <= 0.15 * scores["healthy"]
 
 
-@pytest.mark.xfail(strict=True, reason="4 of 30 healthy models have a warning, 87 % found, 8 % with a wrong first cause")
+@pytest.mark.xfail(
+    strict=True, reason="4 of 30 healthy models have a warning, 87 % found, 8 % with a wrong first cause"
+)
 def test_the_scored_half_meets_its_targets():
     scores = FOUND["scores"]["scored"]
     assert scores["healthy_with_a_warning"] <= 0.05 * scores["healthy"]

@@ -11,7 +11,6 @@ from vaescope.papers.embrace_the_gap.sprites_results import (
     Results,
     SpriteMeasurement,
     best_members,
-    member_label,
     shown_member,
 )
 from vaescope.papers.experiment import ReportFigure
@@ -20,8 +19,8 @@ from vaescope.report import figures
 
 TRAINING_CAPTION = (
     "Left: recovery by posterior means during training, one colour per data set; thick: the member with the highest "
-    "ELBO. Dashed: the MCC of linear ICA, and of codes without any information (floor). Right: median contrast of the "
-    "decoder; dotted, that of the renderer."
+    "ELBO; dash-dotted: members that started at the true factors. Dashed: the MCC of linear ICA, and of codes without "
+    "any information (floor). Right: median contrast of the decoder; dotted, that of the renderer."
 )
 SCATTER_CAPTION = (
     "True and estimated factors; sign, scale and offset are fitted. Shown is one member: of all members with the "
@@ -59,7 +58,7 @@ def _training_curves(results: Results) -> Figure:
                 curve.epoch,
                 values,
                 "-." if control else "-",
-                label=member_label(result, best) if chosen or control else None,
+                label=f"data set {result.cell.data_set}" if chosen else None,
                 color=colours[result.cell.data_set],
                 linewidth=2.2 if chosen else 1,
             )
@@ -71,7 +70,7 @@ def _training_curves(results: Results) -> Figure:
     axes[0].axhline(floor, color="#aab3bb", linestyle="--", linewidth=1.2, label="floor")
     figures.format_axis(axes[0], title="Recovery of the factors", x="epoch", y="MCC", log="")
     axes[0].set_ylim(0, 1.02)
-    figures.format_axis(axes[1], title="IMA contrast", x="epoch", y="c_IMA in nats", log="y")
+    figures.format_axis(axes[1], title="IMA contrast", x="epoch", y="c_IMA in nats", log="y", legend=False)
     return figure
 
 
