@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ from vaescope.papers.results import Diverged, Result
 from vaescope.papers.trained import FactorData, TrainedSettings
 from vaescope.theory.ima_flow import IMAFlow
 from vaescope.theory.ima_training import FlowSettings, FlowSpec, fit_ima_flows
-from vaescope.training import MemberSpec
+from vaescope.training import MemberSpec, Progress
 from vaescope.training.loop import EpochMetrics
 
 WATCHED = 20  # times at which the recovery of a flow is recorded, evenly over training
@@ -120,7 +121,7 @@ class ImaFlowExperiment(MoebiusExperiment[ImaFlowSettings, FlowCell, FlowMeasure
         for contrast in dict.fromkeys(cell.contrast for cell in flows):
             own = [cell for cell in flows if cell.contrast == contrast]
             context.progress.message(f"Training {len(own)} flows for {settings.flow_steps} steps.")
-            yield self._flows(own, settings)
+            yield self._flows(own, settings, context.progress)
 
     def epoch_metrics(self, data: Mapping[int, FactorData], settings: ImaFlowSettings) -> EpochMetrics:
         """Recovery after every epoch; NaN for a member that has just diverged."""
@@ -146,7 +147,7 @@ class ImaFlowExperiment(MoebiusExperiment[ImaFlowSettings, FlowCell, FlowMeasure
             mcc_curve=curve,
         )
 
-    def _flows(self, cells: Sequence[FlowCell], settings: ImaFlowSettings) -> list[FlowResult]:
+    def _flows(self, cells: Sequence[FlowCell], settings: ImaFlowSettings, progress: Progress) -> list[FlowResult]:
         seeds = list(dict.fromkeys(cell.seed for cell in cells))
         data = {cell.seed: self.data(cell, settings) for cell in cells}
         curves: list[list[float]] = [[] for _ in cells]
@@ -157,7 +158,9 @@ class ImaFlowExperiment(MoebiusExperiment[ImaFlowSettings, FlowCell, FlowMeasure
                 own = data[cell.seed]
                 x = own.observations.test[:WATCHED_ROWS].float()
                 curve.append(_mcc(flow.encode(x), own.test_factors[:WATCHED_ROWS]))
+            progress.epoch(steps.index(step) + 1, training=len(cells), finished=0, diverged=0, elbo=math.nan)
 
+        progress.begin(len(cells), len(steps))
         flows = fit_ima_flows(
             torch.stack([data[seed].observations.train for seed in seeds]).float(),
             [FlowSpec(cell.seed, cell.strength, seeds.index(cell.seed)) for cell in cells],
