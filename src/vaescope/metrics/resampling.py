@@ -77,9 +77,9 @@ class Resampling:
 @contextmanager
 def worker_threads() -> Iterator[ThreadPoolExecutor]:
     """As many threads as PyTorch uses, each of which computes on one core."""
-    # inputs are checked before; scikit-learn's settings are those of a thread
-    trusting = partial(sklearn.set_config, skip_parameter_validation=True, assume_finite=True)
-    workers = ThreadPoolExecutor(torch.get_num_threads(), initializer=trusting)
+    # inputs have been checked, so scikit-learn need not check them again; the setting applies to worker threads only
+    skip_checks = partial(sklearn.set_config, skip_parameter_validation=True, assume_finite=True)
+    workers = ThreadPoolExecutor(torch.get_num_threads(), initializer=skip_checks)
     with threadpool_limits(1, user_api="blas"), without_fit_warnings(), workers as pool:
         yield pool
 
