@@ -6,6 +6,7 @@ with one of three verdicts: *holds*, *refuted*, or *undecided*, where this run c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -174,3 +175,39 @@ def members_converged(minimum: float = 0.8) -> Callable[[Sequence[Result], objec
         return f"{known.count(False)} of {len(known)} members were still improving when training ended."
 
     return condition
+
+
+def settled(
+    quantity: str, curve: Callable[[R], Sequence[float]], *, tolerance: float, minimum: float = 0.8
+) -> Callable[[Sequence[R], object], str | None]:
+    """A condition for claims about one quantity: for this share of the members it has stopped changing.
+
+    The ELBO of a near-deterministic model improves for ever; what a claim is about can settle long before.
+
+    Args:
+        quantity: what it is, in words.
+        curve: its values after every epoch of a member; empty where it was not recorded, which counts as not settled.
+        tolerance: the largest range of values over the last third of the epochs.
+        minimum: share of the members.
+    """
+
+    def condition(results: Sequence[R], settings: object) -> str | None:
+        moving = sum(late_change(curve(r)) > tolerance for r in results)
+        if moving <= (1 - minimum) * len(results):
+            return None
+        return (
+            f"The {quantity} of {moving} of {len(results)} members still changed by more than {tolerance:g} over the "
+            "last third of the epochs."
+        )
+
+    return condition
+
+
+def late_change(curve: Sequence[float]) -> float:
+    """The range of values over the last third of the epochs; infinite with fewer than two of them.
+
+    >>> late_change((0.1, 0.5, 0.7, 0.9, 0.91, 0.92)) < 0.011
+    True
+    """
+    late = curve[-max(1, len(curve) // 3) :]
+    return max(late) - min(late) if len(late) > 1 else math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,12 @@ from vaescope import randomness, validation
 from vaescope.distributions import Normal, Prior
 from vaescope.errors import InputError
 from vaescope.theory.ima_flow import IMAFlow, Unmixing, flow_terms
+from vaescope.training.compilation import compile_stacked, has_compiler
+from vaescope.training.memory import keep_freed_memory
+from vaescope.training.step import adam_, adam_scales
 
 DRAWN_STEPS = 100  # whose batches are drawn together
+MIN_COMPILED_STEPS = 1_000  # compiling takes as long as a few hundred steps that are not compiled
 
 
 @dataclass(frozen=True)
@@ -103,37 +108,34 @@ class _Stack:
         self.scales = (x - self.centres.unsqueeze(1)).square().mean((1, 2)).sqrt()
         self.rows = (x - self.centres.unsqueeze(1)) / self.scales[:, None, None]
         first = [self.unmixing.init(spec.seed) for spec in specs]
-        self.params = {name: torch.stack([own[name] for own in first]).to(x).requires_grad_() for name in first[0]}
+        self.params = {name: torch.stack([own[name] for own in first]).to(x) for name in first[0]}
         self.strengths = torch.tensor([spec.strength for spec in specs]).to(x).unsqueeze(1)
+        self.data_sets = torch.tensor([spec.data for spec in specs]).unsqueeze(1)
         self.generators = [randomness.generator(spec.seed, "ima flow batches") for spec in specs]
         self.history: list[Tensor] = []
 
     def run(self, watch: Watch | None, watch_at: set[int]) -> list[IMAFlow]:
-        settings = self.settings
-        adam = torch.optim.Adam(self.params.values(), lr=settings.learning_rate, foreach=True)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, settings.steps)
-        for step in range(settings.steps):
-            if step % DRAWN_STEPS == 0:
-                drawn = self._draw()
-            adam.zero_grad()
-            self._loss(drawn[:, step % DRAWN_STEPS]).backward()
-            adam.step()
-            schedule.step()
-            if watch is not None and step + 1 in watch_at:
-                watch(step + 1, self.flows())
+        steps = self.settings.steps
+        step_ = _make_step(self.unmixing, self.prior)
+        if steps >= MIN_COMPILED_STEPS and has_compiler():
+            step_ = compile_stacked(step_)
+        moments = tuple({name: torch.zeros_like(value) for name, value in self.params.items()} for _ in range(2))
+        with keep_freed_memory():
+            for step in range(steps):
+                if step % DRAWN_STEPS == 0:
+                    drawn = self._draw()
+                rate = self.settings.learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
+                scales = adam_scales(step + 1, rate, self.rows.device).to(self.rows)
+                x = self.rows[self.data_sets, drawn[:, step % DRAWN_STEPS]]
+                self.history.append(step_(self.params, moments, scales, x, self.strengths))
+                if watch is not None and step + 1 in watch_at:
+                    watch(step + 1, self.flows())
         return self.flows()
 
     def _draw(self) -> Tensor:
         """Rows of the next batches of every flow, (E, DRAWN_STEPS, batch)."""
         shape = DRAWN_STEPS, min(self.settings.batch, self.rows.shape[1])
         return torch.stack([torch.randint(self.rows.shape[1], shape, generator=own) for own in self.generators])
-
-    def _loss(self, drawn: Tensor) -> Float[Tensor, ""]:
-        data = torch.tensor([spec.data for spec in self.specs]).unsqueeze(1)
-        terms = flow_terms(*self.unmixing(self.params, self.rows[data, drawn]), self.prior)
-        objective = terms.regularised(self.strengths).mean(1)
-        self.history.append(objective.detach())
-        return -objective.sum()  # a sum, so that no flow's gradient depends on how many there are
 
     def flows(self) -> list[IMAFlow]:
         curves = torch.stack(self.history).mT.tolist()
@@ -148,3 +150,24 @@ class _Stack:
             )
             for index, spec in enumerate(self.specs)
         ]
+
+
+def _make_step(unmixing: Unmixing, prior: Prior) -> Callable[..., Float[Tensor, " E"]]:
+    """A function that updates weights and Adam's moments in place and returns each flow's objective."""
+
+    def step(
+        params: dict[str, Tensor],
+        moments: tuple[dict[str, Tensor], dict[str, Tensor]],
+        scales: Tensor,
+        x: Float[Tensor, "E B d"],
+        strengths: Float[Tensor, "E 1"],
+    ) -> Float[Tensor, " E"]:
+        def loss(params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            objective = flow_terms(*unmixing(params, x), prior).regularised(strengths).mean(1)
+            return -objective.sum(), objective  # a sum, so that no flow's gradient depends on how many there are
+
+        gradients, objective = torch.func.grad(loss, has_aux=True)(params)
+        adam_(params, gradients, moments, scales)
+        return objective
+
+    return step

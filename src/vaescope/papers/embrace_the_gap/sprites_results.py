@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import rankdata
 
-from vaescope.papers.claims import ClaimSpec, show
+from vaescope.papers.claims import ClaimSpec, late_change, settled, show
 from vaescope.papers.criteria import Bound, Pairs, RankCorrelation, above, at_least, at_most
 from vaescope.papers.embrace_the_gap import PAPER
 from vaescope.papers.experiment import ReportTable, TableRow
@@ -192,24 +191,10 @@ def elbo_leads(results: Results, _: object) -> list[float]:
 
 def recovery_settled(results: Results, _: object) -> str | None:
     """Claims about recovery are decided once it has settled, although the ELBO may still gain precision."""
-    curves = [r.measured.curve.mcc for r in trained_from_random(results)]
-    moving = [curve for curve in curves if late_change(curve) > SETTLED_MCC]
-    if len(moving) <= 0.2 * len(curves):
-        return None
-    return (
-        f"The MCC of {len(moving)} of {len(curves)} members still changed by more than {SETTLED_MCC:g} over the last "
-        "third of the epochs."
-    )
+    return _mcc_settled(trained_from_random(results), _)
 
 
-def late_change(curve: Sequence[float]) -> float:
-    """The range of values over the last third of the epochs; infinite with fewer than two of them.
-
-    >>> late_change((0.1, 0.5, 0.7, 0.9, 0.91, 0.92)) < 0.011
-    True
-    """
-    late = curve[-max(1, len(curve) // 3) :]
-    return max(late) - min(late) if len(late) > 1 else math.inf
+_mcc_settled = settled("MCC", lambda r: r.measured.curve.mcc, tolerance=SETTLED_MCC)
 
 
 def has_controls(results: Results, _: object) -> str | None:

@@ -141,6 +141,16 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
+class RegimeCurve:
+    """After every epoch; empty where it was not recorded."""
+
+    active: tuple[float, ...] = ()
+    """Number of active latents."""
+    passive_ratio: tuple[float, ...] = ()
+    """Median over passive latents of posterior variance over prior variance; 1 without passive latents."""
+
+
+@dataclass(frozen=True)
 class RegimeMeasurement:
     per_latent: PerLatent
     boundary: int
@@ -155,6 +165,7 @@ class RegimeMeasurement:
     """Of the least used passive latent."""
     mean_accuracy: Accuracy
     sampled_accuracy: Accuracy
+    curve: RegimeCurve = RegimeCurve()
 
     def count(self, kind: str) -> int:
         """Number of latents of this kind."""

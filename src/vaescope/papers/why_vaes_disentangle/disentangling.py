@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple, TypeVar
 
+from vaescope import metrics
 from vaescope.data import Dataset
 from vaescope.data.arrays import split
 from vaescope.data.catalogue import find_dataset, official_file, render_dataset
 from vaescope.data.files.official import load_official
 from vaescope.errors import RunError
-from vaescope.models import VAE
+from vaescope.models import VAE, Member
 from vaescope.objectives import BetaTC, Objective, beta_elbo
 from vaescope.objectives.weighted import WeightRise, balanced
 from vaescope.papers.results import Result, grouped
 from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings
 from vaescope.training import MemberSpec
+from vaescope.training.loop import EpochMetrics
 
 PAPER = "Bhowal et al. 2024"
 OBJECTIVES = {"vae": "VAE", "beta-vae": "β-VAE", "beta-tcvae": "β-TCVAE"}
@@ -90,7 +92,7 @@ LAPTOP = replace(
     points=16,
     weight_hold=1000,
     weight_warmup=1000,
-    colour_seeds=3,
+    squared_error=("dsprites",),
 )
 FULL = DisentanglingSettings(
     seeds=5,
@@ -233,6 +235,17 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
             reference=settings.balanced_size,
             rise=None if settings.weight_start == 1 else rise,
         )
+
+    def epoch_metrics(self, data: Mapping[int, FactorData], settings: DisentanglingSettings) -> EpochMetrics:
+        """The MIG of the test images after every epoch: claims about it need it to have settled."""
+
+        def measure(epoch: int, member: Member) -> dict[str, float]:
+            own = data[member.seed]
+            mean, _ = member.encode(own.observations.test)
+            finite = bool(mean.isfinite().all())
+            return {"mig": metrics.mig(mean, own.test_factors).score if finite else float("nan")}
+
+        return measure
 
 
 def _seeds(images: ImageSet, settings: DisentanglingSettings) -> int:

@@ -95,6 +95,7 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
             norms=_floats(J.norm(dim=1)[shown][:, latents]),
             variances=_floats(spread[shown][:, latents]),
             neighbours=_neighbours(x[first], mean[first], variance[first], member.seed),
+            mig_curve=tuple(member.history.get("mig", ())),
         )
 
     def claims(

@@ -122,6 +122,8 @@ class OrthogonalityMeasurement:
     variances: tuple[float, ...]
     """Posterior variances at the same images, in the same order."""
     neighbours: NeighbourDistances
+    mig_curve: tuple[float, ...] = ()
+    """MIG of mean codes after every epoch."""
 
 
 OrthogonalityResult = Result[DisentanglingCell, OrthogonalityMeasurement]
