@@ -47,8 +47,6 @@ class DisentanglingSettings(TrainedSettings):
     """Pixels along a side of dSprites images."""
     colour_size: int = PUBLISHED_SIZE
     """Pixels along a side of other images."""
-    colour_seeds: int | None = None
-    """Seeds of images in colour; None for as many as of dSprites."""
     balanced_size: int = PUBLISHED_SIZE
     """Log-likelihoods count as much against the KL as at this size, because they are weighted by (this / size)²."""
     weight_start: float = 1.0
@@ -92,7 +90,6 @@ LAPTOP = replace(
     points=16,
     weight_hold=1000,
     weight_warmup=1000,
-    squared_error=("dsprites",),
 )
 FULL = DisentanglingSettings(
     seeds=5,
@@ -190,7 +187,7 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         return [
             DisentanglingCell(images.data, images.official, objective, seed, images.likelihood)
             for images, objective in product(self.image_sets(settings), OBJECTIVES)
-            for seed in range(_seeds(images, settings))
+            for seed in range(settings.seeds)
         ]
 
     def stack_key(self, cell: DisentanglingCell) -> tuple[ImageSet, bool]:
@@ -246,11 +243,6 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
             return {"mig": metrics.mig(mean, own.test_factors).score if finite else float("nan")}
 
         return measure
-
-
-def _seeds(images: ImageSet, settings: DisentanglingSettings) -> int:
-    limit = settings.seeds if images.data in GREY or settings.colour_seeds is None else settings.colour_seeds
-    return min(settings.seeds, limit)
 
 
 def _size(cell: DisentanglingCell, settings: DisentanglingSettings) -> int:
