@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import warnings
 from collections.abc import Callable, Hashable
@@ -95,7 +96,8 @@ def has_bfloat16(device: torch.device) -> bool:
     """Whether a device has instructions for bfloat16; without them it is emulated and slow."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # not in all versions of PyTorch
+    return device.type == "cpu" and any(getattr(torch.cpu, check, lambda: False)() for check in checks)
 
 
 def _should_compile(problem: Problem, steps_per_epoch: int) -> bool:
@@ -150,9 +152,14 @@ def _compile(function: Callable[P, T], *, unchecked: bool) -> Callable[P, T]:
         unchecked: compile as a single graph, and do not check whether later arguments fit it.
     """
     options: dict[str, object] = {"realize_reads_threshold": REUSED_READS}
-    if unchecked:
+    # what older versions of PyTorch lack only costs time there
+    if unchecked and hasattr(torch.compiler, "skip_all_guards_unsafe"):
         options["guard_filter_fn"] = torch.compiler.skip_all_guards_unsafe
-    return torch.compile(function, fullgraph=unchecked, isolate_recompiles=True, options=options)  # type: ignore[call-overload]
+    isolated = {"isolate_recompiles": True} if _ISOLATES else {}
+    return torch.compile(function, fullgraph=unchecked, options=options, **isolated)  # type: ignore[call-overload]
+
+
+_ISOLATES = "isolate_recompiles" in inspect.signature(torch.compile).parameters
 
 
 def _compile_for_all_members(functions: Functions, problem: Problem, batches: Batches, params: Weights) -> None:
