@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from benchmarks.timing import best_rate, timed
+from benchmarks.timing import best_rate, best_seconds, timed
 from vaescope.data.rendering import DSprites, Renderer, Shapes3D, Sprites
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
@@ -91,6 +91,25 @@ def alternating(steps: Mapping[str, Callable[[], object]], rounds: int = 25) -> 
     return best
 
 
+PARTS = {"output": None, "gradient of the input": (True, False, False), "gradient of the weights": (False, True, False)}
+
+
+def convolution_seconds(part: str, dtype: torch.dtype) -> float:
+    """Seconds of one part of all convolutions of the encoder, each at its best of a few rounds."""
+    total, mask, size = 0.0, PARTS[part], IMAGE[1]
+    for inputs, outputs in ((3, 32), (32, 32), (32, 64), (64, 64)):
+        shapes = (BATCH, inputs, size, size), (BATCH, outputs, size // 2, size // 2), (outputs, inputs, 4, 4)
+        x, gradient, weight = (torch.randn(s).to(dtype).to(memory_format=torch.channels_last) for s in shapes)
+        size //= 2
+        if mask is None:
+            total += best_seconds(lambda x=x, w=weight: nn.functional.conv2d(x, w, None, 2, 1), rounds=20)
+            continue
+        fixed = None, [2, 2], [1, 1], [1, 1], False, [0, 0], 1, list(mask)
+        arguments = gradient, x, weight, *fixed
+        total += best_seconds(lambda a=arguments: torch.ops.aten.convolution_backward(*a), rounds=20)
+    return total
+
+
 def main() -> None:
     warnings.filterwarnings("ignore")
     console = Console(width=110)
@@ -118,6 +137,10 @@ def main() -> None:
     for name, value in seconds.items():
         console.print(f"{name}: {1e3 * value:.1f} ms per step, {1e3 * default[name]:.1f} without keeping freed memory")
     console.print(f"bfloat16 / float32: {seconds['member, bfloat16'] / seconds['member, float32']:.2f}")
+    console.print("convolutions of the encoder alone, float32 and bfloat16, ms:")
+    for part in PARTS:
+        both = [1e3 * convolution_seconds(part, dtype) for dtype in (torch.float32, torch.bfloat16)]
+        console.print(f"{part}: {both[0]:.1f} and {both[1]:.1f}, ratio {both[1] / both[0]:.2f}")
     console.print(f"chosen automatically on this machine: {has_bfloat16(torch.device('cpu'))}")
 
 
