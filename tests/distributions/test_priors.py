@@ -32,12 +32,18 @@ def points(prior: Prior) -> torch.Tensor:
 def test_log_density_matches_scipy(case):
     prior, reference = case
     z = points(prior)
-    np.testing.assert_allclose(prior.log_density(z), reference.logpdf(z.numpy()), atol=1e-12)
+    np.testing.assert_allclose(prior.log_density(z), reference.logpdf(z.numpy()), rtol=1e-12, atol=1e-12)
 
 
 def test_mean_and_variance_match_scipy(case):
     prior, reference = case
     np.testing.assert_allclose(prior.mean_and_variance(), (reference.mean(), reference.var()), rtol=1e-12)
+
+
+def test_optimisers_start_within_the_bulk_of_the_prior(case):
+    prior, reference = case
+    start = float(prior.to_support(torch.tensor(prior.unbounded_centre(), dtype=torch.float64)))
+    assert 0.3 < reference.cdf(start) < 0.7
 
 
 def test_curvature_is_the_second_derivative(case):

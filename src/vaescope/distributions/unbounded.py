@@ -47,7 +47,7 @@ class Normal(Prior):
         return self.mean + torch.as_tensor(self.variance, dtype=dtype).sqrt() * noise
 
     def unbounded_centre(self) -> float:
-        return self.mean if isinstance(self.mean, float | int) else 0.0
+        return _centre(self.mean)
 
     def mean_and_variance(self) -> tuple[Number, Number]:
         return self.mean, self.variance
@@ -68,8 +68,8 @@ class Laplace(Prior):
     def __post_init__(self) -> None:
         check_positive("scale", self.scale, "laplace")
 
-    def _log_normaliser(self) -> Tensor:
-        return torch.log(2 * torch.as_tensor(self.scale))
+    def _log_normaliser(self) -> Number:
+        return torch.log(2 * self.scale) if isinstance(self.scale, Tensor) else math.log(2 * self.scale)
 
     def log_density(self, z: Tensor) -> Tensor:
         return -(z - self.mean).abs() / self.scale - self._log_normaliser()
@@ -89,5 +89,13 @@ class Laplace(Prior):
         magnitude = -torch.log1p(-2 * uniform.abs())
         return self.mean + self.scale * uniform.sign() * magnitude
 
+    def unbounded_centre(self) -> float:
+        return _centre(self.mean)
+
     def mean_and_variance(self) -> tuple[Number, Number]:
         return self.mean, 2 * self.scale**2
+
+
+def _centre(mean: Number) -> float:
+    """A start for optimisers: the mean, if all latents share one."""
+    return float(mean) if isinstance(mean, float | int) else 0.0
