@@ -109,3 +109,11 @@ def test_mistakes_are_explained(unchecked_shapes):
         fit_ima_flows(draw(5, 2), [FlowSpec(0)])
     with pytest.raises(InputError, match="steps"):
         FlowSettings(steps=0)
+
+
+def test_steps_that_are_far_too_long_leave_finite_weights():
+    """Determinants that pass zero have gradients of any size."""
+    x = torch.rand(2, 400, 2, generator=torch.Generator().manual_seed(0))
+    specs = [FlowSpec(seed, 10.0, seed) for seed in range(2)]
+    flows = fit_ima_flows(x, specs, prior=vs.Uniform(-0.5, 0.5), settings=FlowSettings(200, 16, learning_rate=1.0))
+    assert all(value.isfinite().all() for flow in flows for value in flow.params.values())

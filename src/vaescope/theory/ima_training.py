@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from vaescope.training.memory import keep_freed_memory
 from vaescope.training.step import adam_, adam_scales
 
 DRAWN_STEPS = 100  # whose batches are drawn together
+MAX_GRADIENT = 10.0  # nats per unit of the weights' norm
 MIN_COMPILED_STEPS = 1_000  # compiling takes as long as a few hundred steps that are not compiled
 
 
@@ -167,7 +168,21 @@ def _make_step(unmixing: Unmixing, prior: Prior) -> Callable[..., Float[Tensor, 
             return -objective.sum(), objective  # a sum, so that no flow's gradient depends on how many there are
 
         gradients, objective = torch.func.grad(loss, has_aux=True)(params)
-        adam_(params, gradients, moments, scales)
+        adam_(params, _clip(gradients), moments, scales)
         return objective
 
     return step
+
+
+def _clip(gradients: Mapping[str, Float[Tensor, "E ..."]]) -> dict[str, Tensor]:
+    """Gradients of every flow with a norm of at most `MAX_GRADIENT`; zeros where they are not finite.
+
+    Where the determinant of a Jacobian passes zero, log |det J| has gradients of any size.
+    """
+    norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0).sqrt()
+    scale = torch.where(norm.isfinite(), (MAX_GRADIENT / norm).clamp(max=1.0), 0.0)
+    clipped = {}
+    for name, gradient in gradients.items():
+        own = scale.reshape(-1, *(1 for _ in gradient.shape[1:]))
+        clipped[name] = torch.where(own > 0, gradient * own, 0.0)
+    return clipped
