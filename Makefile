@@ -80,6 +80,7 @@ $(FOREIGN_STAMP): $(STAMP)
 	touch $@
 
 # The lowest version of every dependency, once per change of a bound: analysis, training, files and the package itself.
+# The lowest PyTorch comes with its GPU libraries (3 GB).
 LOWEST := tests/test_extras.py tests/test_cli.py tests/test_fitting.py tests/theory tests/regime tests/diagnosis \
 	tests/models tests/training tests/distributions tests/data
 test-lowest:

@@ -121,7 +121,7 @@ def compile_stacked(function: Callable[P, T]) -> Callable[P, T]:
     the batch can change, and whether there is a single member, so a compiled function is kept for each of these and
     called without further checks.
     """
-    from torch._dynamo.exc import Unsupported  # slow to import, and not needed without compilation
+    from torch._dynamo.exc import InternalTorchDynamoError, Unsupported  # slow to import, and only needed here
 
     compiled: dict[Hashable, Callable[P, T]] = {}
 
@@ -140,6 +140,13 @@ def compile_stacked(function: Callable[P, T]) -> Callable[P, T]:
             except Unsupported:  # not one graph: its parts need their checks
                 compiled[key] = _compile(function, unchecked=False)
                 return compiled[key](*args, **kwargs)
+            except InternalTorchDynamoError:  # of versions of PyTorch before those that this was developed with
+                compiled[key] = function
+        warnings.warn(
+            f"PyTorch {torch.__version__} cannot compile this model: training runs uncompiled, up to three times slower.",
+            stacklevel=2,
+        )
+        return function(*args, **kwargs)
 
     return call
 
