@@ -121,6 +121,7 @@ class PairedDifference:
         smaller: the other one.
         minimum: of the median difference.
         share: of pairs that must agree.
+        pairs: with fewer the claim is undecided.
     """
 
     quantity: str
@@ -128,6 +129,7 @@ class PairedDifference:
     smaller: str
     minimum: float = 0.0
     share: float = 0.75
+    pairs: int = 1
 
     @property
     def demand(self) -> str:
@@ -142,6 +144,9 @@ class PairedDifference:
         if undefined := _undefined(data):
             return undefined
         share, middle = float(np.mean([d > 0 for d in data])), median(data)
+        if len(data) < self.pairs:
+            few = f"There are {len(data)} pairs, {self.pairs} are needed; their median difference is {show(middle)}."
+            return Judgement(Verdict.UNDECIDED, middle, few, min(data), max(data))
         verdict = Verdict.HOLDS if share >= self.share and middle >= self.minimum else Verdict.REFUTED
         reason = f"{share:.0%} of {len(data)} pairs agree; the median difference is {show(middle)}."
         return Judgement(verdict, middle, reason, min(data), max(data))

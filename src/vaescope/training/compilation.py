@@ -143,7 +143,7 @@ def compile_stacked(function: Callable[P, T]) -> Callable[P, T]:
             except InternalTorchDynamoError:  # of versions of PyTorch before those that this was developed with
                 compiled[key] = function
         warnings.warn(
-            f"PyTorch {torch.__version__} cannot compile this model: training runs uncompiled, up to three times slower.",
+            f"PyTorch {torch.__version__} cannot compile this model: training runs uncompiled, up to 3 times slower.",
             stacklevel=2,
         )
         return function(*args, **kwargs)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.papers.planted import HOLDS, REFUTED, UNDECIDED, failing, finished, verdicts
+from tests.papers.planted import HOLDS, REFUTED, UNDECIDED, failing, finished, judge, verdicts
 from vaescope import theory
 from vaescope.papers.embrace_the_gap.ima_flow import EXPERIMENT, late_gain
 from vaescope.papers.embrace_the_gap.ima_flow_results import (
@@ -55,8 +55,28 @@ def test_claims():
 
 def test_what_this_run_could_not_decide():
     assert verdicts(EXPERIMENT, planted(mcc_without=0.93, gain=0.2))[0] == UNDECIDED
-    assert verdicts(EXPERIMENT, planted(cost=(0.2, 0.3), folded=0.01))[3] == UNDECIDED
     assert verdicts(EXPERIMENT, planted(cost=(0.2, 0.3)))[3] == REFUTED
+
+
+def test_flows_that_fold_do_not_count_in_claims_about_likelihoods():
+    """Their likelihood is no density: here it would make regularisation look expensive."""
+    assert verdicts(EXPERIMENT, planted(folded=0.01))[3:] == [UNDECIDED, UNDECIDED]
+    results = [
+        replace(r, measured=replace(r.measured, likelihood=Likelihood(9.0, -1.0, 0.2, 0.0)))
+        if r.cell.method == FLOW and r.cell.strength == 0 and r.cell.seed < 2
+        else r
+        for r in planted()
+    ]
+    cheap, costly = judge(EXPERIMENT, results)[3:]
+    assert (str(cheap.verdict), cheap.value) == (HOLDS, pytest.approx(0.01))
+    assert (str(costly.verdict), costly.value) == (HOLDS, pytest.approx(0.3))
+    assert "4 of 10 with λ = 0" in costly.note
+    fewer = [r for r in results if r.cell.seed < 4]
+    assert str(judge(EXPERIMENT, fewer)[4].verdict) == UNDECIDED  # two pairs are left
+
+
+def test_the_objective_of_the_truth_is_beside_that_of_the_flows():
+    assert "0.60 to 0.60 nats below that of the true unmixing" in judge(EXPERIMENT, planted(mcc_vae=1.0))[1].note
 
 
 def test_rows_to_recover_and_late_gain():

@@ -23,6 +23,7 @@ GAINED = 0.05  # nats that the objective of a converged flow may still gain betw
 SHARE = 0.95  # of the final MCC, at which recovery counts as reached
 OWN = f"{PAPER}, Theorem 1 and L_IMA; beyond the paper"
 MIN_SEEDS = 5
+MIN_PAIRS = 3  # of flows that are both invertible
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,36 @@ def flows_converged(results: Results, _: object) -> str | None:
     return f"{improving} of {len(gains)} flows were still improving when training ended."
 
 
-def invertible(results: Results, _: object) -> str | None:
-    """A condition for claims about likelihoods: the flows are invertible at the test points."""
-    folded = [r for r in results if r.measured.likelihood is not None and r.measured.likelihood.folded > 0]
-    return f"{len(folded)} flows are not invertible at every test point." if folded else None
+def likelihood_cost(results: Results, contrast: float) -> list[float]:
+    """Log-likelihood with λ = 0 minus that with λ = 1, for every seed whose two flows are invertible.
+
+    The likelihood of a map that folds is no density and can exceed the true one.
+    """
+    invertible = [r for r in flows_of(results) if r.measured.likelihood is None or r.measured.likelihood.folded == 0]
+    return differences(invertible, log_likelihood, larger=(FLOW, 0.0), smaller=(FLOW, 1.0), contrast=contrast)
+
+
+def folded_note(results: Results, _: object) -> str:
+    """How many flows are left out of claims about likelihoods."""
+    known = [r for r in flows_of(results) if r.measured.likelihood is not None]
+    groups = grouped(known, lambda r: r.cell.strength)
+    counts = {
+        strength: sum(r.measured.likelihood is not None and r.measured.likelihood.folded > 0 for r in own)
+        for strength, own in sorted(groups.items())
+    }
+    listed = ", ".join(f"{count} of {len(groups[s])} with λ = {s:g}" for s, count in counts.items() if count)
+    return f"Flows that fold somewhere have no density and are left out: {listed}." if listed else ""
+
+
+def below_truth_note(results: Results, _: object) -> str:
+    """Whether the objective or its optimisation keeps flows with λ = 1 from the sources."""
+    own = [r.measured for r in _of(flows_of(results), 0.0) if r.cell.strength == 1]
+    lost = [m.likelihood.below_truth + m.ima_contrast - m.mixing_contrast for m in own if m.likelihood is not None]
+    if not lost:
+        return ""
+    below = f"{min(lost):.2f} to {max(lost):.2f} nats below that of the true unmixing"
+    reason = ": training, not the objective, keeps them from the sources" if min(lost) > 0 else ""
+    return f"The objective of the flows is {below}{reason}."
 
 
 def strengths_and_contrasts(results: Results, _: object) -> Pairs:
@@ -165,6 +192,7 @@ CLAIMS: tuple[ClaimSpec[FlowResult, object, Any], ...] = (
             results, mcc, larger=(FLOW, 1.0), smaller=(VAE_METHOD, 1.0), contrast=0.0
         ),
         criterion=Bound("MCC of the flow minus that of the VAE", at_least(-0.05), over="seeds of the Möbius mixing"),
+        note=below_truth_note,
         requires=(flows_converged, members_converged()),
     ),
     ClaimSpec(
@@ -176,20 +204,18 @@ CLAIMS: tuple[ClaimSpec[FlowResult, object, Any], ...] = (
     ClaimSpec(
         sentence="For a mixing in the IMA class regularisation with λ = 1 costs no likelihood.",
         source=f"{OWN}: the truth has c_IMA = 0",
-        measure=lambda results, _: differences(
-            results, log_likelihood, larger=(FLOW, 0.0), smaller=(FLOW, 1.0), contrast=0.0
-        ),
-        criterion=Bound("nats of log-likelihood below λ = 0", at_most(0.1), over="seeds"),
-        requires=(flows_converged, invertible),
+        measure=lambda results, _: likelihood_cost(results, 0.0),
+        criterion=Bound("nats of log-likelihood below λ = 0", at_most(0.1), over="seeds with invertible flows"),
+        note=folded_note,
+        requires=(flows_converged,),
     ),
     ClaimSpec(
         sentence="For a mixing outside the IMA class it does.",
         source=OWN,
-        measure=lambda results, _: differences(
-            results, log_likelihood, larger=(FLOW, 0.0), smaller=(FLOW, 1.0), contrast=1.0
-        ),
-        criterion=PairedDifference("log-likelihood", "λ = 0", "λ = 1", 0.02),
-        requires=(enough_seeds, flows_converged, invertible),
+        measure=lambda results, _: likelihood_cost(results, 1.0),
+        criterion=PairedDifference("log-likelihood of invertible flows", "λ = 0", "λ = 1", 0.02, pairs=MIN_PAIRS),
+        note=folded_note,
+        requires=(enough_seeds, flows_converged),
     ),
 )
 
@@ -240,12 +266,13 @@ def strengths_figure(results: Results) -> ReportFigure:
                 [v for r in own if label(r.cell) == name and np.isfinite(v := value(r.measured))] for name in names
             ]
             figures.plot_strips(axis, names, values, label=mixing, offset=0.16 * (2 * index - 1), index=index)
-        figures.format_axis(axis, title=title, x="", y=unit, log=log, legend=False)
-        axis.set_xticks(range(len(names)), [name.replace(", ", ",\n").replace("flow,\n", "") for name in names])
+        figures.format_axis(axis, title=title, x="λ of a flow, and the VAE", y=unit, log=log, legend=False)
+        axis.set_xticks(range(len(names)), [name.replace(", γ² = 1e5", "").replace("flow, λ = ", "") for name in names])
     figures.shared_legend(drawn, axes[0])
     caption = (
         "Every dot is a seed, every bar a median. Left: recovery of the sources. Middle: contrast of the learned "
-        "decoder. Right: KL divergence of the density of a flow from the true one; a VAE has no exact density."
+        "decoder. Right: KL divergence of the density of a flow from the true one; below zero the map folds and has no "
+        "density. A VAE has no exact density."
     )
     return ReportFigure("ima_flow", drawn, caption)
 
