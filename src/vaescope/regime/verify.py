@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.integrate import trapezoid
 from scipy.special import ndtr
 
 from vaescope.errors import InputError
@@ -286,7 +287,7 @@ class _Check:
         q = self.posteriors
         grid = _grid(q, k)
         cdf = _cdf(q.mean[:, k], q.variance[:, k], grid)
-        area = np.trapezoid(np.abs(self.weights @ (cdf - other(k, grid))), grid, axis=1)
+        area = trapezoid(np.abs(self.weights @ (cdf - other(k, grid))), grid, axis=1)
         return np.asarray(area / np.sqrt(q.prior_variance[:, k].mean() + q.prior_mean[:, k].var()))
 
     def _prior_cdf(self, k: int, grid: Array) -> Array:
