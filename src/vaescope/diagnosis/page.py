@@ -84,8 +84,10 @@ def notebook_html(diagnosis: Diagnosis) -> str:
 def identified(diagnosis: Diagnosis) -> list[str]:
     """Whether each latent in use may be read on its own; what holds for a whole group is said once."""
     found = diagnosis.evidence.identifiability
+    if found is None:
+        return []
     lines: list[str] = []
-    for k in () if found is None else found.used:
+    for k in found.used:
         group, dot, own = found.sentences[k].partition(f". Latent {k}: ")
         repeats = bool(dot) and any(line.startswith(group) for line in lines)
         lines.append(f"Latent {k}: {own}" if repeats else found.sentences[k])
