@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -210,6 +210,9 @@ def compare(
         taken = in_layout_of(model, samples, own)
         measured.append(measure(model, name, taken.x, own, known, taken.image_shape))
     points = common_points(measured, seconds)
+    if not points:
+        late = {"log p(x)": f"it would take longer than budget={seconds:g}; pass a larger one"}
+        measured = [found if found.elbo is None else replace(found, skipped=late | found.skipped) for found in measured]
     for index, found in enumerate(measured if points else ()):
         if progress is not None:
             progress(f"compare: log p(x) of {found.name} at {points} samples")
