@@ -156,3 +156,28 @@ def test_log_p_of_a_network_that_was_not_put_under_no_grad():
     found = vs.compare(models, x)
     assert not [what for what in found.skipped if "log p(x)" in what]
     assert all(row["log p(x)"] is not None for row in found.table)
+
+
+def test_images_are_passed_in_the_layout_that_each_model_takes(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(60, 1, 6, 6, generator=generator)
+
+    def of_images(x):
+        assert x.ndim == 4
+        return x.mean((2, 3)), torch.full((len(x), 1), 0.1)
+
+    def of_rows(x):
+        assert x.ndim == 2
+        return x.mean(1, keepdim=True), torch.full((len(x), 1), 0.1)
+
+    models = {
+        "images": vs.adapters.from_callables(
+            encode=of_images, decode=lambda z: z[:, :, None, None].expand(-1, 1, 6, 6), latent_dim=1
+        ),
+        "rows": vs.adapters.from_callables(encode=of_rows, decode=lambda z: z.expand(-1, 36), latent_dim=1),
+    }
+    found = vs.compare(models, images, progress=None)
+    assert found.matched("images", "rows").rows()[0]["correlation"] == pytest.approx(1.0)
+    np.save(tmp_path / "x.npy", images.numpy())
+    stored = vs.compare(models, str(tmp_path / "x.npy"), progress=None)
+    assert stored.to_data() == found.to_data()

@@ -43,7 +43,7 @@ class Compare:
         models = named_targets(self.targets)
         data, auxiliary = self.source.open(self.data)
         check_auxiliary(list(models.values()), auxiliary)
-        found = compare(models, data.x.float(), factors=data.factors, auxiliary=auxiliary, budget=self.budget)
+        found = compare(models, data, factors=data.factors, auxiliary=auxiliary, budget=self.budget)
         console = new_console()
         console.print(found.summary(), markup=False, soft_wrap=True)
         rows = found.table

@@ -50,10 +50,11 @@ def check_page(html: Path | None, fail_on: str | None) -> None:
 def print_finding(out: Console, finding: Finding) -> None:
     """Severity and title, then evidence and advice."""
     colour = COLOURS[finding.severity]
-    out.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}")
+    out.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}", soft_wrap=True)
     out.print(f"  {finding.evidence}\n  What to do: {finding.advice}", markup=False, soft_wrap=True)
     if finding.line:
-        out.print("\n".join(f"    {line}" for line in finding.line.splitlines()), markup=False)
+        code = "\n".join(f"    {line}" for line in finding.line.splitlines())
+        out.print(code, markup=False, highlight=False, soft_wrap=True)  # wrapped code cannot be pasted
 
 
 def print_findings(report: Report, facts: Sequence[str] = ()) -> None:

@@ -26,6 +26,8 @@ def load_models(target: str) -> list[LatentModel]:
     from vaescope.adapters.run import members_of
 
     if Path(target).exists():
+        if target.endswith(".py"):
+            raise InputError(f"{target} is a Python file: name the model in it, {target}:NAME.")
         return list(members_of(target))
     location, colon, name = target.rpartition(":")
     if not colon or not location or not name.isidentifier():
@@ -77,7 +79,9 @@ def _object(module: ModuleType, name: str, target: str) -> object:
     from vaescope.protocol import LatentModel
 
     if name not in vars(module):
-        raise InputError(f"{target}: {module.__name__} does not define {name}.")
+        models = [key for key, value in vars(module).items() if isinstance(value, LatentModel)]
+        defined = f"; it defines the models {', '.join(models)}" if models else ""
+        raise InputError(f"{target}: {module.__name__} does not define {name}{defined}.")
     found: object = vars(module)[name]
     if not callable(found) or isinstance(found, LatentModel):
         return found

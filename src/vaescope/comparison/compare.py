@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from vaescope import validation
+from vaescope.adapters.layouts import in_layout_of
 from vaescope.adapters.models import as_models
 from vaescope.checks import number
 from vaescope.comparison.failures import Failures, find_failures
@@ -19,6 +20,7 @@ from vaescope.comparison.measured import MeasuredModel, common_points, measure, 
 from vaescope.comparison.paired import Paired, paired_differences
 from vaescope.comparison.table import model_row, short_html, verdict
 from vaescope.diagnosis.budget import Progress, to_stderr
+from vaescope.diagnosis.given import as_arrays
 from vaescope.encoded.sample import check_samples
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel, check_model
@@ -178,7 +180,7 @@ def compare(
 
     Args:
         models: several models, a mapping from names to models, or a fit.
-        x: samples that no model was trained on, a row or an image each; at most 2,000 of them are used.
+        x: samples that no model was trained on, anything that `vs.diagnose` takes; at most 2,000 of them are used.
         factors: (N, k) known factors of the samples, or (N,) labels, to score the codes against.
         auxiliary: the auxiliary input of iVAEs, a label or a row of numbers per sample.
         budget: seconds for log p(x) of all models together. It is computed at up to 128 samples, fewer if that would
@@ -198,15 +200,19 @@ def compare(
     """
     named = name_models(models)
     seconds = number("budget", budget, above=0.0, hint="it is in seconds")
-    samples, labels = check_samples(x, auxiliary)
+    samples, labels = check_samples(as_arrays(x), as_arrays(auxiliary, "auxiliary"))
     known = _read_factors(factors, len(samples))
     measured = []
     for index, (name, model) in enumerate(named.items()):
         if progress is not None:
             progress(f"compare: {name} ({index + 1} of {len(named)})")
         own = labels if model.auxiliary_dim else None
-        measured.append(measure(model, name, samples, own, known))
+        taken = in_layout_of(model, samples, own)
+        measured.append(measure(model, name, taken.x, own, known, taken.image_shape))
     points = common_points(measured, seconds)
+    if not points:
+        late = {"log p(x)": f"it would take longer than budget={seconds:g}; pass a larger one"}
+        measured = [found if found.elbo is None else replace(found, skipped=late | found.skipped) for found in measured]
     for index, found in enumerate(measured if points else ()):
         if progress is not None:
             progress(f"compare: log p(x) of {found.name} at {points} samples")

@@ -76,7 +76,12 @@ class MeasuredModel:
 
 @torch.no_grad()
 def measure(
-    model: LatentModel, name: str, x: object, auxiliary: object | None, factors: np.ndarray | None
+    model: LatentModel,
+    name: str,
+    x: object,
+    auxiliary: object | None,
+    factors: np.ndarray | None,
+    sample_shape: tuple[int, int, int] | None = None,
 ) -> MeasuredModel:
     """Measure one model, without log p(x).
 
@@ -86,8 +91,9 @@ def measure(
         x: samples; the same rows are used of every model.
         auxiliary: the auxiliary input of an iVAE.
         factors: (N, k) of all samples.
+        sample_shape: (channels, height, width) of samples that are images.
     """
-    sample = repair(model, x, auxiliary, SAMPLES).sample
+    sample = repair(model, x, auxiliary, SAMPLES, sample_shape).sample
     regime = regime_of([sample])
     skipped: dict[str, str] = {}
     attempt = partial(_attempt, skipped)

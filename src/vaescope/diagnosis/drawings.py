@@ -144,11 +144,12 @@ def _curves(sample: EncodedSample, latents: list[int]) -> Figure:
 
 
 def _traversal_caption(sample: EncodedSample, evidence: Evidence) -> str:
-    shown = "images" if image_shape(sample) else "the outputs that change most, in standard deviations over the data"
+    curves = ": the outputs that change most, in standard deviations over the data"
+    shown = "" if image_shape(sample) else curves
     rest = len(evidence.regime.used) - LATENTS
     more = f" {rest} more latents are in use." if rest > 0 else ""
     span = f"from -{RANGE:g} to {RANGE:g} standard deviations of its prior"
-    return f"One latent at a time, {span}, with the others fixed at a typical code: {shown}.{more}"
+    return f"One latent at a time, {span}, with the others fixed at a typical code{shown}.{more}"
 
 
 def _codes(sample: EncodedSample, latents: list[int]) -> Figure:

@@ -82,9 +82,16 @@ def notebook_html(diagnosis: Diagnosis) -> str:
 
 
 def identified(diagnosis: Diagnosis) -> list[str]:
-    """A sentence per latent in use: whether it may be read on its own."""
+    """Whether each latent in use may be read on its own; what holds for a whole group is said once."""
     found = diagnosis.evidence.identifiability
-    return [] if found is None else [found.sentences[k] for k in found.used]
+    if found is None:
+        return []
+    lines: list[str] = []
+    for k in found.used:
+        group, dot, own = found.sentences[k].partition(f". Latent {k}: ")
+        repeats = bool(dot) and any(line.startswith(group) for line in lines)
+        lines.append(f"Latent {k}: {own}" if repeats else found.sentences[k])
+    return lines
 
 
 def about(diagnosis: Diagnosis) -> dict[str, str]:

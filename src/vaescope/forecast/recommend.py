@@ -66,7 +66,7 @@ def recommend(
     batch = max((size for size in BATCHES if size <= max(32, rows // 50)), default=32)
     sentences = {
         "likelihood": f"{kind.likelihood}: {kind.reason}",
-        "scaling": kind.scaling_reason + _SCALING[kind.scaling],
+        "scaling": kind.scaling_reason + _SCALING["pixels" if kind.name == "pixels" else kind.scaling],
         "latents": why_needed + _latents_sentence(spectrum, chosen, needed, latent_dim),
         "precision": _precision_sentence(spectrum, variance, precision, chosen),
         "β": _beta_sentence(spectrum, kept, collapse, needed),
@@ -126,6 +126,8 @@ def _share(spectrum: Spectrum, latents: int) -> str:
 
 _SCALING = {
     "none": "Leave the values as they are.",
+    "pixels": "Not needed for what follows, but networks train best on values of about one: divide bytes by 255. The "
+    "precision is then multiplied by 255².",
     "standardise": "Divide every column by its standard deviation, after subtracting its mean.",
     "log1p": "Model log(1 + x), standardised by one number; or use a count likelihood, as scvi-tools has.",
 }

@@ -88,7 +88,7 @@ def _identifiers(facts: Facts) -> Iterator[Finding]:
             "warning",
             "A column looks like a row number.",
             f"{facts.listed(found)}: whole numbers, nearly all different, evenly spread.",
-            "Drop it: a latent would be spent on the order of the rows.",
+            "Drop it: a latent would be spent on the order of the rows. The recommendation still includes it.",
         )
 
 
@@ -219,7 +219,8 @@ def _collapsing_losses(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "collapsing-loss",
             "warning",
-            f"{len(collapsing)} of {len(facts.conventions)} common losses collapse on these data.",
+            f"{len(collapsing)} of {len(facts.conventions)} common losses "
+            f"{'collapses' if len(collapsing) == 1 else 'collapse'} on these data.",
             f"{names}; λ₁ = {float(facts.spectrum.eigenvalues[0]):.3g} is smaller.",
             "Sum squared errors over columns and set or learn the precision, as in the code on the page.",
         )

@@ -57,7 +57,7 @@ class Source:
 
     def column(self, index: int) -> str:
         """What a column is called in sentences."""
-        return f"column {index}" if self.names is None else repr(self.names[index])
+        return repr(self.names[index]) if self.names and self.names[index] else f"column {index}"
 
 
 def source_of(x: object, name: str | None = None) -> Source:

@@ -161,7 +161,8 @@ def _observations_name(path: Path, names: Sequence[str]) -> str:
     if len(others) == 1:
         return others[0]
     raise InputError(
-        f"{path.name} has the arrays {', '.join(names) or '(none)'}; specify the observations with array=NAME."
+        f"{path.name} has the arrays {', '.join(names) or '(none)'}; specify the observations with array=NAME "
+        "(--array NAME on the command line), or rename them to x."
     )
 
 

@@ -166,16 +166,21 @@ def variances(evidence: Evidence) -> Iterator[Finding]:
     scale = evidence.scale
     if scale is not None and scale.name not in ("variance", "log-variance"):
         stated, found = scale.taken, scale.found
-        numbers = ""
+        numbers = otherwise = ""
         if stated is not None and found is not None and not math.isnan(found.factor):
             numbers = f" Read so, posteriors are {times(found.factor)} as precise as the stated likelihood implies; as "
             numbers += f"{scale.expected}s, {times(stated.factor)}."
+            if scale.name == "squared variance" and stated.factor > 1:
+                otherwise = (
+                    f" If they are variances after all, β is {times(1 / stated.factor)} the stated one, as with a KL "
+                    "that is averaged over latents: pass that as beta=."
+                )
         yield Finding(
             "scale-of-variance",
             "error",
             "The encoder does not return variances.",
             f"The numbers agree with {scale.name}s, and are treated so here.{numbers}",
-            f"These are {CORRECTED[scale.name]}, or pass scale= to vs.adapters.from_modules.",
+            f"These are {CORRECTED[scale.name]}, or pass scale= to vs.adapters.from_modules.{otherwise}",
             LINES[scale.name],
         )
     elif scale is not None and scale.name == "log-variance":

@@ -28,7 +28,11 @@ def collapse(evidence: Evidence) -> Iterator[Finding]:
     regime, total = evidence.regime, float(np.sum(evidence.regime.kl))
     if regime.collapse.kind in ("full", "repeats prior") or _nearly_collapsed(evidence):
         nearly = regime.collapse.kind not in ("full", "repeats prior")
-        what = regime.collapse.description if not nearly else "All latents together carry almost no information."
+        what = regime.collapse.description
+        if nearly:
+            what = "All latents together carry almost no information."
+        elif regime.collapse.kind == "full":
+            what = "No posterior differs from its prior, so the decoder gets no information about x."
         yield Finding(
             "repeats-prior" if regime.collapse.kind == "repeats prior" else "collapsed",
             "error",
@@ -36,8 +40,10 @@ def collapse(evidence: Evidence) -> Iterator[Finding]:
             if nearly
             else "The posterior has collapsed: codes carry no information about x.",
             f"{what} Mean KL {total:.3g} nats.",
-            "Lower β, raise the decoder's precision or use warm-up, or use a weaker decoder that depends on its codes.",
-            "loss = reconstruction + min(1.0, step / 5000) * beta * kl  # warm-up of the KL",
+            "If the loss averages over pixels, sum over them: a mean over n pixels is a β of n. Otherwise lower β, or "
+            "raise the precision of a Gaussian decoder; vs.preflight(x) says from which values on latents are used. "
+            "Warm-up and a weaker decoder help only there.",
+            "loss = (reconstruction.flatten(1).sum(1) + beta * kl.sum(1)).mean()  # sums over pixels and latents",
         )
 
 
