@@ -250,6 +250,15 @@ def test_an_autoencoder_is_not_a_vae(variance):
     assert [f.code for f in found.findings] == ["not-a-vae"]
 
 
+def test_a_decoder_whose_output_has_another_size_than_x():
+    found = vs.diagnose(linear(decode=lambda z: (z @ W.T.to(z))[:, :-1]), X, progress=None)
+    assert [f.code for f in found.findings] == ["output-size"]
+    n = X.shape[1]
+    assert found.findings[0].evidence == f"The decoder returns {n - 1} numbers per sample, x has {n}."
+    both = linear(decode=lambda z: torch.cat([z @ W.T.to(z), torch.ones(len(z), n).to(z)], 1))
+    assert "Return the mean alone" in vs.diagnose(both, X, progress=None).findings[0].advice
+
+
 def test_absurd_numbers_are_not_shown():
     assert times(1e40) == "more than 1000 times"
     narrow = linear(encode=lambda x: (100 * (x @ W) * VARIANCE, (1e-30 * (1 + x[:, :2].square()))))

@@ -59,7 +59,7 @@ STABILITY_SAMPLES = 2000
 MOST_ROTATED = 64  # latents in use of which all pairs are rotated
 FLAT_LATENTS = 64  # of a latent image, up to which the decoder is differentiated by each
 RANGE_ROUNDING = 1e-4  # by which x may be outside the range of its likelihood
-MAKES_GAP_MEANINGLESS = {"untrained", "data-range", "reconstruction", "not-a-vae", "collapsed"}
+MAKES_GAP_MEANINGLESS = {"untrained", "output-size", "data-range", "reconstruction", "not-a-vae", "collapsed"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,6 +241,7 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, 
     column_norm = attempts("column norm", lambda: _column_norm(derivatives))
     evidence = replace(
         evidence,
+        sizes=attempts("size of the output", lambda: _other_sizes(sample)),
         regime=replace(regime, column_norm=column_norm, effect=attempts("effect", lambda: _effect(sample, clock))),
         reconstruction=attempts("reconstruction", lambda: measure_reconstruction(sample)),
         aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, regime.used)),
@@ -281,6 +282,12 @@ def _effect(sample: EncodedSample, clock: Budget) -> np.ndarray:
     _ = sample.decoded
     clock.need(sample.mean.shape[1] * (time.monotonic() - started) - 1)
     return effect(sample)
+
+
+def _other_sizes(sample: EncodedSample) -> tuple[int, int] | None:
+    """Numbers per sample of the decoder's output and of x, if they differ and the output should be a mean of x."""
+    sizes = sample.decoded.shape[1], sample.observations.shape[1]
+    return None if sizes[0] == sizes[1] or sample.model.log_likelihood is not None else sizes
 
 
 def _outside_range(repaired: Repair) -> tuple[float, float] | None:

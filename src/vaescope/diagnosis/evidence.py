@@ -49,6 +49,8 @@ class Evidence:
     """Whether weights are as PyTorch initialises them."""
     data_range: tuple[float, float] | None = None
     """Smallest and largest x, if x is outside the range of its likelihood."""
+    sizes: tuple[int, int] | None = None
+    """Numbers per sample that the decoder returns and that x has, if they differ."""
     elbo_trained: bool = True
     """Whether training maximised the ELBO of the posteriors that `encode` returns."""
     generative: bool = True

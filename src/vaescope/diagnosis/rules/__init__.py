@@ -11,6 +11,7 @@ from vaescope.findings import Finding
 
 RULES = (
     inputs.untrained,
+    inputs.output_size,
     inputs.data_range,
     inputs.not_a_vae,
     inputs.reconstruction,
@@ -36,6 +37,7 @@ CERTAIN = {"log-variance", "logits"}  # seen in the outputs themselves, whatever
 EVERYTHING = frozenset({"*"})
 EXPLAINS: dict[str, frozenset[str]] = {
     "untrained": EVERYTHING,
+    "output-size": EVERYTHING,
     "data-range": EVERYTHING,
     "reconstruction": EVERYTHING,
     "not-a-vae": EVERYTHING,

@@ -84,6 +84,23 @@ def data_range(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def output_size(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.sizes is None:
+        return
+    decoded, observed = evidence.sizes
+    doubled = decoded == 2 * observed
+    yield Finding(
+        "output-size",
+        "error",
+        "The decoder's output has another size than x.",
+        f"The decoder returns {decoded} numbers per sample, x has {observed}.",
+        "Return the mean alone from decode, not the mean and the variance."
+        if doubled
+        else "Pass x in the size and layout of training, or the decoder that belongs to this encoder. If the decoder "
+        "returns something else than a mean of x, pass log_likelihood= to the adapter.",
+    )
+
+
 def reconstruction(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.reconstruction
     if found is None:
