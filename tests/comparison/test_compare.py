@@ -15,7 +15,7 @@ W = torch.linalg.qr(torch.randn(5, 3, generator=G, dtype=torch.float64))[0] * to
 X = torch.randn(300, 3, generator=G, dtype=torch.float64) @ W.T + 0.2 * torch.randn(300, 5, generator=G).double()
 
 
-def linear(precision=25.0, columns=W, name="model", width=1.0):
+def linear(precision=25.0, columns=W, name="model", width=1.0, beta=1.0):
     """A linear VAE with orthogonal columns and posterior variances of `width` times the exact ones."""
     variance = 1 / (1 + precision * columns.square().sum(0))
     return vs.adapters.from_callables(
@@ -23,6 +23,7 @@ def linear(precision=25.0, columns=W, name="model", width=1.0):
         decode=lambda z: z @ columns.T.to(z),
         latent_dim=columns.shape[1],
         precision=precision,
+        beta=beta,
         name=name,
     )
 
@@ -75,6 +76,11 @@ def test_two_copies_are_indistinguishable():
     assert found.pairwise["difference"].tolist() == [[0, 0], [0, 0]]
     assert found.pairwise["indistinguishable"].all()
     assert "indistinguishable" in found.summary()
+
+
+def test_models_that_were_trained_with_another_beta_are_named():
+    found = vs.compare([linear(), linear(5.0, beta=6.0, name="other")], X, progress=None)
+    assert found.summary().endswith("All models are compared with β = 1; other was trained with β = 6.")
 
 
 def test_the_order_of_models_does_not_matter(found):

@@ -48,7 +48,20 @@ def _method(model: MeasuredModel) -> str | None:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Which model is better, in one or two sentences."""
+    """Which model is better, in one to three sentences."""
+    return f"{_ranking(comparison)} {_beta_note(comparison)}".strip()
+
+
+def _beta_note(comparison: Comparison) -> str:
+    """What models are compared by that were trained with another weight on the KL."""
+    betas = {model.name: model.sample.model.beta for model in comparison.models}
+    weighted = [f"{name} was trained with β = {beta:.3g}" for name, beta in betas.items() if beta != 1]
+    if not weighted or comparison.paired is None:
+        return ""
+    return f"All models are compared with β = 1; {', '.join(weighted)}."
+
+
+def _ranking(comparison: Comparison) -> str:
     paired, best = comparison.paired, comparison.best
     if paired is None or best is None:
         return "The models cannot be ranked: " + "; ".join(f"{k}: {v}" for k, v in comparison.skipped.items()) + "."
