@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import vaescope as vs
+from vaescope.cli.main import dispatch
 from vaescope.forecast.conventions import conventions
 
 RNG = np.random.default_rng(0)
@@ -215,3 +216,11 @@ def test_isotropic_data_do_not_collapse(scale, latents, precision):
     x = scale * torch.randn(800, 4, generator=torch.Generator().manual_seed(0))
     member = vs.fit(x, latent_dim=latents, precision=precision, epochs=40, learning_rate=3e-3, hidden=[16]).best
     assert len(vs.regime.of_model(member, x, decoder=False).used) == latents
+
+
+def test_the_command_line_chooses_an_array_of_a_file(tmp_path, capsys):
+    np.savez(tmp_path / "two.npz", a=TABLE, b=TABLE[:, :2])
+    assert dispatch(["preflight", str(tmp_path / "two.npz")]) == 2
+    assert "specify the observations" in capsys.readouterr().err
+    assert dispatch(["preflight", str(tmp_path / "two.npz"), "--array", "a"]) == 0
+    assert "400 samples, 6 columns" in capsys.readouterr().out

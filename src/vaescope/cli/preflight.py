@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tyro
 
+from vaescope.cli.data import DataOptions
 from vaescope.cli.findings import print_finding
 from vaescope.cli.tables import console as new_console
 from vaescope.cli.tables import rows_table
@@ -21,6 +22,8 @@ class PreflightCommand:
 
     data: tyro.conf.Positional[str]
     """A file (.csv, .npy, .npz, .pt, .h5, .h5ad, .parquet), a folder of images, or a name; see `vaescope datasets`."""
+    array: str | None = None
+    """Name of the array with observations, if the file has several."""
     html: Path | None = None
     """Write the report to this file, and its numbers to a .json file next to it."""
     latent_dim: int | None = None
@@ -35,8 +38,9 @@ class PreflightCommand:
             raise InputError(f"--html {self.html} is the file for the numbers; use another suffix, such as .html.")
         from vaescope.forecast import preflight
 
+        data = self.data if self.array is None else DataOptions(array=self.array).open_for_training(self.data)[0]
         found = preflight(
-            self.data,
+            data,
             latent_dim=self.latent_dim,
             likelihood=self.likelihood,
             confirm=self.confirm,
