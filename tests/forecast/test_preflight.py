@@ -220,7 +220,7 @@ def test_isotropic_data_do_not_collapse(scale, latents, precision):
 
 def test_the_command_line_chooses_an_array_of_a_file(tmp_path, capsys):
     np.savez(tmp_path / "two.npz", a=TABLE, b=TABLE[:, :2])
-    assert dispatch(["preflight", str(tmp_path / "two.npz")]) == 2
-    assert "specify the observations" in capsys.readouterr().err
+    with pytest.raises(vs.InputError, match="--array NAME on the command line"):
+        dispatch(["preflight", str(tmp_path / "two.npz")])
     assert dispatch(["preflight", str(tmp_path / "two.npz"), "--array", "a"]) == 0
     assert "400 samples, 6 columns" in capsys.readouterr().out
