@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
 from sklearn.metrics import roc_auc_score
 
@@ -39,33 +41,44 @@ SETTINGS = TrainSettings(
 SCORES = ("one model", "five seeds", "UDR", "stability")
 
 
-def trained(kind: str, mixings: tuple[int, ...], folder: Path | None = None) -> list[tuple[Case, int, list[Member]]]:
-    """All models of one kind of sources, trained as one stack."""
-    import torch
+def trained(mixings: Sequence[int], folder: Path) -> list[tuple[Case, int, list[Member]]]:
+    """Five seeds per case and mixing, from the folder or trained; those of one architecture as one stack."""
+    wanted = [(case, mixing) for case in CASES for mixing in mixings]
+    missing = [pair for pair in wanted if not _file(folder, *pair).exists()]
+    for key in dict.fromkeys((case.sources, case.outputs) for case, _ in missing):
+        _train([(case, mixing) for case, mixing in missing if (case.sources, case.outputs) == key], folder)
+    return [(case, mixing, _load(case, mixing, folder)) for case, mixing in wanted]
 
-    cases = [(case, seed) for case in CASES if case.sources == kind for seed in mixings]
-    parts = [split(case.data(seed)[0], fractions=(0.8, 0.2)) for case, seed in cases]
-    model = VAE.mlp(DIM, DIM, hidden=(30, 30), prior=BOX if kind == "uniform" else vs.Normal())
-    specs = [
-        MemberSpec(seed, precision=case.precision, data=index)
-        for index, (case, _) in enumerate(cases)
-        for seed in range(SEEDS)
-    ]
+
+def _file(folder: Path, case: Case, mixing: int) -> Path:
+    return folder / f"{case.name}, mixing {mixing}.safetensors"
+
+
+def _model(case: Case) -> VAE:
+    return VAE.mlp(case.outputs, DIM, hidden=(30, 30), prior=BOX if case.sources == "uniform" else vs.Normal())
+
+
+def _specs(case: Case, data: int = 0) -> list[MemberSpec]:
+    return [MemberSpec(seed, precision=case.precision, data=data) for seed in range(SEEDS)]
+
+
+def _train(cases: list[tuple[Case, int]], folder: Path) -> None:
+    parts = [split(case.data(mixing)[0], fractions=(0.8, 0.2)) for case, mixing in cases]
     data = [torch.stack([getattr(part, name) for part in parts]) for name in ("train", "validation")]
-    file = None if folder is None else folder / f"{kind}-{'-'.join(map(str, mixings))}.safetensors"
-    if file is not None and file.exists():
-        stored = load_file(file)
-        members = [_member(model, spec, {n: v[[i]] for n, v in stored.items()}) for i, spec in enumerate(specs)]
-    else:
-        members = train(model, *data, specs, SETTINGS)
-        if file is not None:
-            save_file({n: torch.cat([m.params[n] for m in members]).contiguous() for n in members[0].params}, file)
-    groups = [members[SEEDS * i : SEEDS * (i + 1)] for i in range(len(cases))]
-    return [(case, seed, group) for (case, seed), group in zip(cases, groups, strict=True)]
+    specs = [spec for index, (case, _) in enumerate(cases) for spec in _specs(case, index)]
+    members = train(_model(cases[0][0]), *data, specs, SETTINGS)
+    for index, pair in enumerate(cases):
+        own = members[SEEDS * index : SEEDS * (index + 1)]
+        params = {n: torch.cat([m.params[n] for m in own]).contiguous() for n in own[0].params}
+        save_file(params, _file(folder, *pair))
 
 
-def _member(model: VAE, spec: MemberSpec, params: dict[str, object]) -> Member:
-    return Member(model, params, spec.seed, 1.0, spec.precision)  # type: ignore[arg-type]
+def _load(case: Case, mixing: int, folder: Path) -> list[Member]:
+    stored, model = load_file(_file(folder, case, mixing)), _model(case)
+    return [
+        Member(model, {name: value[[index]] for name, value in stored.items()}, spec.seed, 1.0, spec.precision)
+        for index, spec in enumerate(_specs(case))
+    ]
 
 
 def measure(case: Case, mixing: int, members: list[Member]) -> list[dict[str, object]]:
