@@ -13,7 +13,9 @@ from vaescope.metrics.r2 import held_out_r2
 
 RESAMPLES = 50
 SAME = 0.95  # rank correlation of latents that are the same
-STEEPNESS = 8  # with which disagreement lowers the score; chosen on development mixings of benchmarks/identifiability.py
+STEEPNESS = (
+    8  # with which disagreement lowers the score; chosen on development mixings of benchmarks/identifiability.py
+)
 
 
 @dataclass(frozen=True, eq=False)
