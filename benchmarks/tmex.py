@@ -54,7 +54,7 @@ def rejected(process: str, encoder: str, samples: int) -> float:
 
 def main() -> None:
     result = {
-        f"{samples} samples, {process} factors": {encoder: rejected(process, encoder, samples) for encoder in ENCODERS}
+        f"{samples} samples, factors: {process}": {encoder: rejected(process, encoder, samples) for encoder in ENCODERS}
         for samples in SAMPLES
         for process in FACTORS_OF
     }
