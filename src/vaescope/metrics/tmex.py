@@ -39,8 +39,8 @@ def tmex(codes: object, factors: object, *, structure: object | None = None, lev
     independence with the generalised covariance measure (Shah & Peters 2020), on residuals of cross-fitted non-linear
     regressions. The score counts pairs where the test and the expected structure disagree. It is valid for dependent
     factors. With few samples the errors of the regressions matter, and the statistic is divided by what they add to its
-    spread; absent pairs are then rejected about as often as `level` says from 100 samples on. Factors that depend on each
-    other in ways that the regression cannot fit, such as one that is the square of another, are still rejected too
+    spread; absent pairs are then rejected about as often as `level` says from 100 samples on. Factors that depend on
+    each other in ways that the regression cannot fit, such as one that is the square of another, are still rejected too
     often. The test has no power against dependence without correlation of residuals, such as an even function.
 
     Args:
