@@ -1,24 +1,28 @@
 """Does `vs.identifiability` know which sources a VAE has recovered? On mixings with known sources, without using them.
 
-    python -m benchmarks.identifiability docs/figures/identifiability.json
+    python -m benchmarks.identifiability docs/figures/identifiability.json models
 
-A latent counts as recovered if its correlation with its source is at least 0.95. Scores: that of `vs.identifiability`
-for one model and for five seeds, per-latent UDR and the median rank correlation with the matched latent of other seeds.
+The second argument is a folder in which trained models are kept. A latent counts as recovered if its correlation with
+its source is at least 0.95. Scores: that of `vs.identifiability` for one model and for five seeds, per-latent UDR and
+the median rank correlation with the matched latent of other seeds. Mixing 0 is for development, 1 to 3 are scored.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
 from sklearn.metrics import roc_auc_score
 
 import vaescope as vs
 from benchmarks.identifiability_cases import BOX, CASES, DIM, Case
 from vaescope.data.arrays import split
+from vaescope.identification.verdict import axis_score
 from vaescope.metrics.mcc import best_matching, pearson_correlations, spearman_correlations
 from vaescope.models import VAE, Member
 from vaescope.settings import TrainSettings
@@ -37,38 +41,50 @@ SETTINGS = TrainSettings(
     precision_warmup=2500,
 )
 SCORES = ("one model", "five seeds", "UDR", "stability")
+Row = dict[str, object]
 
 
-def trained(kind: str, mixings: tuple[int, ...], folder: Path | None = None) -> list[tuple[Case, int, list[Member]]]:
-    """All models of one kind of sources, trained as one stack."""
-    import torch
+def trained(mixings: Sequence[int], folder: Path) -> list[tuple[Case, int, list[Member]]]:
+    """Five seeds per case and mixing, from the folder or trained; those of one architecture as one stack."""
+    wanted = [(case, mixing) for case in CASES for mixing in mixings]
+    missing = [pair for pair in wanted if not _file(folder, *pair).exists()]
+    for key in dict.fromkeys((case.sources, case.outputs) for case, _ in missing):
+        _train([(case, mixing) for case, mixing in missing if (case.sources, case.outputs) == key], folder)
+    return [(case, mixing, _load(case, mixing, folder)) for case, mixing in wanted]
 
-    cases = [(case, seed) for case in CASES if case.sources == kind for seed in mixings]
-    parts = [split(case.data(seed)[0], fractions=(0.8, 0.2)) for case, seed in cases]
-    model = VAE.mlp(DIM, DIM, hidden=(30, 30), prior=BOX if kind == "uniform" else vs.Normal())
-    specs = [
-        MemberSpec(seed, precision=case.precision, data=index)
-        for index, (case, _) in enumerate(cases)
-        for seed in range(SEEDS)
-    ]
+
+def _file(folder: Path, case: Case, mixing: int) -> Path:
+    return folder / f"{case.name}, mixing {mixing}.safetensors"
+
+
+def _model(case: Case) -> VAE:
+    return VAE.mlp(case.outputs, DIM, hidden=(30, 30), prior=BOX if case.sources == "uniform" else vs.Normal())
+
+
+def _specs(case: Case, data: int = 0) -> list[MemberSpec]:
+    return [MemberSpec(seed, precision=case.precision, data=data) for seed in range(SEEDS)]
+
+
+def _train(cases: list[tuple[Case, int]], folder: Path) -> None:
+    parts = [split(case.data(mixing)[0], fractions=(0.8, 0.2)) for case, mixing in cases]
     data = [torch.stack([getattr(part, name) for part in parts]) for name in ("train", "validation")]
-    file = None if folder is None else folder / f"{kind}-{'-'.join(map(str, mixings))}.safetensors"
-    if file is not None and file.exists():
-        stored = load_file(file)
-        members = [_member(model, spec, {n: v[[i]] for n, v in stored.items()}) for i, spec in enumerate(specs)]
-    else:
-        members = train(model, *data, specs, SETTINGS)
-        if file is not None:
-            save_file({n: torch.cat([m.params[n] for m in members]).contiguous() for n in members[0].params}, file)
-    groups = [members[SEEDS * i : SEEDS * (i + 1)] for i in range(len(cases))]
-    return [(case, seed, group) for (case, seed), group in zip(cases, groups, strict=True)]
+    specs = [spec for index, (case, _) in enumerate(cases) for spec in _specs(case, index)]
+    members = train(_model(cases[0][0]), *data, specs, SETTINGS)
+    for index, pair in enumerate(cases):
+        own = members[SEEDS * index : SEEDS * (index + 1)]
+        params = {n: torch.cat([m.params[n] for m in own]).contiguous() for n in own[0].params}
+        save_file(params, _file(folder, *pair))
 
 
-def _member(model: VAE, spec: MemberSpec, params: dict[str, object]) -> Member:
-    return Member(model, params, spec.seed, 1.0, spec.precision)  # type: ignore[arg-type]
+def _load(case: Case, mixing: int, folder: Path) -> list[Member]:
+    stored, model = load_file(_file(folder, case, mixing)), _model(case)
+    return [
+        Member(model, {name: value[[index]] for name, value in stored.items()}, spec.seed, 1.0, spec.precision)
+        for index, spec in enumerate(_specs(case))
+    ]
 
 
-def measure(case: Case, mixing: int, members: list[Member]) -> list[dict[str, object]]:
+def measure(case: Case, mixing: int, members: list[Member]) -> list[Row]:
     """A row per latent of every member: whether it is recovered, and what every score says."""
     x, sources = case.data(mixing)
     codes = [member.encode(x)[0].double().numpy() for member in members]
@@ -77,11 +93,10 @@ def measure(case: Case, mixing: int, members: list[Member]) -> list[dict[str, ob
         others = [k for k in range(len(members)) if k != index]
         recovered, source = best_matching(pearson_correlations(sources.numpy(), codes[index]))
         correlations = [spearman_correlations(codes[k], codes[index]) for k in others]
-        one = vs.identifiability(member, x)
-        several = vs.identifiability([member, *(members[k] for k in others)], x)
+        found = vs.identifiability([member, *(members[k] for k in others)], x)
         scores = {
-            "one model": one.score,
-            "five seeds": several.score,
+            "one model": _alone(found),
+            "five seeds": found.score,
             "UDR": np.median([_udr(c) for c in correlations], axis=0),
             "stability": np.median([best_matching(c)[0] for c in correlations], axis=0),
         }
@@ -90,11 +105,18 @@ def measure(case: Case, mixing: int, members: list[Member]) -> list[dict[str, ob
             row |= {
                 "source": int(source[latent]),
                 "recovery": float(recovered[latent]),
-                "kind": one.kind[latent],
-                "kind of five": several.kind[latent],
+                "kind": found.kind[latent],
             }
             rows.append(row | {name: float(values[latent]) for name, values in scores.items()})
     return rows
+
+
+def _alone(found: vs.Identifiability) -> np.ndarray:
+    """The score of the first model without the others: from rotation costs alone."""
+    score = np.zeros(len(found.kind))
+    if found.planes is not None:
+        score[found.used] = axis_score(found.planes)
+    return score
 
 
 def _udr(correlations: np.ndarray) -> np.ndarray:
@@ -103,48 +125,66 @@ def _udr(correlations: np.ndarray) -> np.ndarray:
     return np.asarray(np.square(best) / np.where(summed > 0, summed, 1.0))
 
 
-def summarise(rows: list[dict[str, object]]) -> dict[str, object]:
-    """AUROC of every score over all latents, and per case how many latents are recovered and what is said of them."""
-    recovered = np.array([float(row["recovery"]) >= RECOVERED for row in rows])  # type: ignore[arg-type]
-    auroc = {name: round(float(roc_auc_score(recovered, [row[name] for row in rows])), 3) for name in SCORES}
+def summarise(rows: list[Row]) -> dict[str, object]:
+    """AUROC of every score with and without the cases that no score can know, and medians per case."""
+    firm = {case.name for case in CASES if case.firm}
     cases = {}
     for case in dict.fromkeys(str(row["case"]) for row in rows):
         own = [row for row in rows if row["case"] == case]
         cases[case] = {
-            "recovered": round(float(np.mean([float(r["recovery"]) >= RECOVERED for r in own])), 3),  # type: ignore[arg-type]
-            "axis, one model": round(float(np.mean([r["kind"] == "axis" for r in own])), 3),
-            "axis, five seeds": round(float(np.mean([r["kind of five"] == "axis" for r in own])), 3),
-        } | {name: round(float(np.median([r[name] for r in own])), 3) for name in SCORES}  # type: ignore[misc]
+            "recovered": round(float(np.mean(_recovered(own))), 3),
+            "called axis": round(float(np.mean([row["kind"] == "axis" for row in own])), 3),
+        } | {name: round(float(np.median(_values(own, name))), 3) for name in SCORES}
     return {
+        "mixings": sorted({int(str(row["mixing"])) for row in rows}),
         "latents": len(rows),
-        "recovered": int(recovered.sum()),
-        "auroc of latents": auroc,
-        "auroc of sources": _auroc_of_sources(rows),
+        "recovered": int(_recovered(rows).sum()),
+        "all cases": _aurocs(rows),
+        "without firm axes that are not the sources": _aurocs([row for row in rows if row["case"] not in firm]),
         "cases": cases,
     }
 
 
-def _auroc_of_sources(rows: list[dict[str, object]]) -> dict[str, float]:
-    """The same with recovery and scores of a source averaged over seeds: without those that are right by luck."""
+def _values(rows: list[Row], name: str) -> np.ndarray:
+    return np.array([float(str(row[name])) for row in rows])
+
+
+def _recovered(rows: list[Row]) -> np.ndarray:
+    return _values(rows, "recovery") >= RECOVERED
+
+
+def _aurocs(rows: list[Row]) -> dict[str, dict[str, float]]:
+    """Of latents one by one, and of sources: recovery and scores averaged over seeds, without what is right by luck.
+
+    `possible` is what a score would reach that knows how often seeds recover each source, and not which of them.
+    """
     keys = dict.fromkeys((row["case"], row["mixing"], row["source"]) for row in rows)
-    groups = [[r for r in rows if (r["case"], r["mixing"], r["source"]) == key] for key in keys]
-    means = {n: [np.mean([float(str(r[n])) for r in g]) for g in groups] for n in ("recovery", *SCORES)}
-    recovered = np.array(means["recovery"]) >= RECOVERED
-    return {name: round(float(roc_auc_score(recovered, means[name])), 3) for name in SCORES}
+    groups = [[row for row in rows if (row["case"], row["mixing"], row["source"]) == key] for key in keys]
+    of_sources = np.array([_values(group, "recovery").mean() for group in groups]) >= RECOVERED
+    ordered = [row for group in groups for row in group]
+    rate = np.concatenate([np.full(len(group), _recovered(group).mean()) for group in groups])
+    sources = {name: _auroc(of_sources, [_values(g, name).mean() for g in groups]) for name in SCORES}
+    latents = {name: _auroc(_recovered(ordered), _values(ordered, name)) for name in SCORES}
+    return {"sources": sources, "latents": latents | {"possible": _auroc(_recovered(ordered), rate)}}
+
+
+def _auroc(recovered: np.ndarray, score: object) -> float:
+    return round(float(roc_auc_score(recovered, score)), 3)
 
 
 def main() -> None:
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else None
-    mixings = tuple(int(value) for value in sys.argv[3].split(",")) if len(sys.argv) > 3 else MIXINGS
-    groups = [group for kind in ("normal", "uniform") for group in trained(kind, mixings, folder)]
-    rows = [row for group in groups for row in measure(*group)]
-    found = summarise(rows)
-    print(json.dumps(found, indent=1, ensure_ascii=False))
-    if out is not None:
-        out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    if folder is not None:
-        (folder / "rows.json").write_text(json.dumps(rows))
+    """Score every mixing in turn; models and rows are kept in the folder, so that nothing is computed twice."""
+    out, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    mixings = [int(value) for value in sys.argv[3].split(",")] if len(sys.argv) > 3 else list(MIXINGS)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    for mixing in mixings:
+        file = folder / f"rows, mixing {mixing}.json"
+        if not file.exists():
+            measured = [measure(*group) for group in trained([mixing], folder)]
+            file.write_text(json.dumps([row for part in measured for row in part]))
+        rows += json.loads(file.read_text())
+    out.write_text(json.dumps(summarise(rows), indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

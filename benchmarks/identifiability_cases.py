@@ -10,9 +10,11 @@ from torch import Tensor
 
 import vaescope as vs
 from vaescope.data.invertible import random_orthogonal
+from vaescope.data.rendering.sprites import Sprites
 
 DIM = 3
 SAMPLES = 4000
+SPRITE_PIXELS = 12
 BOX = vs.Uniform(-0.5, 0.5)
 Mix = Callable[[Tensor], Tensor]
 
@@ -26,6 +28,10 @@ class Case:
     sources: str
     """`uniform` in the box, with that prior; or `normal`, with a normal prior."""
     precision: float
+    outputs: int = DIM
+    """Numbers per observation."""
+    firm: bool = False
+    """Whether the ELBO holds other axes than the sources firmly, which nothing but the sources can show."""
 
     def data(self, seed: int) -> tuple[Tensor, Tensor]:
         """Observations and sources."""
@@ -57,6 +63,23 @@ def conformal_of_normal(seed: int) -> Mix:
     return lambda z: mixing((0.12 * z).clamp(-0.5, 0.5))
 
 
+def sprites(spread: float) -> Callable[[int], Mix]:
+    """Circles of one colour whose horizontal position, vertical position and radius are the sources.
+
+    Both positions move as many pixels per unit, so that only the shape of their distribution holds their axes. The
+    seed has no part in the mixing, only in the sources.
+    """
+    renderer = Sprites(size=SPRITE_PIXELS, shapes=("circle",))
+    centre = torch.tensor([0.5, 0.5, 0.175, 0.0], dtype=torch.float64)
+    reach = torch.tensor([0.5, 0.5, 0.15], dtype=torch.float64)
+
+    def mix(z: Tensor) -> Tensor:
+        moved = (spread * z).clamp(-0.5, 0.5) * reach
+        return renderer.render_batch(centre + torch.nn.functional.pad(moved, (0, 1)))[:, 0].flatten(1)
+
+    return lambda seed: mix
+
+
 CASES = [
     Case("Möbius, uniform sources", lambda seed: vs.data.mixings.Moebius(DIM, seed=seed), "uniform", 1e4),
     Case("Möbius, uniform sources, γ² = 30", lambda seed: vs.data.mixings.Moebius(DIM, seed=seed), "uniform", 30.0),
@@ -77,4 +100,6 @@ CASES = [
     Case("linear, two equal eigenvalues", linear((1.0, 1.0, 3.0)), "normal", 100.0),
     Case("linear, equal eigenvalues", linear((1.0, 1.0, 1.0)), "normal", 100.0),
     Case("rotated normal sources", linear((1.0, 1.0, 1.0), rotated=True), "normal", 30.0),
+    Case("rotated normal sources, distinct lengths", linear((1.0, 2.0, 4.0), rotated=True), "normal", 100.0, firm=True),
+    Case("sprites, uniform factors", sprites(1.0), "uniform", 10.0, outputs=SPRITE_PIXELS**2),
 ]

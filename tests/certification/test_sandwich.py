@@ -11,7 +11,7 @@ from vaescope.certification.coordinates import unbounded_moments
 from vaescope.certification.findings import Evidence, judge
 from vaescope.certification.gap import GapBounds, bound_gap
 from vaescope.certification.joint import Joint
-from vaescope.certification.sandwich import MIXING, _Path, bound_log_marginal
+from vaescope.certification.sandwich import MIXING, Sandwich, _Path, bound_log_marginal, next_temperatures
 from vaescope.certification.simulate import simulate
 from vaescope.certification.start import Laplace, laplace_at_mode
 from vaescope.diagnosis.budget import Budget
@@ -104,6 +104,19 @@ def test_chains_forget_where_they_began():
         state, _ = path._transition(state, 1.0, torch.tensor([2**0.5], dtype=torch.float64))
     assert state.t.mean(0).abs().max() < 4 / 400**0.5
     assert state.t.std() == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_number_of_temperatures_grows_with_the_width_and_within_the_time():
+    def bounds(width, temperatures=16):
+        zero = torch.zeros(4, dtype=torch.float64)
+        return Sandwich(zero, zero + width, torch.full((2, 4), 1e-9, dtype=torch.float64), temperatures, 0.75)
+
+    assert next_temperatures(bounds(0.05), 0.1, 1e9) is None
+    assert next_temperatures(bounds(0.2), 0.1, 1e9) == 64  # half the standard error needs four times as many
+    assert next_temperatures(bounds(10.0), 0.1, 1e9) == 128  # at most eight times as many
+    assert next_temperatures(bounds(10.0), 0.1, 2.5) == 40  # all that there is time for
+    assert next_temperatures(bounds(10.0), 0.1, 1.2) is None  # not worth it
+    assert next_temperatures(bounds(10.0, 8192), 0.1, 1e9) is None
 
 
 def test_no_time_means_wide_bounds_not_wrong_ones():

@@ -8,12 +8,12 @@ from vaescope import theory
 from vaescope.comparison.failures import find_failures
 from vaescope.comparison.paired import paired_differences
 
-DRAWS, SAMPLES = 1000, 200
+DRAWS = 1000
 
 
-def linear_models():
+def linear_models(seed):
     """Three linear VAEs, and the covariance of the data."""
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(seed)
     models = [(torch.randn(4, 2, generator=generator, dtype=torch.float64), precision) for precision in (2.0, 3.0, 5.0)]
     root = torch.randn(4, 4, generator=generator, dtype=torch.float64)
     return models, root @ root.T + 0.3 * torch.eye(4).double()
@@ -25,22 +25,31 @@ def expected_log_likelihood(W, precision, covariance):
     return -0.5 * float(fit + len(W) * np.log(2 * np.pi))
 
 
-@pytest.fixture(scope="module")
-def coverage():
-    models, covariance = linear_models()
+def known_differences(seed, samples):
+    """Paired differences of many draws, and the truth."""
+    models, covariance = linear_models(seed)
     truth = np.array([expected_log_likelihood(*model, covariance) for model in models])
-    noise = torch.randn(DRAWS * SAMPLES, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = torch.randn(DRAWS * samples, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x = noise @ torch.linalg.cholesky(covariance).T
     values = torch.stack([theory.linear.log_likelihood(x, *model) for model in models], 1).numpy()
-    found = [paired_differences(part) for part in np.split(values, DRAWS)]
-    return found, truth[:, None] - truth[None]
+    return [paired_differences(part) for part in np.split(values, DRAWS)], truth[:, None] - truth[None]
 
 
-def test_known_differences_are_covered_in_95_percent_of_draws(coverage):
-    found, truth = coverage
+@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("samples", [60, 200])
+def test_known_differences_are_covered_in_95_percent_of_draws(samples, seed):
+    """Their skewness is up to 2.8: Student's quantile alone covers 92 % with 60 samples."""
+    found, truth = known_differences(seed, samples)
     inside = np.mean([np.abs(p.difference - truth) <= p.half_width for p in found], axis=0)
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert 0.93 <= inside[i, j] <= 0.97
+
+
+def test_intervals_and_p_values_say_the_same():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        found = paired_differences(rng.exponential(size=(30, 2)) * np.array([1.0, 1.5]))
+        assert found.indistinguishable[0, 1] == (abs(found.difference[0, 1]) <= found.half_width[0, 1])
 
 
 def test_p_values_hold_for_all_pairs_together():

@@ -6,6 +6,7 @@ import torch
 
 import vaescope as vs
 from vaescope.identification.prior_term import prior_costs
+from vaescope.identification.seeds import seed_agreement
 
 COLUMNS = torch.linalg.qr(torch.randn(5, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64))[0]
 
@@ -134,6 +135,26 @@ def test_models_that_mix_a_pair_share_its_subspace_only():
     assert agreement.axis_median[place[1]] < 0.95
     assert agreement.subspace_median.min() > 0.95
     assert (agreement.interval[0] <= agreement.axis_median + 1e-9).all()
+
+
+def test_disagreement_about_a_free_rotation_does_not_lower_the_score_further():
+    """A free pair is right by luck in 41 % of cases, however the other seeds happen to be rotated."""
+    lengths = (3.0, 1.0, 1.0)
+    alone = vs.identifiability(linear(lengths), data(lengths))
+    seeds = [linear(lengths, rotation(angle, 1, 2, 3)) for angle in (0.0, 25.0, 50.0)]
+    together = vs.identifiability(seeds, data(lengths))
+    np.testing.assert_allclose(together.score, alone.score, atol=0.01)
+    np.testing.assert_allclose(together.agreement.up_to_rotation[:, [1, 2]], 1.0, atol=0.01)
+
+
+@pytest.mark.parametrize(("degrees", "expected"), [(10.0, 1.0), (25.0, (18.19 / 25) ** 8), (40.0, (18.19 / 40) ** 8)])
+def test_disagreement_about_firm_axes_lowers_the_score(degrees, expected):
+    """The rank correlation of normal codes is 6/π asin(ρ/2), 0.95 at an angle of 17.5°."""
+    codes = np.random.default_rng(0).normal(size=(20_000, 2))
+    turn = rotation(degrees, 0, 1, 2).numpy()
+    found = seed_agreement(codes, [codes @ turn.T, codes @ turn])
+    np.testing.assert_allclose(found.credibility, expected, rtol=0.3)
+    np.testing.assert_allclose(seed_agreement(codes, [codes @ turn.T], np.zeros(2, int)).credibility, 1.0)
 
 
 def test_models_with_other_information_share_nothing():

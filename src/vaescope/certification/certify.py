@@ -145,7 +145,7 @@ def certify(
     simulations: int = SIMULATIONS,
     auxiliary: object | None = None,
     name: str | None = None,
-    budget: float = 60.0,
+    budget: float = 90.0,
     seed: int = 0,
     progress: Progress | None = to_stderr,
 ) -> Certificate:

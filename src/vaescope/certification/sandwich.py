@@ -26,7 +26,9 @@ from vaescope.diagnosis.budget import Budget
 CHAINS = 16  # per observation and direction
 PILOT_CHAINS = 8  # that adapt step sizes, in a run of their own
 FIRST_TEMPERATURES = 16
-MAX_TEMPERATURES = 2048
+MAX_TEMPERATURES = 8192
+MIN_GROWTH, MAX_GROWTH = 1.5, 8.0  # of the number of temperatures from one annealing to the next
+AFFORDABLE = 0.8  # share of the time left that an annealing may be expected to take
 LEAPFROG_STEPS = 4
 MIXING = 16  # transitions that make reverse chains independent of each other
 ACCEPTANCE = 0.75  # that step sizes are adapted to
@@ -118,19 +120,34 @@ def bound_log_marginal(
         seed: of all draws.
     """
     path = _Path(joint, start, randomness.generator(seed, "annealing"))
-    temperatures, found = FIRST_TEMPERATURES, None
+    temperatures = FIRST_TEMPERATURES
     while True:
         started = time.monotonic()
         found = path.anneal(exact, temperatures, chains)
         lasted = time.monotonic() - started
-        if (
-            (found.width <= tolerance and not found.contradictory)
-            or 2 * lasted > budget.left
-            or temperatures >= MAX_TEMPERATURES
-        ):
+        following = next_temperatures(found, tolerance, AFFORDABLE * budget.left / lasted)
+        if following is None:
             return found
-        temperatures *= 2
+        temperatures = following
         budget.say(f"bounds on log p(x) are {found.width:.2g} nats apart; annealing with {temperatures} temperatures")
+
+
+def next_temperatures(found: Sandwich, tolerance: float, affordable: float) -> int | None:
+    """How many temperatures to anneal with next; None if the bounds are close, or if there is no time for many more.
+
+    Standard errors fall with the square root of the number of temperatures and the rest of the width in proportion to
+    it. So the number grows with the square of the width, and what time there is goes into one annealing, the last.
+
+    Args:
+        found: the bounds so far.
+        tolerance: mean width to stop at, in nats.
+        affordable: annealings as long as the last one that there is time for.
+    """
+    if found.width <= tolerance and not found.contradictory:
+        return None
+    needed = min(max(MIN_GROWTH, (found.width / tolerance) ** 2), MAX_GROWTH)
+    growth = min(needed, affordable, MAX_TEMPERATURES / found.temperatures)
+    return None if growth < MIN_GROWTH else int(growth * found.temperatures)
 
 
 @dataclass(frozen=True, eq=False)

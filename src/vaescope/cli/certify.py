@@ -25,7 +25,7 @@ class Certify:
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
     simulations: int = 1000
     """Number of simulated samples."""
-    budget: float = 60.0
+    budget: float = 90.0
     """Seconds that this may take."""
     fail_on: str | None = None
     """note, warning or error: exit with code 1 if a finding is at least this severe."""

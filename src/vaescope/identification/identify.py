@@ -20,7 +20,7 @@ from vaescope.errors import InputError
 from vaescope.identification.planes import TOLERANCE, PlaneCosts, free_planes, measure_planes
 from vaescope.identification.seeds import SeedAgreement, seed_agreement
 from vaescope.identification.sentences import sentence
-from vaescope.identification.verdict import Verdict, judge
+from vaescope.identification.verdict import Verdict, free_groups, judge
 from vaescope.metrics.mcc import spearman_correlations
 from vaescope.protocol import LatentModel
 from vaescope.regime.model import regime_of
@@ -40,7 +40,8 @@ class Identifiability:
     """(d,) `axis`: may be read on its own; `subspace`: only together with others; `none`: neither."""
     score: np.ndarray
     """(d,) from 0 to 1: probability that the latent is within 18° (a correlation of 0.95) of the axis that the ELBO
-    prefers, times the share of models that have it; 0 for latents that are not in use."""
+    prefers, times a factor below 1 if most other models do not have it even up to free rotations; 0 for latents that
+    are not in use."""
     groups: list[list[int]]
     """Latents that form a subspace."""
     sentences: list[str]
@@ -150,7 +151,8 @@ def identify_encoded(samples: Sequence[EncodedSample], tolerance: float = TOLERA
     sample, used = samples[0], [regime_of([s]).used for s in samples]
     planes, note = _planes(sample, used[0], tolerance)
     codes = [s.mean[:, latents].double().cpu().numpy() for s, latents in zip(samples, used, strict=True)]
-    agreement = seed_agreement(codes[0], codes[1:]) if len(codes) > 1 and used[0] else None
+    free = free_groups(planes, len(used[0]), tolerance)
+    agreement = seed_agreement(codes[0], codes[1:], free) if len(codes) > 1 and used[0] else None
     if planes is None and agreement is None and used[0]:
         raise InputError(f"rotations cannot be judged ({note.rstrip('.')}); pass several models to compare them.")
     mixing = [spearman_correlations(other, codes[0]) for other in codes[1:] if other.shape[1] and used[0]]

@@ -56,12 +56,29 @@ def judge(
     """
     count = len(latents)
     held = np.ones(count) if planes is None else axis_score(planes)
-    stable = np.ones(count) if agreement is None else agreement.same_share
+    credible = np.ones(count) if agreement is None else agreement.credibility
     shared = np.ones(count) if agreement is None else agreement.subspace_median
     axis = (held >= 0.5) & (True if agreement is None else agreement.same)
     kind = ["axis" if a else "subspace" if s >= SAME_SUBSPACE else "none" for a, s in zip(axis, shared, strict=True)]
     groups = _groups(planes, mixing, [k for k, name in enumerate(kind) if name == "subspace"], tolerance)
-    return Verdict(latents, kind, held * stable, [sorted(latents[k] for k in group) for group in groups])
+    return Verdict(latents, kind, held * credible, [sorted(latents[k] for k in group) for group in groups])
+
+
+def free_groups(planes: PlaneCosts | None, count: int, tolerance: float = TOLERANCE) -> np.ndarray:
+    """A label (u,) per latent, the same for latents that rotations at no cost connect.
+
+    >>> from vaescope.identification.planes import free_planes
+    >>> free_groups(free_planes([0, 1]), 2).tolist(), free_groups(None, 2).tolist()
+    ([0, 0], [0, 1])
+    """
+    if planes is None or count < 2:
+        return np.arange(count)
+    return np.asarray(connected_components(_free(planes, tolerance), directed=False)[1])
+
+
+def _free(planes: PlaneCosts, tolerance: float) -> np.ndarray:
+    """(u, u) whether the axes of a plane are undecided."""
+    return np.asarray((planes.barrier <= tolerance) | (planes.held < 0.5))
 
 
 def _groups(
@@ -70,8 +87,7 @@ def _groups(
     """Connected latents: rotations between them are free, or another model mixes them."""
     joined = np.zeros((len(chosen), len(chosen)), dtype=bool)
     if planes is not None and len(planes.latents) > 1:
-        free = (planes.barrier <= tolerance) | (planes.held < 0.5)
-        joined |= free[np.ix_(chosen, chosen)]
+        joined |= _free(planes, tolerance)[np.ix_(chosen, chosen)]
     for correlations in mixing:
         mixed = correlations[:, chosen] >= MIXED
         joined |= np.einsum("mi,mj->ij", mixed.astype(int), mixed.astype(int)) > 0

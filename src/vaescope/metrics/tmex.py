@@ -6,11 +6,12 @@ from functools import partial
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import norm
+from scipy.stats import t as student
 
 from vaescope import validation
 from vaescope.errors import InputError
 from vaescope.metrics.dependent import conditional_residuals
+from vaescope.metrics.features import shared_error_inflation
 from vaescope.metrics.input_warnings import input_warnings
 from vaescope.metrics.inputs import CodesAndFactors, read_inputs
 from vaescope.metrics.mcc import best_matching
@@ -37,7 +38,10 @@ def tmex(codes: object, factors: object, *, structure: object | None = None, lev
     A latent measures a factor if it depends on it given all other factors. Every pair is tested for conditional
     independence with the generalised covariance measure (Shah & Peters 2020), on residuals of cross-fitted non-linear
     regressions. The score counts pairs where the test and the expected structure disagree. It is valid for dependent
-    factors. The test has no power against dependence without correlation of residuals, such as an even function.
+    factors. With few samples the errors of the regressions matter, and the statistic is divided by what they add to its
+    spread; absent pairs are then rejected about as often as `level` says from 100 samples on. Factors that depend on
+    each other in ways that the regression cannot fit, such as one that is the square of another, are still rejected too
+    often. The test has no power against dependence without correlation of residuals, such as an even function.
 
     Args:
         codes: (N, d).
@@ -69,7 +73,9 @@ def _checked(structure: object, inputs: CodesAndFactors) -> np.ndarray:
 
 def _tmex(inputs: CodesAndFactors, structure: np.ndarray | None, level: float) -> MetricValues:
     statistic = np.column_stack([_covariance_measure(codes, factor) for codes, factor in conditional_residuals(inputs)])
-    p_values = 2 * norm.sf(np.abs(statistic))
+    others = [np.delete(inputs.factors, k, axis=1) for k in range(inputs.factor_count)]
+    statistic /= np.sqrt([shared_error_inflation(given) for given in others])
+    p_values = 2 * student.sf(np.abs(statistic), inputs.samples - 1)
     expected = _matched(np.abs(statistic)) if structure is None else structure
     wrong = (p_values < level) != expected
     return MetricValues(

@@ -98,7 +98,7 @@ class Bound:
         """Whether several values are judged, not a single one."""
         return bool(self.over) and self.statistic != "first"
 
-    def judge(self, data: Sequence[float]) -> Judgement:
+    def judge(self, data: Sequence[float | int]) -> Judgement:
         if not len(data):
             return NO_VALUE
         if undefined := _undefined(data):
