@@ -64,7 +64,7 @@ def linear_data(spectra: int, columns: int, samples: int) -> Array:
     )
 
 
-def linear(spectra: int = 20, columns: int = 3, steps: int = 8000, first: int = 20) -> dict[str, object]:
+def linear(spectra: int = 20, columns: int = 3, steps: int = 6000, first: int = 20) -> dict[str, object]:
     """Linear-Gaussian data, linear networks: a cell between every two eigenvalues, and two around the collapse line.
 
     The theory is about the covariance of the samples that are trained on, so these also choose the best epoch, and
@@ -102,7 +102,7 @@ def _between(eigenvalues: Array) -> list[float]:
     return [0.6 * eigenvalues[0], 1.4 * eigenvalues[0], *inner, eigenvalues[-1] / 3]
 
 
-def curved(names: Sequence[str], steps: int = 4000, latents: int = 12, seed: int = SCORED_SEED) -> dict[str, object]:
+def curved(names: Sequence[str], steps: int = 3000, latents: int = 12, seed: int = SCORED_SEED) -> dict[str, object]:
     """Curved planted data, small MLPs, with so many samples that they do not overfit.
 
     A latent near the collapse line gains a few hundredths of a nat, less than a small sample costs.

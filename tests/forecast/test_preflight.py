@@ -206,6 +206,22 @@ def test_confirm_trains_a_grid(monkeypatch):
     assert found._repr_html_().count("&lt;svg") == 3
 
 
+def test_the_unit_of_the_data_changes_nothing(monkeypatch):
+    """Networks that are trained on small numbers would look collapsed."""
+    from vaescope.forecast import confirm
+
+    monkeypatch.setattr(confirm, "STEPS", 100)
+    monkeypatch.setattr(confirm, "VARIANCES", 3)
+    plain, small = (
+        confirm.confirm(x, "gaussian", np.linalg.eigvalsh(np.cov(x.T, bias=True)), 3) for x in (TABLE, TABLE / 128)
+    )
+    assert [(c.latents, c.predicted, c.used) for c in small.cells] == [
+        (c.latents, c.predicted, c.used) for c in plain.cells
+    ]
+    assert [c.variance for c in small.cells] == pytest.approx([c.variance / 128**2 for c in plain.cells])
+    assert any(c.used for c in plain.cells)
+
+
 # the start of vs.fit ------------------------------------------------------------------------------
 
 
