@@ -24,12 +24,13 @@ import vaescope as vs
 from benchmarks.planted_curves import COLUMNS, CURVES, curve
 from vaescope.models import VAE, Member
 from vaescope.regime import of_model
+from vaescope.regime.statistics import Thresholds
 from vaescope.training import MemberSpec, TrainSettings, train
 
 Array = np.ndarray
 RESULTS = Path(__file__).parents[1] / "docs/figures/preflight.json"
 SHARES = (0.03, 0.1, 0.3, 1 / 1.5, 1.5)  # β/γ² over λ₁, for curved data
-SCORED_SEED = 1
+SCORED_SEED = 2
 
 
 def settings(rows: int, steps: int, batch: int, rate: float) -> TrainSettings:
@@ -102,7 +103,7 @@ def _between(eigenvalues: Array) -> list[float]:
     return [0.6 * eigenvalues[0], 1.4 * eigenvalues[0], *inner, eigenvalues[-1] / 3]
 
 
-def curved(names: Sequence[str], steps: int = 3000, latents: int = 12, seed: int = SCORED_SEED) -> dict[str, object]:
+def curved(names: Sequence[str], steps: int = 4000, latents: int = 12, seed: int = SCORED_SEED) -> dict[str, object]:
     """Curved planted data, small MLPs, with so many samples that they do not overfit.
 
     A latent near the collapse line gains a few hundredths of a nat, less than a small sample costs.
@@ -111,7 +112,9 @@ def curved(names: Sequence[str], steps: int = 3000, latents: int = 12, seed: int
         names: of the data sets.
         steps: of training.
         latents: of every model.
-        seed: of the data; 0 was looked at when the limit by the intrinsic dimension was chosen.
+        seed: of the data; 0 and 1 were looked at when it was decided what is predicted.
+
+    A trained latent with less KL than `Thresholds.passive_kl` is passive, so the prediction counts those with more.
     """
     x = torch.from_numpy(np.stack([curve(name, 12_000, seed) for name in names])).float()
     train_data, held_out = x[:, 2000:], x[:, :2000]
@@ -131,7 +134,8 @@ def curved(names: Sequence[str], steps: int = 3000, latents: int = 12, seed: int
             "curved": found[s.data].dimension.curved,
             "share of λ₁": 1 / s.precision / found[s.data].collapse_variance,
             "linear": int((found[s.data].spectrum.eigenvalues > 1 / s.precision).sum()),
-            "predicted": found[s.data].active(s.precision),
+            "active": found[s.data].active(s.precision),
+            "predicted": found[s.data].active(s.precision, least_kl=Thresholds().passive_kl),
             "used": used,
             "KL": kl,
             "converged": bool(m.converged),
@@ -150,6 +154,7 @@ def _summary(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
         "models": len(rows),
         "converged": len(done),
         "within one": sum(abs(row["predicted"] - row["used"]) <= 1 for row in done),
+        "within one, any KL": sum(abs(row["active"] - row["used"]) <= 1 for row in done),
         "linear within one": sum(abs(row["linear"] - row["used"]) <= 1 for row in done),
         "above the line": len(above),
         "above the line, collapsed": sum(row["used"] == 0 for row in above),

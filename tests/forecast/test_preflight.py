@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import vaescope as vs
+from vaescope.forecast import phase
 from vaescope.forecast.conventions import conventions
 
 RNG = np.random.default_rng(0)
@@ -220,6 +221,15 @@ def test_the_unit_of_the_data_changes_nothing(monkeypatch):
     ]
     assert [c.variance for c in small.cells] == pytest.approx([c.variance / 128**2 for c in plain.cells])
     assert any(c.used for c in plain.cells)
+
+
+@pytest.mark.parametrize("least", [0.0, 0.05, 0.5])
+def test_latents_count_from_a_least_kl(least):
+    found = vs.preflight(TABLE)
+    for variance in np.geomspace(found.collapse_variance / 100, found.collapse_variance, 7):
+        carried = phase.latent_kl(found.spectrum.eigenvalues, variance)
+        limit = len(carried) if found.dimension is None or found.dimension.limit is None else found.dimension.limit
+        assert found.active(1 / variance, least_kl=least) == min(limit, int((carried > least).sum()))
 
 
 # the start of vs.fit ------------------------------------------------------------------------------
