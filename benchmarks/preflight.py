@@ -24,13 +24,13 @@ import vaescope as vs
 from benchmarks.planted_curves import COLUMNS, CURVES, curve
 from vaescope.models import VAE, Member
 from vaescope.regime import of_model
-from vaescope.regime.statistics import Thresholds
 from vaescope.training import MemberSpec, TrainSettings, train
 
 Array = np.ndarray
 RESULTS = Path(__file__).parents[1] / "docs/figures/preflight.json"
 SHARES = (0.03, 0.1, 0.3, 1 / 1.5, 1.5)  # β/γ² over λ₁, for curved data
-SCORED_SEED = 2
+SCORED_SEED = 3  # 0 to 2 were looked at while it was decided what is predicted
+FOUND_KL = 0.15  # nats; chosen on seeds 1 and 2
 
 
 def settings(rows: int, steps: int, batch: int, rate: float) -> TrainSettings:
@@ -112,9 +112,10 @@ def curved(names: Sequence[str], steps: int = 4000, latents: int = 12, seed: int
         names: of the data sets.
         steps: of training.
         latents: of every model.
-        seed: of the data; 0 and 1 were looked at when it was decided what is predicted.
+        seed: of the data.
 
-    A trained latent with less KL than `Thresholds.passive_kl` is passive, so the prediction counts those with more.
+    A latent with little KL gains less than what training resolves: 0.025 nats at a KL of 0.15, half of what a model
+    that counts as converged may still gain. So the prediction counts those with more.
     """
     x = torch.from_numpy(np.stack([curve(name, 12_000, seed) for name in names])).float()
     train_data, held_out = x[:, 2000:], x[:, :2000]
@@ -135,7 +136,7 @@ def curved(names: Sequence[str], steps: int = 4000, latents: int = 12, seed: int
             "share of λ₁": 1 / s.precision / found[s.data].collapse_variance,
             "linear": int((found[s.data].spectrum.eigenvalues > 1 / s.precision).sum()),
             "active": found[s.data].active(s.precision),
-            "predicted": found[s.data].active(s.precision, least_kl=Thresholds().passive_kl),
+            "predicted": found[s.data].active(s.precision, least_kl=FOUND_KL),
             "used": used,
             "KL": kl,
             "converged": bool(m.converged),

@@ -77,8 +77,8 @@ class Preflight:
         Args:
             precision: γ² = 1 / decoder variance.
             beta: weight of the KL.
-            least_kl: nats that a latent must carry to count. `vs.regime` calls a latent with less than about 0.05 nats
-                passive, so give 0.05 to compare with what it says about a trained model.
+            least_kl: nats that a latent must carry to count. Give 0.15 to compare with a trained non-linear model: with
+                less, a latent gains so little that training seldom finds it, and `vs.regime` may call it passive.
         """
         least = validation.number("least_kl", least_kl, minimum=0.0)
         variance = _variance(precision, beta) * math.exp(2 * least)  # KL_i = ½ log(λ_i γ²/β)
