@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import multiprocessing
-import resource
 import sys
 import tempfile
 import time
@@ -252,10 +251,15 @@ def _streamed(rows: int) -> dict[str, float]:
 
 
 def _measure(path: str) -> dict[str, float]:
-    peak, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before, start = _peak(), time.process_time()
     vs.preflight(path)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
-    return {"seconds": time.process_time() - start, "MB": grown / 1024}
+    return {"seconds": time.process_time() - start, "MB": _peak() - before}
+
+
+def _peak() -> float:
+    """Largest resident memory of this process so far, in MB (Linux); `ru_maxrss` would include the parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 PARTS: dict[str, Callable[[], dict[str, object]]] = {

@@ -129,10 +129,10 @@ class Watch:
             step: of the optimiser, rising.
             loss: of this step, if at hand: it is recorded, and a loss that is not finite is reported at once.
         """
-        due = self._clock.due(step)
-        if not due and not self._is_urgent(step, loss):
-            return None
         begin = time.perf_counter()
+        if not self._clock.due(step) and not self._is_urgent(step, loss):
+            self._clock.charge("call", time.perf_counter() - begin)
+            return None
         with _same_random_numbers():
             row = self._measured(step, None if loss is None else _scalar(loss))
         self._add(row)
@@ -144,12 +144,15 @@ class Watch:
 
     def _is_urgent(self, step: int, loss: float | Tensor | None) -> bool:
         """Whether something cannot wait: a step that changed the weights beyond reason, a loss that is not finite."""
-        known = {finding.code for finding in self.findings}
         change = None if self._weights is None else self._weights.compare(step)
-        if change is not None and not change <= CHANGE and "learning-rate" not in known:
+        if change is not None and not change <= CHANGE and not self._knows("learning-rate"):
             return True
-        on_cpu = loss is not None and (not isinstance(loss, Tensor) or loss.device.type == "cpu")
-        return loss is not None and on_cpu and not math.isfinite(_scalar(loss)) and "not-finite" not in known
+        if loss is None or (isinstance(loss, Tensor) and loss.device.type != "cpu"):
+            return False  # a number on another device is not waited for
+        return not math.isfinite(_scalar(loss)) and not self._knows("not-finite")
+
+    def _knows(self, code: str) -> bool:
+        return any(finding.code == code for finding in self.findings)
 
     def _measured(self, step: int, loss: float | None) -> Row:
         if self._weights is not None:
