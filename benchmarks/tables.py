@@ -90,7 +90,7 @@ def speed() -> str:
         [
             ["60,000 x 784, in memory", f"{found['60,000 x 784, CPU seconds']:.1f}", ""],
             [
-                "1,000,000 x 50, a file of 200 MB",
+                "1,000,000 x 50, a file of 200 MB, with memory traced",
                 f"{found['1,000,000 x 50, CPU seconds']:.1f}",
                 f"{found['1,000,000 x 50, MB allocated at most']:.0f} MB",
             ],
