@@ -9,6 +9,7 @@ import torch
 
 import vaescope as vs
 from vaescope.cli.main import dispatch
+from vaescope.forecast import phase
 from vaescope.forecast.conventions import conventions
 
 RNG = np.random.default_rng(0)
@@ -205,6 +206,31 @@ def test_confirm_trains_a_grid(monkeypatch):
     assert {c.beta for c in found.confirmation.cells} == {1.0, 4.0}
     assert "confirmed" in codes(found)
     assert found._repr_html_().count("&lt;svg") == 3
+
+
+def test_the_unit_of_the_data_changes_nothing(monkeypatch):
+    """Networks that are trained on small numbers would look collapsed."""
+    from vaescope.forecast import confirm
+
+    monkeypatch.setattr(confirm, "STEPS", 100)
+    monkeypatch.setattr(confirm, "VARIANCES", 3)
+    plain, small = (
+        confirm.confirm(x, "gaussian", np.linalg.eigvalsh(np.cov(x.T, bias=True)), 3) for x in (TABLE, TABLE / 128)
+    )
+    assert [(c.latents, c.predicted, c.used) for c in small.cells] == [
+        (c.latents, c.predicted, c.used) for c in plain.cells
+    ]
+    assert [c.variance for c in small.cells] == pytest.approx([c.variance / 128**2 for c in plain.cells])
+    assert any(c.used for c in plain.cells)
+
+
+@pytest.mark.parametrize("least", [0.0, 0.05, 0.5])
+def test_latents_count_from_a_least_kl(least):
+    found = vs.preflight(TABLE)
+    for variance in np.geomspace(found.collapse_variance / 100, found.collapse_variance, 7):
+        carried = phase.latent_kl(found.spectrum.eigenvalues, variance)
+        limit = len(carried) if found.dimension is None or found.dimension.limit is None else found.dimension.limit
+        assert found.active(1 / variance, least_kl=least) == min(limit, int((carried > least).sum()))
 
 
 # the start of vs.fit ------------------------------------------------------------------------------

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 
-from tests.watch.faults import DEVELOPMENT, NAMES, SCORED, run, suitable
+from tests.watch.faults import DEVELOPMENT, NAMES, SCORED, Outcome, Setup, run, suitable
+
+
+def outcomes(fault: str, setups: tuple[Setup, ...], seeds: Iterable[int]) -> list[Outcome]:
+    """A run per seed; seeds go through the setups in turn."""
+    usable = suitable(fault, setups)
+    return [run(fault, usable[seed % len(usable)], seed) for seed in seeds]
 
 
 def main() -> None:
@@ -16,14 +23,13 @@ def main() -> None:
     print("| fault | right | named at, median share of the run | overhead |\n|---|---|---|---|")
     for fault in sys.argv[3:] or NAMES:
         begin = time.perf_counter()
-        usable = suitable(fault, setups)
-        outcomes = [run(fault, usable[seed % len(usable)], seed) for seed in range(seeds)]
-        shares = sorted(o.first.step / o.lost for o in outcomes if o.first is not None)
+        runs = outcomes(fault, setups, range(seeds))
+        shares = sorted(o.first.step / o.lost for o in runs if o.first is not None)
         middle = f"{shares[len(shares) // 2]:.1%}" if shares else "-"
-        overhead = sorted(o.watch.overhead for o in outcomes)[len(outcomes) // 2]
-        right = sum(o.right for o in outcomes)
+        overhead = sorted(o.watch.overhead for o in runs)[len(runs) // 2]
+        right = sum(o.right for o in runs)
         print(f"| {fault} | {right} of {seeds} | {middle} | {overhead:.1%} |", flush=True)
-        for outcome in outcomes:
+        for outcome in runs:
             if not outcome.right:
                 print(f"  wrong: {outcome}; all {[(f.code, f.step) for f in outcome.watch.findings]}", file=sys.stderr)
         print(f"  {time.perf_counter() - begin:.0f} s", file=sys.stderr)

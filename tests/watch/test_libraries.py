@@ -103,6 +103,40 @@ def test_pythae_updates_the_watch(tmp_path):
     assert last.log_likelihood > first.log_likelihood
 
 
+def test_transformers_updates_the_watch(tmp_path):
+    """With gradients: the callback comes before the trainer sets them to zero."""
+    pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self, network):
+            super().__init__()
+            self.network = network
+
+        def forward(self, x):
+            return {"loss": self.network.loss(x) / len(x)}
+
+    network = _network()
+    watch = _watch(network, every=2)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=8,
+        per_device_train_batch_size=32,
+        learning_rate=1e-2,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="no",
+        remove_unused_columns=False,
+    )
+    rows = [{"x": row} for row in _data()]
+    callback = vs.adapters.transformers_callback(watch)
+    transformers.Trainer(WithLoss(network), arguments, train_dataset=rows, callbacks=[callback]).train()
+    assert [row.step for row in watch.rows] == [0, 2, 4, 6, 8]
+    assert watch.rows[-1].weights.gradient_norm > 0
+    assert watch.rows[-1].elbo > watch.rows[0].elbo
+
+
 def test_tensorboard_reads_the_rows(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

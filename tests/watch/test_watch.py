@@ -6,9 +6,11 @@ import time
 import numpy as np
 import pytest
 import torch
+from benchmarks.watch import SEEDS
 
 import vaescope as vs
 from tests.watch.faults import NAMES, SCORED, _mlp, run, suitable
+from tests.watch.score import outcomes
 from vaescope.watch.charts import Line, chart
 from vaescope.watch.clock import Clock
 from vaescope.watch.probe import DataFacts, Probe
@@ -92,6 +94,38 @@ def test_collapse_is_stable_exactly_above_the_critical_beta(likelihood):
     assert elbo(1e-3, 0.95 * critical) > 0 > elbo(1e-3, 1.05 * critical)
 
 
+@pytest.mark.parametrize("beta", [1.0, 3.0, 8.0])
+def test_the_learned_noise_of_a_linear_vae_maximises_its_objective(beta):
+    """Against a search over σ: n/2 log σ² + error/(2σ²) + β KL, with the best linear VAE at each σ."""
+    scales = torch.tensor([4.0, 2.0, 1.0, *[0.5] * 9])
+    facts = DataFacts.of(torch.randn(4000, 12, generator=torch.Generator().manual_seed(0)) * scales)
+    found, leading = facts.learned_variance(beta, 3), facts.eigenvalues[:3]
+
+    def loss(noise: torch.Tensor) -> torch.Tensor:
+        used = leading > beta * noise
+        left = facts.eigenvalues.sum() - torch.where(used, leading - beta * noise, 0.0).sum(-1, keepdim=True)
+        kl = 0.5 * (leading / (beta * noise)).log().clamp_min(0).sum(-1, keepdim=True)
+        return 6 * noise.log() + left / (2 * noise) + beta * kl
+
+    around = found * torch.linspace(0.9, 1.1, 21, dtype=torch.float64)[:, None]
+    assert int(loss(around).argmin()) == 10
+    kl = 0.5 * (leading / (beta * found)).log().clamp_min(0).sum()
+    assert facts.linear_kl("gaussian", None, beta, 3) == pytest.approx(float(kl))
+    assert facts.linear_kl("poisson", None, beta, 3) == math.inf
+
+
+def test_half_of_the_units_without_gradient_are_no_fault():
+    """Half is what positive inputs that are alike give with random weights; nine tenths are a fault."""
+    model, x, *_ = _linear_vae()
+    layer = torch.nn.Linear(4, 10)
+    for dead, codes in ((5, []), (9, ["dead-units"])):
+        layer.weight.grad = (torch.arange(10)[:, None] >= dead).float().expand(10, 4)
+        watch = vs.Watch(model, x, parameters=layer, every=1, show=False)
+        for step in range(3):
+            watch.update(step)
+        assert [finding.code for finding in watch.findings] == codes
+
+
 @pytest.mark.parametrize("fault", list(NAMES))
 def test_faults_are_named(fault):
     outcome = run(fault, suitable(fault, TINY)[0], seed=0, every=10, steps=60)
@@ -101,9 +135,7 @@ def test_faults_are_named(fault):
 @pytest.mark.long
 @pytest.mark.parametrize("fault", list(NAMES))
 def test_faults_are_named_on_data_that_rules_were_not_made_for(fault):
-    usable = suitable(fault, SCORED)
-    outcomes = [run(fault, usable[seed % len(usable)], seed) for seed in range(20)]
-    wrong = [str(outcome) for outcome in outcomes if not outcome.right]
+    wrong = [str(outcome) for outcome in outcomes(fault, SCORED, SEEDS) if not outcome.right]
     assert len(wrong) <= 1, wrong
 
 
@@ -182,6 +214,21 @@ def test_training_and_validation_apart():
     assert 100 < found.step < 300
 
 
+def test_members_of_an_ivae_are_validated_with_their_auxiliary_input():
+    torch.manual_seed(0)
+    u = torch.randn(120, 1)
+    x = torch.cat([u + 0.5 * torch.randn(120, 1), torch.randn(120, 2)], 1)
+    observer = vs.watch.WatchedMembers()
+    fitted = vs.fit(x, model="ivae", auxiliary=u, latent_dim=2, epochs=2, observer=observer)
+    (watch,) = observer.watches.values()
+    assert math.isfinite(watch.rows[0].validation.elbo)
+    own = vs.Watch(fitted.best, x, auxiliary=u, validation=x[:50], validation_auxiliary=u[:50], every=1, show=False)
+    same = vs.Watch(fitted.best, x[:50], auxiliary=u[:50], every=1, show=False)
+    assert own.update(0).validation.elbo == pytest.approx(same.update(0).elbo)
+    with pytest.raises(vs.InputError, match="pass validation_auxiliary="):
+        vs.Watch(fitted.best, x, auxiliary=u, validation=x)
+
+
 def test_the_trend_says_whether_it_still_learns():
     model, x, *_ = _linear_vae()
     scale = {"value": 0.0}
@@ -239,6 +286,7 @@ def test_findings_are_printed_once_and_rows_only_in_a_terminal(capsys):
     [
         ({"every": 0}, "every must be at least 1"),
         ({"overhead": 0.0}, "overhead must be"),
+        ({"validation_auxiliary": torch.zeros(3, 1)}, "validation_auxiliary belongs to validation samples"),
         ({"parameters": ["weights"]}, "parameters must be modules or tensors"),
         ({"x": torch.full((10, 5), math.nan)}, "x must"),
     ],

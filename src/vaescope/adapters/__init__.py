@@ -5,7 +5,7 @@ The only package that knows other libraries. It imports none of them; models bri
 
 from vaescope.adapters.adapted import from_callables, from_modules
 from vaescope.adapters.arrays import from_arrays
-from vaescope.adapters.callbacks import lightning_callback, pythae_callback
+from vaescope.adapters.callbacks import lightning_callback, pythae_callback, transformers_callback
 from vaescope.adapters.diffusers import from_diffusers
 from vaescope.adapters.layers import from_layers
 from vaescope.adapters.pythae import from_pythae
@@ -25,4 +25,5 @@ __all__ = [
     "from_scvi",
     "lightning_callback",
     "pythae_callback",
+    "transformers_callback",
 ]

@@ -78,7 +78,32 @@ def pythae_callback(watch: Watched) -> Any:
     return WatchCallback()
 
 
-def _first_import(*names: str) -> Any:
+def transformers_callback(watch: Watched) -> Any:
+    """A callback of the Hugging Face `Trainer` that updates a watch after every step of the optimiser.
+
+    Args:
+        watch: a `vs.Watch` of the networks in training.
+
+    Use it as `Trainer(..., callbacks=[vs.adapters.transformers_callback(watch)])`.
+    """
+    base = _first_import("transformers.trainer_callback", install="transformers accelerate")
+
+    class WatchCallback(base.TrainerCallback):  # type: ignore[name-defined]
+        """`on_step_end` comes too late: gradients are zero by then."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            watch.update(state.global_step)
+
+        def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            watch.update(state.global_step + 1)  # the trainer counts the step afterwards
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            watch.close()
+
+    return WatchCallback()
+
+
+def _first_import(*names: str, install: str | None = None) -> Any:
     import importlib
 
     for name in names:
@@ -87,4 +112,4 @@ def _first_import(*names: str) -> Any:
         except ImportError:
             continue
     library = names[0].split(".")[0]
-    raise InputError(f"{library} is not installed; install it with pip install {library}.")
+    raise InputError(f"{library} is not installed; install it with pip install {install or library}.")

@@ -1,14 +1,15 @@
 """Small VAEs trained over a grid of (γ², β, d), to compare what they use with what the linear theory predicts.
 
 A Gaussian decoder sees the leading principal axes of a random sample of rows: a rotation changes nothing for an MLP,
-and axes below all decoder variances of the grid are not used by anybody. All members of one d are one stack.
+and axes below all decoder variances of the grid are not used by anybody. They are trained in units of λ₁: what is used
+depends on λ_i γ²/β alone, but networks learn slowly from numbers far from one. All members of one d are one stack.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -117,10 +118,11 @@ def confirm(
         limit: most latents that are predicted, for curved data.
         progress: where progress is reported.
     """
-    rows = torch.from_numpy(_trained_columns(sample[:ROWS], likelihood)).float()
-    held_out = max(1, len(rows) // 5)
     leading = np.sort(eigenvalues)[::-1][:AXES]
-    variances = _grid(leading, latents)
+    unit = 1.0 if likelihood == "bernoulli" else float(leading[0])
+    rows = torch.from_numpy(_trained_columns(sample[:ROWS], likelihood) / math.sqrt(unit)).float()
+    held_out = max(1, len(rows) // 5)
+    variances = _grid(leading / unit, latents)
     cells: list[Cell] = []
     for d in sorted({max(1, latents // 2), latents}):
         model = VAE.mlp(rows.shape[1], d, hidden=HIDDEN, likelihood=likelihood)
@@ -134,7 +136,8 @@ def confirm(
             progress=progress,
         )
         most = d if limit is None else min(d, limit)
-        cells += [_cell(s, m, most, leading, rows[:held_out]) for s, m in zip(specs, members, strict=True)]
+        found = [_cell(s, m, most, leading / unit, rows[:held_out]) for s, m in zip(specs, members, strict=True)]
+        cells += [replace(cell, precision=cell.precision / unit) for cell in found]
     return Confirmation(cells, float(leading[0]))
 
 

@@ -99,6 +99,7 @@ class Bound:
         return bool(self.over) and self.statistic != "first"
 
     def judge(self, data: Sequence[float | int]) -> Judgement:
+        data = [float(value) for value in data]
         if not len(data):
             return NO_VALUE
         if undefined := _undefined(data):

@@ -91,7 +91,7 @@ class WatchedMembers(Observer):
     def _watch(self, name: str, data: int, member: Member) -> Watch:
         latest = self._latest[name] = _Latest(member)
         x, auxiliary = member.split_auxiliary(self._train[data])
-        held = None if member.auxiliary_dim else self._validation[data]
+        held, held_auxiliary = member.split_auxiliary(self._validation[data])
         loggers = [] if self._logger is None else [self._logger(name)]
         return Watch(
             latest,
@@ -99,6 +99,7 @@ class WatchedMembers(Observer):
             every=1,
             validation=held,
             auxiliary=auxiliary,
+            validation_auxiliary=held_auxiliary,
             loggers=loggers,
             show=False,
             samples=SAMPLES,

@@ -214,10 +214,10 @@ class DataFacts:
         return _eigenvalues(self.rows - self.mean)
 
     @cached_property
-    def bernoulli_eigenvalue(self) -> float:
-        """The largest variance of a direction of x in units of the Bernoulli variance p (1 - p) of each number."""
+    def bernoulli_eigenvalues(self) -> Float[Tensor, " k"]:
+        """Variances of directions of x in units of the Bernoulli variance p (1 - p) of each number, largest first."""
         scale = (self.mean * (1 - self.mean)).clamp_min(SMALLEST_VARIANCE).sqrt()
-        return float(_eigenvalues((self.rows - self.mean) / scale)[0])
+        return _eigenvalues((self.rows - self.mean) / scale)
 
     def residual(self, latents: int) -> float:
         """Mean squared error of a number of x after as many principal components."""
@@ -230,8 +230,42 @@ class DataFacts:
         covariance of x and D that of the likelihood's score, so it pays exactly if wᵀCw / wᵀDw > β.
         """
         if likelihood == "bernoulli":
-            return self.bernoulli_eigenvalue
+            return float(self.bernoulli_eigenvalues[0])
         return None if precision is None else float(self.eigenvalues[0]) * precision
+
+    def linear_kl(self, likelihood: str | None, precision: float | None, beta: float, latents: int) -> float:
+        """KL of the code of an optimal linear VAE, in nats per sample; infinite for an unknown likelihood.
+
+        Args:
+            likelihood: gaussian or bernoulli (to second order in the logits).
+            precision: γ² of the decoder if it is fixed; None if it is learned.
+            beta: weight of the KL.
+            latents: how many there are.
+        """
+        if likelihood == "bernoulli":
+            return _linear_kl(self.bernoulli_eigenvalues[:latents], beta)
+        if likelihood != "gaussian":
+            return math.inf
+        noise = self.learned_variance(beta, latents) if precision is None else 1 / precision
+        return _linear_kl(self.eigenvalues[:latents], beta * noise) if noise > 0 else math.inf
+
+    def learned_variance(self, beta: float, latents: int) -> float:
+        """The decoder variance σ² that a linear VAE learns at this β, with as many latents in use as β allows.
+
+        Every used direction leaves an error of βσ², every other one its variance, so σ² = Σ_{i>k} λ_i / (n - kβ) with k
+        latents in use, which needs λ_k > βσ².
+        """
+        for used in range(min(latents, len(self.eigenvalues)), 0, -1):
+            left = self.dim - used * beta
+            noise = float(self.eigenvalues[used:].sum()) / left if left > 0 else math.inf
+            if float(self.eigenvalues[used - 1]) > beta * noise:
+                return noise
+        return self.variance
+
+
+def _linear_kl(variances: Float[Tensor, " d"], noise: float) -> float:
+    """Σ ½ log(λ_i / noise) over the variances above the noise."""
+    return float((0.5 * (variances / noise).log()).clamp_min(0).sum())
 
 
 def _eigenvalues(centred: Float[Tensor, "N n"]) -> Float[Tensor, " k"]:

@@ -17,6 +17,7 @@ from vaescope.adapters.models import as_models
 from vaescope.adapters.repaired import with_normal_prior
 from vaescope.adapters.weights import networks_of
 from vaescope.checks import number, whole_number
+from vaescope.errors import InputError
 from vaescope.protocol import LatentModel, WrappedModel
 from vaescope.runs.files import write_text
 from vaescope.watch import page as pages
@@ -63,6 +64,7 @@ class Watch:
         every: steps between two rows; by default as few as `overhead` allows.
         validation: samples that are not trained on, to see whether training and validation move apart.
         auxiliary: the auxiliary input of an iVAE, one per row of x.
+        validation_auxiliary: the same for `validation`.
         beta: the present weight of the KL, or a function that returns it; the model's own by default.
         precision: γ² = 1 / σ² of the decoder, or a function that returns it; the model's own by default.
         parameters: the network or tensors in training; by default the networks that the model consists of.
@@ -89,6 +91,7 @@ class Watch:
         every: int | None = None,
         validation: object | None = None,
         auxiliary: object | None = None,
+        validation_auxiliary: object | None = None,
         beta: Current | None = None,
         precision: Current | None = None,
         parameters: object | None = None,
@@ -107,7 +110,7 @@ class Watch:
         self.findings: list[EarlyFinding] = []
         self._model = _CurrentModel(with_normal_prior(own), beta, precision)
         self._probe = Probe(x, auxiliary, count=samples)
-        self._validation = None if validation is None else Probe(validation, None, count=samples, name="validation")
+        self._validation = _validation_probe(own, validation, validation_auxiliary, samples)
         trained = networks_of(own) if parameters is None else parameters
         self._weights = Weights(trained) if trained != () else None
         self._clock = Clock(every, number("overhead", overhead, above=0.0))
@@ -126,10 +129,10 @@ class Watch:
             step: of the optimiser, rising.
             loss: of this step, if at hand: it is recorded, and a loss that is not finite is reported at once.
         """
-        due = self._clock.due(step)
-        if not due and not self._is_urgent(step, loss):
-            return None
         begin = time.perf_counter()
+        if not self._clock.due(step) and not self._is_urgent(step, loss):
+            self._clock.charge("call", time.perf_counter() - begin)
+            return None
         with _same_random_numbers():
             row = self._measured(step, None if loss is None else _scalar(loss))
         self._add(row)
@@ -141,12 +144,15 @@ class Watch:
 
     def _is_urgent(self, step: int, loss: float | Tensor | None) -> bool:
         """Whether something cannot wait: a step that changed the weights beyond reason, a loss that is not finite."""
-        known = {finding.code for finding in self.findings}
         change = None if self._weights is None else self._weights.compare(step)
-        if change is not None and not change <= CHANGE and "learning-rate" not in known:
+        if change is not None and not change <= CHANGE and not self._knows("learning-rate"):
             return True
-        on_cpu = loss is not None and (not isinstance(loss, Tensor) or loss.device.type == "cpu")
-        return loss is not None and on_cpu and not math.isfinite(_scalar(loss)) and "not-finite" not in known
+        if loss is None or (isinstance(loss, Tensor) and loss.device.type != "cpu"):
+            return False  # a number on another device is not waited for
+        return not math.isfinite(_scalar(loss)) and not self._knows("not-finite")
+
+    def _knows(self, code: str) -> bool:
+        return any(finding.code == code for finding in self.findings)
 
     def _measured(self, step: int, loss: float | None) -> Row:
         if self._weights is not None:
@@ -295,6 +301,15 @@ class _CurrentModel(WrappedModel):
     def likelihood(self) -> str | None:
         found = self.model.likelihood
         return "gaussian" if found is None and self._precision is not None else found
+
+
+def _validation_probe(model: LatentModel, x: object, auxiliary: object, samples: int) -> Probe | None:
+    """A probe of validation samples; None if there are none."""
+    if x is None and auxiliary is not None:
+        raise InputError("validation_auxiliary belongs to validation samples; pass validation= as well.")
+    if x is not None and auxiliary is None and model.auxiliary_dim:
+        raise InputError("this model is conditional: pass validation_auxiliary=, one per row of validation.")
+    return None if x is None else Probe(x, auxiliary, count=samples, name="validation")
 
 
 def _scalar(loss: float | Tensor) -> float:
