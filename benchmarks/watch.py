@@ -21,9 +21,9 @@ from tests.zoo.networks import ConvVAE, ExampleVAE
 RESULTS = Path(__file__).parents[1] / "docs/figures/watch.json"
 SEEDS = range(20, 40)  # 0 to 19 have been looked at while rules were written
 CASES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], int]] = {
-    "MLP 64-128-6": (lambda: ExampleVAE(64, 6), (64,), 4000),
-    "MLP 784-512-20": (lambda: ExampleVAE(784, 20, hidden=512), (784,), 1500),
-    "conv 3x8x8": (lambda: ConvVAE((3, 8, 8), 16, width=32), (3, 8, 8), 3000),
+    "MLP 64-128-6": (lambda: ExampleVAE(64, 6), (64,), 20_000),
+    "MLP 784-512-20": (lambda: ExampleVAE(784, 20, hidden=512), (784,), 6000),
+    "conv 3x8x8": (lambda: ConvVAE((3, 8, 8), 16, width=32), (3, 8, 8), 10_000),
 }
 """A network, the shape of a sample, and steps of 64 samples."""
 

@@ -57,11 +57,14 @@ class Weights:
         """Keep a part of the weights, to compare it after the next step."""
         self._before = step, [_part(p).clone() for p in self._matrices]
 
-    @torch.no_grad()
     def compare(self, step: int) -> float | None:
         """Relative change of the weights per step since `remember`; None if there is nothing to compare."""
-        if self._before is None or step <= self._before[0]:
-            return None
+        nothing = self._before is None or step <= self._before[0]  # at most calls, which should cost little
+        return None if nothing else self._compare(step)
+
+    @torch.no_grad()
+    def _compare(self, step: int) -> float | None:
+        assert self._before is not None
         before, self._before = self._before, None
         now = [_part(p) for p in self._matrices]
         differences = [a - b for a, b in zip(now, before[1], strict=True)]
