@@ -29,7 +29,7 @@ from vaescope.watch.terminal import LiveLine
 from vaescope.watch.weights import Weights
 
 SAMPLES = 256
-OVERHEAD = 0.01  # from outside it is up to twice that, for steps of less than a millisecond: every call takes microseconds
+OVERHEAD = 0.01  # from outside up to twice that if steps take less than a millisecond: every call takes microseconds
 MAX_ROWS = 2000  # with more, every other one of the older half is dropped
 RowLogger = Callable[[Row], object]
 Current = float | Callable[[], float]
