@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 
 import griffe
-from latex2mathml.converter import convert
+from equations import to_mathml
 
 EQUATION = re.compile(r"^\.\. math::[ \t]*(?P<first>[^\n]*)\n(?P<rest>(?:[ \t]+[^\n]*\n|\n(?=[ \t]))*)", re.MULTILINE)
 DOCTEST = re.compile(r"^(?P<indent>[ ]*)>>> .*(?:\n(?P=indent)\S.*)*", re.MULTILINE)
-UNSUPPORTED = {r"\tfrac": r"\frac", r"\lVert": r"\|", r"\rVert": r"\|"}
 
 
 def with_equations(text: str) -> str:
@@ -17,9 +16,7 @@ def with_equations(text: str) -> str:
 
     def mathml(found: re.Match[str]) -> str:
         latex = " ".join((found["first"] + " " + found["rest"]).split())
-        for unknown, known in UNSUPPORTED.items():
-            latex = latex.replace(unknown, known)
-        return f"\n{convert(latex, display='block')}\n\n"
+        return f"\n{to_mathml(latex, 'block')}\n\n"
 
     return EQUATION.sub(mathml, text + "\n").rstrip()
 

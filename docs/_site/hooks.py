@@ -9,6 +9,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")]
+import equations
 import pages
 import scripts
 
@@ -59,4 +60,4 @@ def _gallery(docs: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
-    return pages.to_results(markdown)
+    return equations.with_equations(pages.to_results(markdown))
