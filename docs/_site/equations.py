@@ -25,7 +25,8 @@ def with_equations(markdown: str) -> str:
     def replaced(found: re.Match[str]) -> str:
         if found["block"] is not None:
             return to_mathml(found["block"], "block")
-        return to_mathml(found["inline"], "inline")
+        # a line that starts with <math> would be a paragraph of its own
+        return f"<span>{to_mathml(found['inline'], 'inline')}</span>"
 
     parts = CODE.split(markdown)  # every other part is code
     return "".join(part if index % 2 else EQUATION.sub(replaced, part) for index, part in enumerate(parts))
