@@ -82,7 +82,7 @@ def notebook_html(diagnosis: Diagnosis) -> str:
 
 
 def identified(diagnosis: Diagnosis) -> list[str]:
-    """Whether each latent in use may be read on its own; what holds for a whole group is said once."""
+    """Whether each latent in use may be read on its own; a sentence about a whole group is shown once."""
     found = diagnosis.evidence.identifiability
     if found is None:
         return []
