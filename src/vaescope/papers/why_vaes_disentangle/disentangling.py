@@ -90,6 +90,7 @@ LAPTOP = replace(
     points=16,
     weight_hold=1000,
     weight_warmup=1000,
+    squared_error=("dsprites",),
 )
 FULL = DisentanglingSettings(
     seeds=5,
