@@ -29,8 +29,7 @@ from vaescope.training import MemberSpec, TrainSettings, train
 Array = np.ndarray
 RESULTS = Path(__file__).parents[1] / "docs/figures/preflight.json"
 SHARES = (0.03, 0.1, 0.3, 1 / 1.5, 1.5)  # β/γ² over λ₁, for curved data
-SCORED_SEED = 3  # 0 to 2 were looked at while it was decided what is predicted
-FOUND_KL = 0.15  # nats; chosen on seeds 1 and 2
+SCORED_SEED = 4  # 0 to 3 were looked at while it was decided what is predicted; `phase.FOUND_KL` was chosen on 1 and 2
 
 
 def settings(rows: int, steps: int, batch: int, rate: float) -> TrainSettings:
@@ -113,9 +112,6 @@ def curved(names: Sequence[str], steps: int = 4000, latents: int = 12, seed: int
         steps: of training.
         latents: of every model.
         seed: of the data.
-
-    A latent with little KL gains less than what training resolves: 0.025 nats at a KL of 0.15, half of what a model
-    that counts as converged may still gain. So the prediction counts those with more.
     """
     x = torch.from_numpy(np.stack([curve(name, 12_000, seed) for name in names])).float()
     train_data, held_out = x[:, 2000:], x[:, :2000]
@@ -135,8 +131,8 @@ def curved(names: Sequence[str], steps: int = 4000, latents: int = 12, seed: int
             "curved": found[s.data].dimension.curved,
             "share of λ₁": 1 / s.precision / found[s.data].collapse_variance,
             "linear": int((found[s.data].spectrum.eigenvalues > 1 / s.precision).sum()),
-            "active": found[s.data].active(s.precision),
-            "predicted": found[s.data].active(s.precision, least_kl=FOUND_KL),
+            "predicted": found[s.data].active(s.precision),
+            "predicted, any KL": found[s.data].active(s.precision, least_kl=0.0),
             "used": used,
             "KL": kl,
             "converged": bool(m.converged),
@@ -155,7 +151,7 @@ def _summary(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
         "models": len(rows),
         "converged": len(done),
         "within one": sum(abs(row["predicted"] - row["used"]) <= 1 for row in done),
-        "within one, any KL": sum(abs(row["active"] - row["used"]) <= 1 for row in done),
+        "within one, any KL": sum(abs(row["predicted, any KL"] - row["used"]) <= 1 for row in done),
         "linear within one": sum(abs(row["linear"] - row["used"]) <= 1 for row in done),
         "above the line": len(above),
         "above the line, collapsed": sum(row["used"] == 0 for row in above),

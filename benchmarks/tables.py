@@ -51,8 +51,8 @@ def curved() -> str:
     return _table(
         ["", "converged models"],
         [
-            ["used latents as predicted by `active(…, least_kl=0.15)`, to one", of("within one", "converged")],
-            ["as predicted by `active`, however small their KL", of("within one, any KL", "converged")],
+            ["used latents as predicted by `active`, to one", of("within one", "converged")],
+            ["as predicted by `active(…, least_kl=0)`, to one", of("within one, any KL", "converged")],
             ["the linear count, to one", of("linear within one", "converged")],
             ["all latents collapsed at β/γ² = 1.5 λ₁", of("above the line, collapsed", "above the line")],
             ["latents used at β/γ² = λ₁ / 1.5", of("below the line, in use", "below the line")],

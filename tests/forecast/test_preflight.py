@@ -233,6 +233,17 @@ def test_latents_count_from_a_least_kl(least):
         assert found.active(1 / variance, least_kl=least) == min(limit, int((carried > least).sum()))
 
 
+@pytest.mark.parametrize("limit", [None, 1, 2, 9])
+def test_curved_data_use_latents_that_training_finds_and_one_below_the_collapse_line(limit):
+    eigenvalues = np.array([1.0, 0.5, 0.1])
+    for variance in np.geomspace(0.05, 2, 41):
+        count = phase.expected_count(eigenvalues, variance, limit=limit)
+        assert (count > 0) == (variance < 1)
+        least = 0.0 if limit is None else phase.FOUND_KL
+        found = int((phase.latent_kl(eigenvalues, variance) > least).sum())
+        assert count == min(max(found, int(variance < 1)), 3 if limit is None else limit)
+
+
 # the start of vs.fit ------------------------------------------------------------------------------
 
 

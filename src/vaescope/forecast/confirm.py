@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from vaescope.forecast.phase import used_count
+from vaescope.forecast.phase import expected_count
 from vaescope.models import VAE, Member
 from vaescope.regime import of_model
 from vaescope.settings import TrainSettings
@@ -115,7 +115,7 @@ def confirm(
         likelihood: gaussian or bernoulli.
         eigenvalues: of the covariance, as the prediction uses them.
         latents: the largest d.
-        limit: most latents that are predicted, for curved data.
+        limit: dimension of curved data; None for linear ones.
         progress: where progress is reported.
     """
     leading = np.sort(eigenvalues)[::-1][:AXES]
@@ -135,8 +135,7 @@ def confirm(
             _settings(len(rows) - held_out),
             progress=progress,
         )
-        most = d if limit is None else min(d, limit)
-        found = [_cell(s, m, most, leading / unit, rows[:held_out]) for s, m in zip(specs, members, strict=True)]
+        found = [_cell(s, m, limit, leading / unit, rows[:held_out]) for s, m in zip(specs, members, strict=True)]
         cells += [replace(cell, precision=cell.precision / unit) for cell in found]
     return Confirmation(cells, float(leading[0]))
 
@@ -165,9 +164,9 @@ def _specs(variances: Array, likelihood: str) -> list[MemberSpec]:
     ]
 
 
-def _cell(spec: MemberSpec, member: Member, most: int, eigenvalues: Array, rows: torch.Tensor) -> Cell:
+def _cell(spec: MemberSpec, member: Member, limit: int | None, eigenvalues: Array, rows: torch.Tensor) -> Cell:
     regime = of_model(member, rows, decoder=False)
-    predicted = used_count(eigenvalues, spec.beta / spec.precision, most)
+    predicted = expected_count(eigenvalues, spec.beta / spec.precision, member.latent_dim, limit=limit)
     done = member.status == "finished" and bool(member.converged)
     return Cell(spec.precision, spec.beta, member.latent_dim, predicted, len(regime.used), float(sum(regime.kl)), done)
 

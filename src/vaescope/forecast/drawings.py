@@ -86,8 +86,7 @@ def _confirmed(found: Preflight) -> Figure:
     figure, (axis,) = figures.row_of_panels(1, width=8.2, height=3.8)
     for index, d in enumerate(sorted({c.latents for c in cells})):
         colour = figures.COLOURS[index]
-        most = min(d, limit) if limit is not None else d
-        counts = [phase.used_count(eigenvalues, float(v), most) for v in variances]
+        counts = [phase.expected_count(eigenvalues, float(v), d, limit=limit) for v in variances]
         axis.step(variances, counts, color=colour, label=f"predicted, d = {d}")
         for done, fill in ((True, colour), (False, "white")):
             own = [c for c in cells if c.latents == d and c.converged == done]

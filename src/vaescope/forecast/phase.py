@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 Array = np.ndarray
+FOUND_KL = 0.15  # nats that a latent of curved data must carry to count; chosen in benchmarks/preflight.py
 
 
 def used_count(eigenvalues: Array, variance: float, latents: int | None = None) -> int:
@@ -30,6 +31,39 @@ def used_count(eigenvalues: Array, variance: float, latents: int | None = None) 
     """
     used = int((eigenvalues > variance).sum())
     return used if latents is None else min(used, latents)
+
+
+def expected_count(
+    eigenvalues: Array,
+    variance: float,
+    latents: int | None = None,
+    *,
+    limit: int | None = None,
+    least_kl: float | None = None,
+) -> int:
+    """How many latents a trained model is expected to use: `used_count`, corrected for curved data.
+
+    With little KL a latent gains less than training resolves. One latent always counts below the collapse line, which
+    holds for any decoder.
+
+    Args:
+        eigenvalues: of the covariance, in any order.
+        variance: β/γ².
+        latents: how many the model has; as many as there are eigenvalues if not given.
+        limit: dimension of curved data (`IntrinsicDimension.limit`); None for linear ones.
+        least_kl: nats that a latent must carry to count; `FOUND_KL` with a limit and 0 without, if not given.
+
+    >>> expected_count(np.array([4.0, 1.0, 0.6]), 0.5), expected_count(np.array([4.0, 1.0, 0.6]), 0.5, limit=3)
+    (3, 2)
+    """
+    if least_kl is not None:
+        used = used_count(eigenvalues, variance * math.exp(2 * least_kl), latents)
+    elif limit is None:
+        used = used_count(eigenvalues, variance, latents)
+    else:
+        found = used_count(eigenvalues, variance * math.exp(2 * FOUND_KL), latents)
+        used = max(found, used_count(eigenvalues, variance, 1))
+    return used if limit is None else min(used, limit)
 
 
 def latent_kl(eigenvalues: Array, variance: float) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,23 +67,26 @@ class Preflight:
         """λ_1: all latents collapse if β/γ² is at least this."""
         return phase.collapse_variance(self.spectrum.eigenvalues)
 
-    def active(self, precision: float = 1.0, beta: float = 1.0, *, least_kl: float = 0.0) -> int:
+    def active(self, precision: float = 1.0, beta: float = 1.0, *, least_kl: float | None = None) -> int:
         """How many latents are used: #{λ_i > β/γ²}, at most `latent_dim`; corrected if models were trained.
 
-        Exact for linear decoders. Curved data use at most their dimension at the largest scale (`dimension.limit`).
-        Under a Bernoulli likelihood `precision` is a weight on the log-likelihood.
+        Exact for linear decoders. Curved data use at most their dimension at the largest scale (`dimension.limit`), and
+        of them latents that carry at least 0.15 nats: with less, a latent gains so little that training seldom finds
+        it. Under a Bernoulli likelihood `precision` is a weight on the log-likelihood.
 
         Args:
             precision: γ² = 1 / decoder variance.
             beta: weight of the KL.
-            least_kl: nats that a latent must carry to count. Give 0.15 to compare with a trained non-linear model: with
-                less, a latent gains so little that training seldom finds it, and `vs.regime` may call it passive.
+            least_kl: nats that a latent must carry to count, instead of 0.15 for curved data and 0 for others.
         """
-        least = validation.number("least_kl", least_kl, minimum=0.0)
-        variance = _variance(precision, beta) * math.exp(2 * least)  # KL_i = ½ log(λ_i γ²/β)
-        used = phase.used_count(self.spectrum.eigenvalues, variance, self.latent_dim)
-        limit = None if self.dimension is None else self.dimension.limit
-        used = used if limit is None else min(used, limit)
+        least = None if least_kl is None else validation.number("least_kl", least_kl, minimum=0.0)
+        used = phase.expected_count(
+            self.spectrum.eigenvalues,
+            _variance(precision, beta),
+            self.latent_dim,
+            limit=None if self.dimension is None else self.dimension.limit,
+            least_kl=least,
+        )
         return used if self.confirmation is None else self.confirmation.corrected(used)
 
     def kl(self, precision: float = 1.0, beta: float = 1.0) -> float:
