@@ -10,9 +10,7 @@ from vaescope import __version__, cli
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from vaescope.cli import main; main()", *arguments], capture_output=True, text=True
-    )
+    return subprocess.run([sys.executable, "-m", "vaescope", *arguments], capture_output=True, text=True)
 
 
 def refuse(capsys, *arguments: str) -> str:

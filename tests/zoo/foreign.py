@@ -69,10 +69,8 @@ def pythae_cases(data: str, Case, healthy: str):
             model = build().eval()
         return vs.adapters.from_pythae(model), d.test, {}
 
-    def case(label: str, condition: str, *arguments, also=(), **settings):
-        return Case(
-            f"{data}/pythae {label}", data, "pythae", condition, partial(make, label, *arguments, **settings), also
-        )
+    def case(label: str, condition: str, *arguments, **settings):
+        return Case(f"{data}/pythae {label}", data, "pythae", condition, partial(make, label, *arguments, **settings))
 
     yield case("VAE", healthy, "VAE", 4, reconstruction_loss="bce")
     yield case("IWAE", healthy, "IWAE", 4, reconstruction_loss="bce", number_samples=5)
@@ -87,7 +85,7 @@ def pythae_cases(data: str, Case, healthy: str):
         beta=5.0,
     )
     yield case("BetaVAE", healthy, "BetaVAE", 3, reconstruction_loss="bce", beta=2.0)
-    yield case("VAE mse", "collapsed", "VAE", 4, reconstruction_loss="mse", also=("over-wide",))
+    yield case("VAE mse", "collapsed", "VAE", 4, reconstruction_loss="mse")
     yield case("VAE untrained", "untrained", "VAE", 4, False, reconstruction_loss="bce")
 
 
@@ -160,8 +158,8 @@ def scvi_cases(data: str, Case, healthy: str):
         adapted = vs.adapters.from_scvi(model, batch=0) if batches else vs.adapters.from_scvi(model)
         return (adapted if change is None else change(adapted)), x, {}
 
-    def case(label: str, condition: str, also=(), **settings):
-        return Case(f"{data}/scvi {label}", data, "scvi", condition, partial(make, **settings), also)
+    def case(label: str, condition: str, **settings):
+        return Case(f"{data}/scvi {label}", data, "scvi", condition, partial(make, **settings))
 
     def rescaled(function):
         return lambda m: vs.adapters.from_callables(

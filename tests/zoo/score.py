@@ -19,6 +19,7 @@ import torch
 
 import vaescope as vs
 from tests.zoo.cases import HEALTHY, Case, cases
+from tests.zoo.certificates import certify
 from tests.zoo.training import FOLDER
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,8 @@ def score_case(case: Case) -> dict[str, object]:
 
 
 def diagnose_case(case: Case) -> dict[str, object]:
-    model, x, more = case.make()
+    model, x, more = given = case.make()
+    certificate = certify(case.condition, given, None if case.sound is None else case.sound())
     started = time.monotonic()
     found = vs.diagnose(model, x, budget=BUDGET, progress=None, **more)
     return {
@@ -46,7 +48,8 @@ def diagnose_case(case: Case) -> dict[str, object]:
         "half": case.half,
         "library": case.library,
         "condition": case.condition,
-        "also": list(case.also),
+        "certified": certificate.holds,
+        "measured": certificate.measured,
         "findings": [f.code for f in found.findings if f.severity != "note"],
         "notes": [f.code for f in found.findings if f.severity == "note"],
         "gap": "gap" not in found.skipped,
@@ -55,7 +58,12 @@ def diagnose_case(case: Case) -> dict[str, object]:
 
 
 def summary(rows: list[dict]) -> dict[str, object]:
-    """Healthy models with a warning, wrong first causes, and precision and recall of every finding."""
+    """Healthy models with a warning, wrong first causes, and precision and recall of every finding.
+
+    Cases whose model does not have the planted condition do not count.
+    """
+    uncertified = sum(not row["certified"] for row in rows)
+    rows = [row for row in rows if row["certified"]]
     healthy = [row for row in rows if row["condition"] == HEALTHY]
     faulty = [row for row in rows if row["condition"] != HEALTHY]
     first = {row["name"]: (row["findings"] or [None])[0] for row in rows}
@@ -64,6 +72,7 @@ def summary(rows: list[dict]) -> dict[str, object]:
     right = Counter(row["condition"] for row in faulty if first[row["name"]] == row["condition"])
     planted = Counter(row["condition"] for row in faulty)
     return {
+        "not_as_planted": uncertified,
         "healthy": len(healthy),
         "healthy_with_a_warning": sum(bool(row["findings"]) for row in healthy),
         "faulty": len(faulty),
@@ -93,10 +102,8 @@ def main(names: list[str]) -> None:
             continue
         rows.append(row)
         right = (row["findings"] or [HEALTHY])[0] == case.condition
-        print(
-            f"{'ok ' if right else 'BAD'} {case.condition:18s} {case.name}: {row['findings']} {row['seconds']} s",
-            flush=True,
-        )
+        verdict = "-  " if not row["certified"] else "ok " if right else "BAD"
+        print(f"{verdict} {case.condition:18s} {case.name}: {row['findings']} {row['seconds']} s", flush=True)
     scores = {half: summary([row for row in rows if row["half"] == half]) for half in HALVES}
     print(json.dumps(scores, indent=1))
     if not names:
