@@ -122,6 +122,11 @@ class LatentModel(Protocol):
         return "diagonal"
 
     @property
+    def returns_variances(self) -> bool:
+        """Whether it is certain that `encode` returns variances, as with models of known libraries."""
+        return False
+
+    @property
     def posterior_density(self) -> PosteriorDensity | None:
         """q(z|x) as functions, where it is not the diagonal Gaussian that `encode` returns."""
         return None
@@ -244,6 +249,10 @@ class WrappedModel(LatentModel):
     @property
     def posterior_family(self) -> str:
         return self.model.posterior_family
+
+    @property
+    def returns_variances(self) -> bool:
+        return self.model.returns_variances
 
     @property
     def posterior_density(self) -> PosteriorDensity | None:

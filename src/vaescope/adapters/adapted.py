@@ -71,6 +71,7 @@ class Adapted(LatentModel):
     """Whether the encoder takes the auxiliary input, as in a conditional VAE."""
     conditional: bool = False
     """Whether the decoder takes it."""
+    returns_variances: bool = False
 
     def __post_init__(self) -> None:
         validation.whole_number("latent_dim", self.latent_dim)

@@ -55,6 +55,7 @@ def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
         beta=float(getattr(config, "beta", 1.0)) if kind == "BetaVAE" else 1.0,
         objective="elbo" if kind is None or kind in ELBO else kind,
         networks=(model,),
+        returns_variances=True,
     )
 
 

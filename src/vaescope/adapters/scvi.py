@@ -76,6 +76,7 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
         reader=partial(_read, model, inputs),
         encodes_auxiliary=bool(inputs.columns),
         conditional=bool(inputs.columns),
+        returns_variances=True,
     )
 
 

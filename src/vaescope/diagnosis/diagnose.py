@@ -266,7 +266,7 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, 
 def _scale(repaired: Repair) -> VarianceScale:
     if repaired.model.latent_shape is not None:
         raise Skipped("codes of latent images are not trained to have the scale of the prior")
-    return find_scale(repaired.sample, repaired.second)
+    return find_scale(repaired.sample, repaired.second, certain=repaired.model.returns_variances)
 
 
 def _derivatives(sample: EncodedSample, used: list[int]) -> DecoderDerivatives:

@@ -12,11 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.diagnosis.skipped import Skipped
+from vaescope.diagnosis.terms import sample_log_likelihood
 from vaescope.encoded import EncodedSample, encode
 from vaescope.errors import InputError
 
 SAMPLES = 256  # that are reconstructed
-SUSPICIOUS = 0.5  # share of variance explained above which no other input is tried
+SUSPICIOUS = 0.9  # share of variance explained above which no other input is tried
 DISPERSED = math.log(4)  # |log| of the mean square of codes in units of the prior, beyond which other inputs are tried
 MOVES = (1.0, 2.0, 0.5, 4.0)  # spreads that are tried, relative to that of decoded prior samples
 LATENTS = 4096  # codes of more latents are not regressed on
@@ -41,6 +42,14 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class OwnCodes:
+    """log p(x|z) at the code of x, minus that at the code of another sample, in nats."""
+
+    gain: float
+    stderr: float
+
+
+@dataclass(frozen=True)
 class Reconstruction:
     """How well x is reconstructed at the posterior means, and what other inputs would do."""
 
@@ -55,6 +64,8 @@ class Reconstruction:
     """Variance of the decoder's output over prior samples, as a share of the variance of x."""
     alignment: float
     """Cosine between the covariance of the decoder's output and that of x."""
+    own_codes: OwnCodes | None = None
+    """Of likelihoods that have no name here, whose outputs need not be a mean of x."""
 
     def to_data(self) -> dict[str, object]:
         return {
@@ -64,6 +75,7 @@ class Reconstruction:
             "better_input": self.best.change or None,
             "explained_of_better_input": self.best.explained if self.best.change else None,
             "linear_from_codes": self.linear,
+            "own_codes_gain": None if self.own_codes is None else self.own_codes.gain,
         }
 
 
@@ -89,7 +101,17 @@ def measure_reconstruction(sample: EncodedSample) -> Reconstruction:
         float((generated.mean(0) - flat.mean(0)).square().sum()) / max(total, 1e-300),
         float((generated - generated.mean(0)).square().sum(1).mean()) / max(total, 1e-300),
         _alignment(generated, flat),
+        None if sample.model.log_likelihood is None else _own_codes(subset),
     )
+
+
+@torch.no_grad()
+def _own_codes(sample: EncodedSample) -> OwnCodes | None:
+    """None if some log-likelihoods are not finite."""
+    log_p, x, z = sample_log_likelihood(sample), sample.observations, sample.mean
+    gain = (log_p(x, z) - log_p(x, z.roll(1, 0))).double()  # samples are in random order
+    finite = bool(gain.isfinite().all()) and len(gain) > 1
+    return OwnCodes(float(gain.mean()), float(gain.std() / len(gain) ** 0.5)) if finite else None
 
 
 def _trial(change: str, sample: EncodedSample) -> Trial:

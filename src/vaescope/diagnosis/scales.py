@@ -20,6 +20,7 @@ from vaescope.errors import InputError
 FAR = 0.5  # |log E[(μ² + σ²)/σ†²]| that no healthy model of the zoo has
 NEAR_FACTOR = 2.5  # largest factor between γ²/β as stated and as implied by a reading that is right
 FAR_FACTOR = 2.8  # smallest such factor of a reading that is wrong
+CLEARLY = 0.7  # scatter of squared variances, relative to that of variances: a low β looks alike otherwise
 CODES = 48  # at which the decoder is differentiated
 LATENTS = 256  # with more latents the check is skipped
 STEP = 0.05  # of differences, in standard deviations of the prior
@@ -123,7 +124,7 @@ class VarianceScale:
     """As what it is taken for."""
 
 
-def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"]) -> VarianceScale:
+def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"], *, certain: bool = False) -> VarianceScale:
     """Decide what the encoder's second output is.
 
     At any optimum, E[(μ² + σ²)/σ†²] = 1 for every latent, since the decoder can absorb the scale of a latent; and
@@ -133,6 +134,7 @@ def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"]) -> VarianceS
     Args:
         sample: samples of the model, with variances as stated.
         second: what the encoder returned.
+        certain: whether it is known to be what it is declared to be.
     """
     expected = "log-variance" if bool((second < 0).any()) else "variance"
     spread = (second.double() if expected != "variance" else second.double().clamp(min=1e-300).log()).std()
@@ -143,7 +145,8 @@ def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"]) -> VarianceS
     stated = fits[expected]
     model = sample.model
     known = model.log_likelihood is not None or model.precision is not None or model.likelihood == "bernoulli"
-    candidates = [f for f in fits.values() if SCALES[f.name][1] == SCALES[expected][1] and _explains(f, stated, known)]
+    others = [] if certain else [f for f in fits.values() if SCALES[f.name][1] == SCALES[expected][1]]
+    candidates = [f for f in others if _explains(f, stated, known)]
     best = min(candidates, key=_distance, default=stated)
     return VarianceScale(best.name, expected, constant, stated, best)
 
@@ -156,6 +159,8 @@ def _explains(other: ScaleFit, stated: ScaleFit, known: bool) -> bool:
         return False
     near = abs(math.log(other.factor)) < math.log(NEAR_FACTOR)
     far = abs(math.log(stated.factor)) > math.log(FAR_FACTOR)
+    if other.name == "squared variance" and (other.moment > FAR or other.scatter > CLEARLY * stated.scatter):
+        return False
     return near and far and other.moment + other.scatter < stated.moment + stated.scatter
 
 

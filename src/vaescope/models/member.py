@@ -124,6 +124,10 @@ class Member:
         return None
 
     @property
+    def returns_variances(self) -> bool:
+        return True
+
+    @property
     def posterior_density(self) -> None:
         return None
 

@@ -58,7 +58,7 @@ class Advice:
         if self.latents == 0:
             return (
                 f"The model uses none of its {width} latents: it has collapsed, so it gives no estimate. Train it "
-                "again with a lower β, a higher precision or warm-up."
+                "again with a lower β or a higher precision; vs.preflight(x) says which."
             )
         text = f"The model uses {self.latents} of its {width} latents"
         if self.latents == width:

@@ -35,7 +35,7 @@ def judge_collapse(kinds: Sequence[str], statistics: PosteriorStatistics) -> Col
         return Collapse(
             "partial",
             f"{len(kinds) - used} of {len(kinds)} latents stay at their prior: superfluous if reconstructions are good "
-            "enough, a partial collapse if not (then lower β, raise the decoder's precision, or use warm-up).",
+            "enough, a partial collapse if not (then lower β or raise the decoder's precision).",
         )
     if _prior_varies(statistics):
         return Collapse(
@@ -45,8 +45,8 @@ def judge_collapse(kinds: Sequence[str], statistics: PosteriorStatistics) -> Col
         )
     return Collapse(
         "full",
-        "Full collapse: no posterior differs from its prior, so the decoder gets no information about x (lower β, "
-        "raise the decoder's precision, or use warm-up).",
+        "Full collapse: no posterior differs from its prior, so the decoder gets no information about x (sum the "
+        "loss over pixels if it averages over them, lower β, or raise the decoder's precision).",
     )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from vaescope.diagnosis.evidence import Evidence
-from vaescope.diagnosis.reconstruction import DISPERSED, Reconstruction
+from vaescope.diagnosis.reconstruction import DISPERSED, OwnCodes, Reconstruction
 from vaescope.diagnosis.rules.wording import explained, times
 from vaescope.findings import Finding
 
@@ -17,6 +17,7 @@ GENERATES = 0.3  # alignment of the decoder's output with x from which on the de
 INFORMS = 0.1  # share of x that a linear map of the codes explains from which on the encoder knows the data
 TINY = 1e-4  # variance ratio of a deterministic code
 BETA_OFF = 4.0  # factor from Eq. 12 that a made-up variance has
+LITTLE = 0.5  # nats of all latents together with which there are no codes to decode
 FAR_CODES = 0.5  # |log E[(μ² + σ²)/σ†²]| of codes that were not trained with a prior
 CORRECTED = {
     "standard deviation": "standard deviations: return their squares",
@@ -114,8 +115,23 @@ def reconstruction(evidence: Evidence) -> Iterator[Finding]:
             f"Pass {found.best.change} instead of x, or repeat the preprocessing of the training code.",
             _call(found.best.change),
         )
+    elif found.own_codes is not None:
+        if float(evidence.regime.kl.sum()) > LITTLE and found.own_codes.gain < 2 * found.own_codes.stderr:
+            yield _no_better_than_others(found.own_codes)
     elif found.given.explained < WORSE and found.given.explained < -3 * found.given.stderr:
         yield _worse_than_mean(found)
+
+
+def _no_better_than_others(found: OwnCodes) -> Finding:
+    return Finding(
+        "reconstruction",
+        "error",
+        "Encoder and decoder do not belong together.",
+        f"log p(x|z) at the code of a sample is {found.gain:.3g} ± {2 * found.stderr:.2g} nats above that at "
+        "the code of another sample: the decoder does not decode what the encoder encodes.",
+        "Load both from the same checkpoint; check that x is preprocessed as in training.",
+        "model.load_state_dict(checkpoint, strict=True)  # encoder and decoder together",
+    )
 
 
 def wrong_input(found: Reconstruction) -> bool:
@@ -126,7 +142,7 @@ def wrong_input(found: Reconstruction) -> bool:
     poor = given.explained < POOR or given.dispersion > DISPERSED
     if poor and best.dispersion <= max(0.5 * given.dispersion, FAR_CODES):
         return best.explained > given.explained + 0.1 or given.dispersion > DISPERSED
-    return 1 - best.explained < HALVED * (1 - given.explained) and best.dispersion < given.dispersion + 0.2
+    return 1 - best.explained < HALVED * (1 - given.explained) and best.dispersion < given.dispersion + 0.3
 
 
 def _worse_than_mean(found: Reconstruction) -> Finding:

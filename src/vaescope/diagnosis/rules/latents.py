@@ -21,7 +21,7 @@ LITTLE = 0.5  # nats of all latents together with which a model has nearly colla
 LITTLE_EXPLAINED = 0.1  # share of the variance of x that it then explains, at most
 SCALED = 2.0  # factor from 1 that the standard deviation of scaled codes may have
 DIFFUSERS_SCALING = 0.18215  # what diffusers declares if nobody has set it
-APART = 0.82  # AUC of telling codes from prior samples
+APART = 0.85  # AUC of telling codes from prior samples
 
 
 def collapse(evidence: Evidence) -> Iterator[Finding]:

@@ -13,12 +13,15 @@ from vaescope.diagnosis.rules.wording import amount, times
 from vaescope.findings import Finding
 
 VARIANCE_WRONG = 10.0  # factor between declared and measured decoder variance
-BETA_WRONG = 4.0  # factor between declared and effective β
+BETA_WRONG = 3.0  # factor between declared and effective β
+SCATTERS = 2.3  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
+CODES_OFF = 0.3  # |log| of the mean square of codes of a model whose encoder is at fault, not a high β
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
+AMORTISATION_WARNS = 1.25  # share of the KL from which on that is a warning; healthy models lose up to 0.9 of it
 AMORTISATION_SPREAD = 0.5  # of the variation of the best ELBO between samples that it must lose
-SCATTERED = 0.6  # mean |log| distance of variances from Eq. 12 beyond which they do not follow it with any β
 OVERFIT = 1.5  # factor between held-out and training errors
+OVERFIT_WARNS = 1.75  # such a factor from which on that is a warning; healthy models have up to 1.65
 OVERFIT_ERRORS = 4.0  # standard errors of their difference
 UNRELIABLE = 0.7  # Pareto k̂ above which importance sampling is unreliable
 
@@ -29,7 +32,7 @@ def overfit(evidence: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         "overfit",
-        "warning",
+        "warning" if found.error_ratio >= OVERFIT_WARNS else "note",
         "The model overfits its training samples.",
         f"Held-out samples have {found.lost:.3g} ± {2 * found.stderr:.2g} nats less than training samples, and squared "
         f"errors {times(found.error_ratio)} as large.",
@@ -67,9 +70,9 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
     noise, fit = evidence.noise, evidence.scale.found if evidence.scale is not None else None
     if noise is None or noise.beta is None or not evidence.elbo_trained:
         return
-    if fit is not None and fit.scatter > SCATTERED:
-        return
     factor, declared = noise.beta / noise.declared_beta, noise.declared_beta
+    if fit is not None and (abs(math.log(factor)) < SCATTERS * fit.scatter or (factor > 1 and fit.moment > CODES_OFF)):
+        return
     reference = "of the likelihood" if declared == 1 else f"of β = {declared:g}"
     assert noise.implied is not None
     assert noise.declared is not None
@@ -116,7 +119,7 @@ def amortisation(evidence: Evidence) -> Iterator[Finding]:
     if low > AMORTISATION and typical > max(AMORTISATION_SHARE * total, AMORTISATION_SPREAD * spread):
         yield Finding(
             "amortisation",
-            "warning",
+            "warning" if typical > AMORTISATION_WARNS * total else "note",
             "The encoder is far from optimal for its decoder.",
             f"It loses {amount(lost)} ± {amount(2 * error)} nats compared with the best posterior of its family, of a "
             f"KL of {amount(total)}; the family itself loses {gap.mean('family')[0]:.2f}.",
