@@ -100,7 +100,7 @@ def scale_fits(sample: EncodedSample, second: Float[Tensor, "N d"]) -> list[Scal
 
 def _scatter(ratio: Float[Tensor, "P d"], curved: Float[Tensor, "P d"]) -> tuple[float, float]:
     """The smallest mean distance from Eq. 12 over a common factor of the curvature, and that factor."""
-    factors = torch.logspace(-6, 6, 121, dtype=torch.float64)
+    factors = torch.logspace(-6, 30, 361, dtype=torch.float64)
     used = curved.mean(0) > 1e-2 * curved.mean(0).max()
     predicted = -torch.log1p(factors[:, None, None] * curved[:, used])
     distance = (ratio[:, used].log() - predicted).abs().mean((1, 2))

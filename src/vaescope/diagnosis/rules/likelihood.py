@@ -18,8 +18,8 @@ SCATTERS = 2.3  # times the mean |log| distance of variances from Eq. 12, which 
 CODES_OFF = 0.3  # |log| of the mean square of codes of a model whose encoder is at fault, not a high β
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
-AMORTISATION_WARNS = 1.25  # share of the KL from which on that is a warning; healthy models lose up to 0.9 of it
 AMORTISATION_SPREAD = 0.5  # of the variation of the best ELBO between samples that it must lose
+AMORTISATION_WARNS = 1.0, 0.25  # such shares from which on that is a warning; healthy models lose up to 0.9 of the KL
 OVERFIT = 1.5  # factor between held-out and training errors
 OVERFIT_WARNS = 1.75  # such a factor from which on that is a warning; healthy models have up to 1.65
 OVERFIT_ERRORS = 4.0  # standard errors of their difference
@@ -116,10 +116,12 @@ def amortisation(evidence: Evidence) -> Iterator[Finding]:
     typical, low = (float(gap.amortisation.quantile(q)) for q in (0.5, 0.25))
     spread = float((gap.elbo + gap.amortisation).std()) if len(gap.elbo) > 1 else 0.0
     total = float(np.sum(evidence.regime.kl))
-    if low > AMORTISATION and typical > max(AMORTISATION_SHARE * total, AMORTISATION_SPREAD * spread):
+    warns = typical > max(AMORTISATION_WARNS[0] * total, AMORTISATION_WARNS[1] * spread)
+    noted = typical > max(AMORTISATION_SHARE * total, AMORTISATION_SPREAD * spread)
+    if low > AMORTISATION and (warns or noted):
         yield Finding(
             "amortisation",
-            "warning" if typical > AMORTISATION_WARNS * total else "note",
+            "warning" if warns else "note",
             "The encoder is far from optimal for its decoder.",
             f"It loses {amount(lost)} ± {amount(2 * error)} nats compared with the best posterior of its family, of a "
             f"KL of {amount(total)}; the family itself loses {gap.mean('family')[0]:.2f}.",
