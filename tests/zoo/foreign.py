@@ -190,12 +190,13 @@ def scvi_cases(data: str, Case, healthy: str):
 # diffusers ------------------------------------------------------------------------------------
 
 
-def autoencoder_kl() -> nn.Module:
+def autoencoder_kl(image: tuple[int, int, int]) -> nn.Module:
     import diffusers
 
     return diffusers.AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 3, up_block_types=("UpDecoderBlock2D",) * 3,
-        block_out_channels=(8, 16, 16), norm_num_groups=4, sample_size=8, latent_channels=4, layers_per_block=1,
+        block_out_channels=(8, 16, 16), norm_num_groups=4, sample_size=image[1], latent_channels=4, layers_per_block=1,
+        in_channels=image[0], out_channels=image[0],
     )  # fmt: skip
 
 
@@ -218,9 +219,9 @@ def diffusers_cases(data: str, Case, healthy: str):
     def make(trained: bool = True, right: bool = True):
         torch.manual_seed(0)
         model = (
-            cached(f"{data}-AutoencoderKL-0", autoencoder_kl, partial(fit_autoencoder_kl, x=d.train))
+            cached(f"{data}-AutoencoderKL-0", partial(autoencoder_kl, d.image), partial(fit_autoencoder_kl, x=d.train))
             if trained
-            else autoencoder_kl().eval()
+            else autoencoder_kl(d.image).eval()
         )
         return vs.adapters.from_diffusers(model, image_shape=d.image), 2 * d.test - 1 if right else 255 * d.test, {}
 
