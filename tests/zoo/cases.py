@@ -220,7 +220,7 @@ def lightning(data: str, **settings) -> Iterator[Case]:
     yield Case(f"{data}/Lightning, untrained", data, "lightning", "untrained", partial(make, False))
 
 
-def development() -> Iterator[Case]:
+def first() -> Iterator[Case]:
     conv = Kind("conv", partial(ConvVAE, (1, 8, 8), 6, kind="sigma"), settings={"epochs": 150, "patience": 15})
     convwide = lambda n: ConvVAE((1, 8, 8), n, kind="sigma")  # noqa: E731
     bce = Kind("mlp-bce", partial(ExampleVAE, 64, 6))
@@ -295,7 +295,7 @@ def development() -> Iterator[Case]:
     yield from foreign.scvi_cases("counts", Case, HEALTHY)
 
 
-def formerly_scored() -> Iterator[Case]:
+def second() -> Iterator[Case]:
     deep = Kind("deep", partial(DeepVAE, 30, 4))
     linear = Kind("linear", partial(LinearVAE, 30, 5), settings={"lr": 1e-2})
     yield from healthy("cancer", deep)
@@ -364,7 +364,7 @@ def formerly_scored() -> Iterator[Case]:
     yield from foreign.scvi_cases("pbmc", Case, HEALTHY)
 
 
-def scored() -> Iterator[Case]:
+def third() -> Iterator[Case]:
     conv = Kind("conv-bce", partial(ConvVAE, (1, 28, 28), 8), settings={"epochs": 40, "patience": 5})
     mlp = Kind("mlp-bce", partial(ExampleVAE, 784, 8, hidden=128), settings={"epochs": 100, "patience": 8})
     yield from healthy("mnist", conv)
@@ -455,5 +455,76 @@ def scored() -> Iterator[Case]:
     yield from foreign.scvi_cases("wordcounts", Case, HEALTHY)
 
 
+def scored() -> Iterator[Case]:
+    conv = Kind("conv", partial(ConvVAE, (3, 16, 16), 6, kind="sigma"), settings={"epochs": 60, "patience": 10})
+    bce = Kind("mlp-bce", partial(ExampleVAE, 768, 6), settings={"epochs": 120, "patience": 12})
+    yield from healthy("photographs", conv)
+    yield from healthy("photographs", bce)
+    yield from faulty(
+        "photographs",
+        conv,
+        lambda n: ConvVAE((3, 16, 16), n, kind="sigma"),
+        "scaled unstated mixed new deviation squared high low aggregate encoder variance variance-",
+    )
+    yield from faulty(
+        "photographs",
+        bce,
+        lambda n: ExampleVAE(768, n),
+        "scaled inverted xavier precision logdeviation collapsed high logits ae0 fit",
+    )
+    yield from foreign.pythae_cases("photographs", Case, HEALTHY)
+    yield from foreign.diffusers_cases("photographs", Case, HEALTHY)
+    deep = Kind("deep", partial(DeepVAE, 11, 3))
+    linear = Kind("linear", partial(LinearVAE, 11, 3), settings={"lr": 1e-2})
+    yield from healthy("election", deep)
+    yield from healthy("election", linear)
+    yield from faulty(
+        "election",
+        deep,
+        lambda n: DeepVAE(11, n),
+        "scaled mixed new deviation precision collapsed wide low ae1 fit encoder variance",
+    )
+    yield from faulty(
+        "election", linear, lambda n: LinearVAE(11, n), "unstated inverted deviation squared logvariance high variance-"
+    )
+    linear = Kind("linear", partial(LinearVAE, 13, 4), settings={"lr": 1e-2})
+    yield from healthy("housing", linear)
+    yield from lightning("housing", latent=3)
+    yield from faulty(
+        "housing", linear, lambda n: LinearVAE(13, n), "scaled mixed new deviation precision squared low ae variance"
+    )
+    deep = Kind("deep", partial(DeepVAE, 9, 3))
+    yield from healthy("torus", deep)
+    yield from other_objective("torus", Kind("IWAE", partial(IWAE, 9, 3)), "iwae")
+    yield from marginals("torus", Kind("full covariance", partial(FullCovarianceVAE, 9, 3)))
+    yield from faulty(
+        "torus",
+        deep,
+        lambda n: DeepVAE(9, n),
+        "unstated mixed xavier deviation logdeviation precision squared wide high low aggregate ae1 fit encoder "
+        "variance- rotated seeds",
+    )
+    bce = Kind("mlp-bce", partial(ExampleVAE, 70, 4))
+    yield from healthy("modules", bce)
+    yield from faulty(
+        "modules",
+        bce,
+        lambda n: ExampleVAE(70, n),
+        "scaled new mixed deviation precision logvariance collapsed wide high low logits ae0 fit encoder",
+    )
+    gru = Kind("gru", partial(GRUVAE, 24, 3), settings={"epochs": 60, "patience": 15, "batch": 128, "lr": 4e-3})
+    mlp = Kind("mlp", partial(ExampleVAE, 24, 3, kind="sigma"))
+    yield from healthy("co2", gru)
+    yield from healthy("co2", mlp)
+    yield from faulty("co2", gru, lambda n: GRUVAE(24, n), "scaled mixed new deviation logvariance")
+    yield from faulty(
+        "co2",
+        mlp,
+        lambda n: ExampleVAE(24, n, kind="sigma"),
+        "unstated xavier precision squared collapsed wide high low aggregate ae fit encoder variance- rotated seeds",
+    )
+    yield from foreign.scvi_cases("modulecounts", Case, HEALTHY)
+
+
 def cases() -> list[Case]:
-    return [*development(), *formerly_scored(), *scored()]
+    return [*first(), *second(), *third(), *scored()]

@@ -19,8 +19,11 @@ from vaescope.errors import InputError
 
 FAR = 0.5  # |log E[(μ² + σ²)/σ†²]| that no healthy model of the zoo has
 NEAR_FACTOR = 2.5  # largest factor between γ²/β as stated and as implied by a reading that is right
-FAR_FACTOR = 2.8  # smallest such factor of a reading that is wrong
-CLEARLY = 0.7  # scatter of squared variances, relative to that of variances: a low β looks alike otherwise
+FAR_FACTORS = 2.0, 2.8  # smallest such factor of a reading that is wrong, without and with scatter
+SCATTERS = 2.3  # times the scatter that the log of that factor exceeds
+SCATTER_RATIOS = {"squared variance": 0.7, "standard deviation": 1.75, "log standard deviation": 1.75}
+"""Largest scatter, relative to the stated reading's: otherwise a low β looks like squares, a high one like roots."""
+INFORMATIVE = 0.1  # mean |log σ²/σ†²| below which posteriors are at their prior, and all readings agree
 CODES = 48  # at which the decoder is differentiated
 LATENTS = 256  # with more latents the check is skipped
 STEP = 0.05  # of differences, in standard deviations of the prior
@@ -145,6 +148,8 @@ def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"], *, certain: 
     stated = fits[expected]
     model = sample.model
     known = model.log_likelihood is not None or model.precision is not None or model.likelihood == "bernoulli"
+    variance = SCALES[expected][0](second.double()).clamp(1e-300, 1e300) / sample.prior_variance.double()
+    certain = certain or float(variance.log().abs().mean()) < INFORMATIVE
     others = [] if certain else [f for f in fits.values() if SCALES[f.name][1] == SCALES[expected][1]]
     candidates = [f for f in others if _explains(f, stated, known)]
     best = min(candidates, key=_distance, default=stated)
@@ -157,11 +162,15 @@ def _explains(other: ScaleFit, stated: ScaleFit, known: bool) -> bool:
         return True
     if not known or math.isnan(stated.factor):
         return False
+    least, most = (math.log(factor) for factor in FAR_FACTORS)
     near = abs(math.log(other.factor)) < math.log(NEAR_FACTOR)
-    far = abs(math.log(stated.factor)) > math.log(FAR_FACTOR)
-    if other.name == "squared variance" and (other.moment > FAR or other.scatter > CLEARLY * stated.scatter):
+    far = abs(math.log(stated.factor)) > min(most, max(least, SCATTERS * stated.scatter))
+    if not near or not far:
         return False
-    return near and far and other.moment + other.scatter < stated.moment + stated.scatter
+    ratio = SCATTER_RATIOS.get(other.name)
+    if ratio is None:
+        return other.moment + other.scatter < stated.moment + stated.scatter
+    return other.moment < FAR and other.scatter < ratio * stated.scatter + 0.01
 
 
 def _distance(fit: ScaleFit) -> float:

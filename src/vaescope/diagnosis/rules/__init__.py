@@ -48,7 +48,6 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "beta-high": frozenset({"amortisation", "over-wide", "aggregate", "rotated"}),
     "beta-low": frozenset({"amortisation", "aggregate", "rotated"}),
     "amortisation": frozenset({"aggregate", "wide-posteriors", "rotated"}),
-    "rotated": frozenset({"aggregate"}),
     "aggregate": frozenset({"wide-posteriors"}),
 }
 """What a finding is the cause of; these are not reported beside it."""

@@ -18,6 +18,7 @@ INFORMS = 0.1  # share of x that a linear map of the codes explains from which o
 TINY = 1e-4  # variance ratio of a deterministic code
 BETA_OFF = 4.0  # factor from Eq. 12 that a made-up variance has
 LITTLE = 0.5  # nats of all latents together with which there are no codes to decode
+LOST_BY_DRAWS = 0.5  # share of the variance of x that means of posteriors explain and draws from them do not
 FAR_CODES = 0.5  # |log E[(μ² + σ²)/σ†²]| of codes that were not trained with a prior
 CORRECTED = {
     "standard deviation": "standard deviations: return their squares",
@@ -182,7 +183,9 @@ def not_a_vae(evidence: Evidence) -> Iterator[Finding]:
     declared = evidence.noise.declared_beta if evidence.noise is not None else 1.0
     off = effective is not None and abs(math.log(effective / declared)) > math.log(BETA_OFF)
     codes = found.given.dispersion if found is not None else 0.0
-    if evidence.zero_variance or ratio < TINY or off or codes > FAR_CODES:
+    drawn = evidence.noise.explained if evidence.noise is not None else 0.0
+    lost = 0.0 if found is None else found.given.explained - drawn
+    if evidence.zero_variance or ratio < TINY or off or codes > FAR_CODES or lost > LOST_BY_DRAWS:
         value = "zero" if evidence.zero_variance else f"{ratio:.2g} times that of the prior"
         yield Finding(
             "not-a-vae",

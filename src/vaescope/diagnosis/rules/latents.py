@@ -21,7 +21,10 @@ LITTLE = 0.5  # nats of all latents together with which a model has nearly colla
 LITTLE_EXPLAINED = 0.1  # share of the variance of x that it then explains, at most
 SCALED = 2.0  # factor from 1 that the standard deviation of scaled codes may have
 DIFFUSERS_SCALING = 0.18215  # what diffusers declares if nobody has set it
-APART = 0.85  # AUC of telling codes from prior samples
+APART = 0.88  # AUC of telling codes from prior samples
+NEARLY_APART = 0.85  # the same of codes whose mean and covariance are off too
+APART_GAIN = 0.6  # nats that a normal distribution fitted to such codes saves
+WEAK_KL = 0.25  # β below which a model was not trained to have aligned axes
 
 
 def collapse(evidence: Evidence) -> Iterator[Finding]:
@@ -132,7 +135,8 @@ def axes(evidence: Evidence) -> Iterator[Finding]:
     if rotation is None:
         return
     if rotation.gain >= ROTATED and rotation.gain >= ROTATED_SHARE * rotation.before:
-        known = evidence.likelihood is not None and evidence.elbo_trained
+        weak = evidence.noise is not None and evidence.noise.declared_beta < WEAK_KL
+        known = evidence.likelihood is not None and evidence.elbo_trained and not weak
         yield Finding(
             "rotated",
             "warning" if known else "note",
@@ -153,7 +157,10 @@ def aggregate(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.aggregate
     if evidence.latent_image is not None:  # their prior is a model that is trained on the codes
         return
-    if found is None or found.auc - 2 * found.stderr < APART - 0.06 or found.auc < APART:
+    if found is None:
+        return
+    limit = NEARLY_APART if found.gain > APART_GAIN else APART
+    if found.auc < limit or found.auc - 2 * found.stderr < limit - 0.06:
         return
     yield Finding(
         "aggregate",

@@ -14,7 +14,7 @@ from vaescope.findings import Finding
 
 VARIANCE_WRONG = 10.0  # factor between declared and measured decoder variance
 BETA_WRONG = 3.0  # factor between declared and effective β
-SCATTERS = 2.3  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
+SCATTERS = 1.5  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
 CODES_OFF = 0.3  # |log| of the mean square of codes of a model whose encoder is at fault, not a high β
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
