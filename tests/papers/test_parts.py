@@ -71,6 +71,14 @@ def test_an_interrupted_part_keeps_its_checkpoint_and_the_rest_is_solved(experim
     assert left == ["0-of-2"]  # its checkpoint may still be wanted; nothing of it is counted
 
 
+def test_parts_do_not_repeat_what_the_experiment_has(experiment, whole, tmp_path):
+    reproduce(experiment, OPTIONS, out=tmp_path, progress=NoProgress())
+    (tmp_path / NAME / "results.parquet").unlink()  # members without results
+    assert solve_part(experiment, OPTIONS, Part(0, 2), out=tmp_path, progress=NoTraining()) == 2
+    reproduce(experiment, OPTIONS, out=tmp_path, progress=NoTraining())
+    assert solve_part(experiment, OPTIONS, Part(1, 2), out=tmp_path, progress=NoTraining()) == 0
+
+
 def test_tasks_of_parts_have_their_own_folders(tmp_path):
     tasks = part_tasks([find_experiment(NAME)], tmp_path, OPTIONS, 2)
     assert [task.name for task in tasks] == [f"{NAME} (1 of 2)", f"{NAME} (2 of 2)"]

@@ -45,10 +45,16 @@ def reproduce(experiment: Experiment[S, C, M], options: RunOptions, *, out: Path
 def solve_part(
     experiment: Experiment[S, C, M], options: RunOptions, part: Part, *, out: Path, progress: Progress
 ) -> int:
-    """Solve some of the cells in a folder of their own; `reproduce` merges it. Returns how many cells the part has."""
-    settings = experiment.settings(options)
-    cells = experiment.cells(settings)[part.index :: part.count]
+    """Solve some of the cells in a folder of their own; `reproduce` merges it. Returns how many cells the part has.
+
+    Cells and members that the experiment's own folder has are not computed again.
+    """
+    settings, path = experiment.settings(options), out / experiment.name
     with _run_folder(experiment, options, out / part.folder(experiment.name)) as run:
+        own = experiment.cells(settings)[part.index :: part.count]
+        missing = RunFolder(path, run.config).cells_without_results([_row(cell) for cell in own])
+        cells = [cell for cell in own if _row(cell) in missing]
+        run.import_members(missing, path)
         _solve_missing(cells, experiment, settings, _context(run, experiment.name, options, out, progress))
     return len(cells)
 
