@@ -27,25 +27,14 @@ def test_the_scores_are_those_of_the_cases(half):
     assert FOUND["scores"][half] == summary(rows(half))
 
 
-def test_most_faults_of_the_scored_half_are_found_by_their_own_code():
-    """Below what was measured, so that a change for the worse fails; the scores themselves are in the docs."""
-    scores = FOUND["scores"]["scored"]
-    assert scores["found"] >= 0.85 * scores["faulty"]
-    assert scores["wrong_first_cause"] <= 0.1 * scores["faulty"]
-
-
-def test_few_healthy_models_of_the_scored_half_have_a_warning():
-    """On the data sets for which the bound was set; temperatures and cells, scored later, are in the targets below."""
-    scores = summary([row for row in rows("scored") if row["data"] not in ("elnino", "pbmc")])
-    assert scores["healthy"] >= 22
-    assert scores["healthy_with_a_warning"] <= 0.1 * scores["healthy"]
-
-
-@pytest.mark.xfail(
-    strict=True, reason="4 of 30 healthy models have a warning, 87 % found, 8 % with a wrong first cause"
-)
 def test_the_scored_half_meets_its_targets():
     scores = FOUND["scores"]["scored"]
     assert scores["healthy_with_a_warning"] <= 0.05 * scores["healthy"]
     assert scores["found"] >= 0.9 * scores["faulty"]
     assert scores["wrong_first_cause"] <= 0.05 * scores["faulty"]
+
+
+def test_rules_hold_on_the_data_they_were_developed_on():
+    scores = FOUND["scores"]["development"]
+    assert scores["healthy_with_a_warning"] <= 0.05 * scores["healthy"]
+    assert scores["found"] >= 0.95 * scores["faulty"]
