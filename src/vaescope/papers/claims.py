@@ -134,6 +134,8 @@ class Claim:
     @property
     def measured(self) -> str:
         """The value with its spread, for people."""
+        if np.isnan(self.value):
+            return "–"
         text = show(self.value)
         return text if self.low is None or self.high is None else f"{text} ({show(self.low)} to {show(self.high)})"
 
@@ -195,10 +197,9 @@ def settled(
         moving = sum(late_change(curve(r)) > tolerance for r in results)
         if moving <= (1 - minimum) * len(results):
             return None
-        return (
-            f"The {quantity} of {moving} of {len(results)} members still changed by more than {tolerance:g} over the "
-            "last third of the epochs."
-        )
+        amount = f" by more than {tolerance:g}" if tolerance else ""
+        members = f"{moving} of {len(results)} members"
+        return f"The {quantity} of {members} still changed{amount} over the last third of the epochs."
 
     return condition
 

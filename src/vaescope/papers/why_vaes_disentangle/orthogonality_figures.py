@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from vaescope.papers.experiment import ReportFigure
-from vaescope.papers.why_vaes_disentangle.disentangling import OBJECTIVES, by_images, of_objective
+from vaescope.papers.why_vaes_disentangle.disentangling import OBJECTIVES, ImageSet, by_images, of_objective
 from vaescope.papers.why_vaes_disentangle.orthogonality_results import (
     Disentanglement,
     NeighbourDistances,
@@ -55,7 +55,7 @@ def _figure_4(results: Results) -> Figure:
         for column, (label, gap) in enumerate(GAPS.items()):
             axis = axes[4 * row + column]
             _by_objective(axis, own, gap, label)
-            figures.format_axis(axis, title=f"{images.title}: {label}", x="", y=label, log="", legend=False)
+            figures.format_axis(axis, title=f"{_title(images)}: {label}", x="", y=label, log="", legend=False)
             _against_score(axes[4 * row + column + 2], own, gap, label)
     figures.shared_legend(figure, axes[2])
     return figure
@@ -86,7 +86,7 @@ def _angles(results: Results) -> Figure:
     figure, axes = figures.grid_of_panels(max(1, len(groups)), len(OBJECTIVES), width=2.9, height=2.9)
     shaded: AxesImage | None = None
     for axis, ((images, own), objective) in zip(axes, product(groups.items(), OBJECTIVES), strict=False):
-        axis.set_title(f"{images.title}, {OBJECTIVES[objective]}", fontsize=10)
+        axis.set_title(f"{_title(images)}, {OBJECTIVES[objective]}", fontsize=10)
         shaded = _angle_map(axis, [r.measured for r in of_objective(own, objective)]) or shaded
     if shaded is not None:
         figure.colorbar(shaded, ax=list(axes), shrink=0.7, label="degrees (90: orthogonal)")
@@ -142,3 +142,8 @@ def _neighbours(axis: Axes, results: Results, pick: Callable[[NeighbourDistances
         figures.plot_points(axis, [m.kl for m in own], [pick(m.neighbours) for m in own], label=label)
     y = "mean squared distance of neighbours"
     figures.format_axis(axis, title=f"Theorem 2 (b): {words}", x="KL (nats)", y=y, log="")
+
+
+def _title(images: ImageSet) -> str:
+    """In two lines where it names the loss."""
+    return images.title.replace(" with ", "\nwith ")
