@@ -53,6 +53,7 @@ ORDER = [
     "papers",
     "sweeps",
     "cli",
+    "__main__",
 ]
 MAX_ANY_PER_THOUSAND_LINES = 6
 MAX_PUBLIC_NAMES = 150  # preflight, Watch, compare, certify, identifiability and their results are part of the contract
