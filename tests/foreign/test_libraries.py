@@ -119,9 +119,6 @@ def test_diffusers_autoencoder(tmp_path):
     assert page(found, tmp_path)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="posterior variances above the prior's, of brief training, are taken for precisions"
-)
 def test_batches_and_covariates_of_scvi():
     """Read by scvi-tools itself; posteriors are those of scvi-tools."""
     scvi = pytest.importorskip("scvi")
