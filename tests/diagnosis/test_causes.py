@@ -1,5 +1,6 @@
 """The first cause is named, healthy models get no warning, and absurd numbers are not shown: planted truth."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -257,6 +258,23 @@ def test_a_decoder_whose_output_has_another_size_than_x():
     assert found.findings[0].evidence == f"The decoder returns {n - 1} numbers per sample, x has {n}."
     both = linear(decode=lambda z: torch.cat([z @ W.T.to(z), torch.ones(len(z), n).to(z)], 1))
     assert "Return the mean alone" in vs.diagnose(both, X, progress=None).findings[0].advice
+
+
+@pytest.mark.parametrize("belongs", [True, False])
+def test_encoder_and_decoder_of_different_runs_are_found_by_their_likelihood(belongs):
+    decoder = W if belongs else W.flip(1) * torch.tensor([1.0, -1.0])
+    given = {"precision": None, "log_likelihood": lambda x, z: -50 * (x - z @ decoder.T.to(z)).square().sum(1)}
+    found = vs.diagnose(linear(decode=lambda z: z @ decoder.T.to(z), **given), X, progress=None)
+    titles = [f.title for f in found.findings if f.code == "reconstruction"]
+    assert titles == ([] if belongs else ["Encoder and decoder do not belong together."])
+
+
+def test_variances_of_a_known_library_are_not_questioned():
+    given = linear(encode=lambda x: (100 * (x @ W) * VARIANCE, VARIANCE.sqrt().expand(len(x), 2)))
+    known = dataclasses.replace(given, returns_variances=True)
+    codes = [[f.code for f in vs.diagnose(m, X, progress=None).findings] for m in (given, known)]
+    assert "scale-of-variance" in codes[0]
+    assert "scale-of-variance" not in codes[1]
 
 
 def test_absurd_numbers_are_not_shown():

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.reconstruction import DISPERSED, OwnCodes, Reconstruction
+from vaescope.diagnosis.rules.latents import LITTLE
 from vaescope.diagnosis.rules.wording import explained, times
 from vaescope.findings import Finding
 
@@ -17,7 +18,6 @@ GENERATES = 0.3  # alignment of the decoder's output with x from which on the de
 INFORMS = 0.1  # share of x that a linear map of the codes explains from which on the encoder knows the data
 TINY = 1e-4  # variance ratio of a deterministic code
 BETA_OFF = 4.0  # factor from Eq. 12 that a made-up variance has
-LITTLE = 0.5  # nats of all latents together with which there are no codes to decode
 LOST_BY_DRAWS = 0.5  # share of the variance of x that means of posteriors explain and draws from them do not
 FAR_CODES = 0.5  # |log E[(μ² + σ²)/σ†²]| of codes that were not trained with a prior
 CORRECTED = {
@@ -128,8 +128,8 @@ def _no_better_than_others(found: OwnCodes) -> Finding:
         "reconstruction",
         "error",
         "Encoder and decoder do not belong together.",
-        f"log p(x|z) at the code of a sample is {found.gain:.3g} ± {2 * found.stderr:.2g} nats above that at "
-        "the code of another sample: the decoder does not decode what the encoder encodes.",
+        "log p(x|z) is no higher at the code of a sample than at that of another sample: the difference is "
+        f"{found.gain:.3g} ± {2 * found.stderr:.2g} nats.",
         "Load both from the same checkpoint; check that x is preprocessed as in training.",
         "model.load_state_dict(checkpoint, strict=True)  # encoder and decoder together",
     )
