@@ -113,6 +113,10 @@ def faulty(data: str, kind: Kind, wider: Callable[[int], nn.Module], wanted: str
         build = partial(wider, kind.build().latent)
         return variant("-overfit", build=build, rows=60, epochs=1500, patience=None, lr=1e-3)
 
+    def late_encoder() -> nn.Module:
+        train = partial(faults.train_encoder, sound=base(), x=d.train)
+        return cached(f"{data}-{kind.label}-encoder-0", kind.build, train, seed=7)
+
     def precision(factor: float) -> object:
         return plain(precision=factor * base().stated().get("precision", 1.0))
 
@@ -157,7 +161,7 @@ def faulty(data: str, kind: Kind, wider: Callable[[int], nn.Module], wanted: str
         "ae0": ("autoencoder, variance 0", "not-a-vae", lambda: autoencoder(0.0)),
         "ae1": ("autoencoder, variance 1", "not-a-vae", lambda: autoencoder(1.0)),
         "fit": ("overfitted", "overfit", lambda: faults.given(overfitted(), **known)),
-        "encoder": ("noise on the encoder", "amortisation", lambda: faults.noisy_encoder(base(), 0.6, **known)),
+        "encoder": ("encoder hardly trained", "amortisation", lambda: faults.given(late_encoder(), **known)),
         "variance": ("decoder variance 100 times too large", "decoder-variance", lambda: precision(0.01)),
         "variance-": ("decoder variance 100 times too small", "decoder-variance", lambda: precision(100.0)),
         "rotated": ("rotated by 45 degrees", "rotated", lambda: faults.rotated(base(), d.train, **known)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 
 import vaescope as vs
@@ -45,19 +43,39 @@ def mixed(net, other, **change):
     return given(net, decode=other.decode, networks=[net, other], **change)
 
 
-def noisy_encoder(
-    net, amount, decoder_parts=("decoder", "fc3", "fc4", "lift", "up", "write", "out", "log_sigma"), **change
-):
-    """Noise on the weights of the encoder."""
-    worse = copy.deepcopy(net)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, value in worse.named_parameters():
-            if name.split(".")[0] not in decoder_parts:
-                value.add_(
-                    amount * value.std() * torch.randn(value.shape, generator=generator) if value.numel() > 1 else 0
-                )
-    return given(worse, **change)
+DECODER = ("decoder", "fc3", "fc4", "lift", "up", "write", "out", "log_sigma")  # first parts of names of parameters
+
+
+def train_encoder(late, sound, x):
+    """Train a new encoder for the decoder of a sound model; stops while it still loses more than healthy ones do."""
+    decoder = {name: value for name, value in sound.state_dict().items() if name.split(".")[0] in DECODER}
+    late.load_state_dict(late.state_dict() | decoder)
+    trained = [value for name, value in late.named_parameters() if name.split(".")[0] not in DECODER]
+    optimiser, sample = torch.optim.Adam(trained, 1e-3), x[:256]
+    limit = _loss(sound, sample) + 1.5 * amortisation_bound(sound, sample)
+    for step in range(20_000):
+        if step % 5 == 0 and _loss(late, sample) < limit:
+            break
+        rows = x[torch.randint(len(x), (64,))]
+        optimiser.zero_grad()
+        (late.loss(rows) / len(rows)).backward()
+        optimiser.step()
+
+
+def _loss(net, x):
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        return float(net.loss(x)) / len(x)
+
+
+def amortisation_bound(net, x):
+    """Nats that matter: one, twice the KL, and half the variation of losses between samples."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        mean, logvar = net.encode(x)
+        kl = float(0.5 * (mean.square() + logvar.exp() - logvar - 1).sum(1).mean())
+        losses = torch.tensor([float(net.loss(row[None])) for row in x])
+    return max(1.0, 2 * kl, 0.5 * float(losses.std()))
 
 
 def rotated(net, x, **change):

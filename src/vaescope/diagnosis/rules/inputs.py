@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.reconstruction import DISPERSED, OwnCodes, Reconstruction
 from vaescope.diagnosis.rules.latents import LITTLE
+from vaescope.diagnosis.rules.likelihood import overfits
 from vaescope.diagnosis.rules.wording import explained, times
 from vaescope.findings import Finding
 
@@ -107,7 +108,9 @@ def reconstruction(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.reconstruction
     if found is None:
         return
-    if wrong_input(found):
+    own_codes = found.own_codes  # instead of squared errors, which mean little for counts
+    decodes = own_codes is not None and own_codes.gain > 2 * own_codes.stderr
+    if wrong_input(found) and not decodes:
         yield Finding(
             "reconstruction",
             "error",
@@ -116,9 +119,11 @@ def reconstruction(evidence: Evidence) -> Iterator[Finding]:
             f"Pass {found.best.change} instead of x, or repeat the preprocessing of the training code.",
             _call(found.best.change),
         )
-    elif found.own_codes is not None:
-        if float(evidence.regime.kl.sum()) > LITTLE and found.own_codes.gain < 2 * found.own_codes.stderr:
-            yield _no_better_than_others(found.own_codes)
+    elif overfits(evidence):  # poor only on samples that it was not trained on
+        return
+    elif own_codes is not None:
+        if float(evidence.regime.kl.sum()) > LITTLE and not decodes:
+            yield _no_better_than_others(own_codes)
     elif found.given.explained < WORSE and found.given.explained < -3 * found.given.stderr:
         yield _worse_than_mean(found)
 

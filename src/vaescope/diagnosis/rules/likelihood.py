@@ -14,21 +14,31 @@ from vaescope.findings import Finding
 
 VARIANCE_WRONG = 10.0  # factor between declared and measured decoder variance
 BETA_WRONG = 3.0  # factor between declared and effective β
-SCATTERS = 1.5  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
+BEYOND_SCATTER = 1.5  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
 CODES_OFF = 0.3  # |log| of the mean square of codes of a model whose encoder is at fault, not a high β
+EXCESS_ERROR = 1.3  # squared error of the means of such an encoder, relative to that of the best posteriors
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
 AMORTISATION_SPREAD = 0.5  # of the variation of the best ELBO between samples that it must lose
 AMORTISATION_WARNS = 1.0, 0.25  # such shares from which on that is a warning; healthy models lose up to 0.9 of the KL
+POOR_MEANS = 1.75  # excess error from which on a smaller loss is a warning too; healthy models have up to 1.5
 OVERFIT = 1.5  # factor between held-out and training errors
 OVERFIT_WARNS = 1.75  # such a factor from which on that is a warning; healthy models have up to 1.65
 OVERFIT_ERRORS = 4.0  # standard errors of their difference
 UNRELIABLE = 0.7  # Pareto k̂ above which importance sampling is unreliable
 
 
+def overfits(evidence: Evidence, factor: float = OVERFIT_WARNS) -> bool:
+    """Whether errors of held-out samples are clearly larger than those of training samples, by this factor."""
+    found = evidence.generalisation
+    if found is None or found.lost < 0:
+        return False
+    return found.error_ratio >= factor and found.error_score >= OVERFIT_ERRORS
+
+
 def overfit(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.generalisation
-    if found is None or found.lost < 0 or found.error_ratio < OVERFIT or found.error_score < OVERFIT_ERRORS:
+    if found is None or not overfits(evidence, OVERFIT):
         return
     yield Finding(
         "overfit",
@@ -71,7 +81,9 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
     if noise is None or noise.beta is None or not evidence.elbo_trained:
         return
     factor, declared = noise.beta / noise.declared_beta, noise.declared_beta
-    if fit is not None and (abs(math.log(factor)) < SCATTERS * fit.scatter or (factor > 1 and fit.moment > CODES_OFF)):
+    if fit is not None and abs(math.log(factor)) < BEYOND_SCATTER * fit.scatter:
+        return
+    if _encoder_is_poor(evidence, wide=factor > 1):
         return
     reference = "of the likelihood" if declared == 1 else f"of β = {declared:g}"
     assert noise.implied is not None
@@ -98,6 +110,14 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def _encoder_is_poor(evidence: Evidence, *, wide: bool) -> bool:
+    """Whether means are off too: β changes the widths of posteriors, and their means hardly."""
+    if evidence.gap is not None and evidence.gap.excess_error is not None:
+        return evidence.gap.excess_error > EXCESS_ERROR
+    fit = evidence.scale.found if evidence.scale is not None else None
+    return wide and fit is not None and fit.moment > CODES_OFF
+
+
 def _reconstruction_loss(noise: Noise) -> str:
     """The reconstruction term of the declared likelihood, as code."""
     if noise.likelihood == "bernoulli":
@@ -116,8 +136,10 @@ def amortisation(evidence: Evidence) -> Iterator[Finding]:
     typical, low = (float(gap.amortisation.quantile(q)) for q in (0.5, 0.25))
     spread = float((gap.elbo + gap.amortisation).std()) if len(gap.elbo) > 1 else 0.0
     total = float(np.sum(evidence.regime.kl))
-    warns = typical > max(AMORTISATION_WARNS[0] * total, AMORTISATION_WARNS[1] * spread)
-    noted = typical > max(AMORTISATION_SHARE * total, AMORTISATION_SPREAD * spread)
+    poor_means = gap.excess_error is not None and gap.excess_error > POOR_MEANS
+    share = typical > AMORTISATION_SHARE * total
+    warns = typical > max(AMORTISATION_WARNS[0] * total, AMORTISATION_WARNS[1] * spread) or (share and poor_means)
+    noted = share and typical > AMORTISATION_SPREAD * spread
     if low > AMORTISATION and (warns or noted):
         yield Finding(
             "amortisation",
