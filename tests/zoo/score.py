@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 
 import vaescope as vs
-from tests.zoo.cases import HEALTHY, Case, cases
+from tests.zoo.cases import HEALTHY, Case
 from tests.zoo.certificates import certify
+from tests.zoo.draws import cases
 from tests.zoo.training import FOLDER
 
 ROOT = Path(__file__).parents[2]
