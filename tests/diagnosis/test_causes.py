@@ -277,6 +277,54 @@ def test_variances_of_a_known_library_are_not_questioned():
     assert "scale-of-variance" not in codes[1]
 
 
+def widened(factor, offset=0.0):
+    """The optimal linear model with wider posteriors, and means that are off by `offset` of their standard deviation."""
+    generator = torch.Generator().manual_seed(3)
+    directions = torch.randn(5, 2, generator=generator) * (factor * VARIANCE).sqrt()
+
+    def encode(x):
+        mean = 100 * (x @ W) * VARIANCE
+        return mean + offset * (x @ directions), (factor * VARIANCE).expand(len(x), 2)
+
+    return linear(encode=encode)
+
+
+def test_a_high_weight_of_the_kl_is_told_from_a_poor_encoder():
+    assert codes(widened(6.0)) == ["beta-high"]
+    poor = vs.diagnose(widened(6.0, offset=0.5), X, progress=None)
+    assert poor.findings[0].code == "amortisation"
+    assert poor.evidence.gap.excess_error > 1.75
+    assert "times the squared error of the best" in poor.findings[0].evidence
+
+
+def test_the_error_of_an_optimal_encoder_is_that_of_the_best_posteriors():
+    found = vs.diagnose(linear(), X, progress=None).evidence.gap
+    best = 100 * (X.double() @ W.double()) * VARIANCE
+    error = (X - best @ W.T.double()).square().sum(1).mean()
+    noise = (VARIANCE * W.square().sum(0)).sum()  # of draws from the best posteriors
+    assert found.excess_error == pytest.approx(float(error / (error + noise)), rel=0.1)
+
+
+def test_an_overfitted_model_is_not_taken_for_a_mismatched_one():
+    """Right on training samples, worse than the mean on others."""
+    train = X[:60]
+
+    def encode(x):
+        nearest = torch.cdist(x, train.to(x)).argmin(1)
+        known = torch.cdist(x, train.to(x)).amin(1, keepdim=True) < 1e-4
+        mean = 100 * (train[nearest] @ W) * VARIANCE
+        return torch.where(known, mean, -mean.flip(1)), VARIANCE.expand(len(x), 2)
+
+    assert codes(linear(encode=encode), X[60:])[0] == "reconstruction"
+    assert codes(linear(encode=encode), X[60:], train=train)[0] == "overfit"
+
+
+def test_squared_errors_do_not_judge_models_with_a_likelihood_of_their_own():
+    """Outputs are rates of another scale than x, but each sample's code explains it best."""
+    given = {"precision": None, "log_likelihood": lambda x, z: -50 * (x - z @ W.T.to(z)).square().sum(1)}
+    assert codes(linear(decode=lambda z: 0.3 * (z @ W.T.to(z)) - 2, **given)) == []
+
+
 def test_absurd_numbers_are_not_shown():
     assert times(1e40) == "more than 1000 times"
     narrow = linear(encode=lambda x: (100 * (x @ W) * VARIANCE, (1e-30 * (1 + x[:, :2].square()))))

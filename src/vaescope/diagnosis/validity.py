@@ -39,6 +39,7 @@ def measure_validity(sample: EncodedSample, used: list[int], budget: Budget) -> 
 
     try:
         prior = Normal(base[0, index], spread[0, index])
-        return validity(decoder, mean[:, index], precision=float(precision), prior=prior)
+        with torch.enable_grad():  # without it, second derivatives of some activations are not implemented
+            return validity(decoder, mean[:, index], precision=float(precision), prior=prior)
     except (RuntimeError, NotImplementedError, InputError) as error:
         raise could_not_differentiate(error) from None

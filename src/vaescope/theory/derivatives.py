@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vaescope.errors import InputError
 
@@ -77,7 +78,8 @@ def jacobian_column(decoder: Decoder, z: Float[Tensor, "N d"], k: int) -> Float[
 
     direction = torch.zeros_like(z)
     direction[:, k] = 1
-    column: Tensor = torch.func.jvp(flat, (z,), (direction,))[1]
+    with sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward mode
+        column: Tensor = torch.func.jvp(flat, (z,), (direction,))[1]
     return column
 
 

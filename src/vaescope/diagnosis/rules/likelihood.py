@@ -140,13 +140,14 @@ def amortisation(evidence: Evidence) -> Iterator[Finding]:
     share = typical > AMORTISATION_SHARE * total
     warns = typical > max(AMORTISATION_WARNS[0] * total, AMORTISATION_WARNS[1] * spread) or (share and poor_means)
     noted = share and typical > AMORTISATION_SPREAD * spread
+    means = f" Its means have {times(gap.excess_error or 1)} the squared error of the best." if poor_means else ""
     if low > AMORTISATION and (warns or noted):
         yield Finding(
             "amortisation",
             "warning" if warns else "note",
             "The encoder is far from optimal for its decoder.",
             f"It loses {amount(lost)} ± {amount(2 * error)} nats compared with the best posterior of its family, of a "
-            f"KL of {amount(total)}; the family itself loses {gap.mean('family')[0]:.2f}.",
+            f"KL of {amount(total)}; the family itself loses {max(gap.mean('family')[0], 0):.2f}.{means}",
             "Check that encoder and decoder are of the same checkpoint; then train the encoder alone with the decoder "
             "frozen. If it loses much less on training samples (pass train=), "
             "it overfits: use more data instead.",
