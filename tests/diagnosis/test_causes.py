@@ -278,7 +278,7 @@ def test_variances_of_a_known_library_are_not_questioned():
 
 
 def widened(factor, offset=0.0):
-    """The optimal linear model with wider posteriors, and means that are off by `offset` of their standard deviation."""
+    """The optimal linear model with wider posteriors, and means that are off by `offset` of their width."""
     generator = torch.Generator().manual_seed(3)
     directions = torch.randn(5, 2, generator=generator) * (factor * VARIANCE).sqrt()
 
