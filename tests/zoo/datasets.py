@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -403,6 +404,8 @@ def load(name: str) -> Data:
     if not file.exists():
         made: Data = globals()[name]()
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"train": made.train.contiguous(), "test": made.test.contiguous()}, file)
+        part = file.with_suffix(f".{os.getpid()}")
+        save_file({"train": made.train.contiguous(), "test": made.test.contiguous()}, part)
+        part.replace(file)
     parts = load_file(file)
     return Data(parts["train"], parts["test"])

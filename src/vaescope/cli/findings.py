@@ -56,7 +56,7 @@ def as_options(text: str) -> str:
     >>> as_options("it would take about 40 s; pass budget=50 to include it")
     'it would take about 40 s; pass --budget 50 to include it'
     """
-    return re.sub(r"\bpass (train|budget)=(\d*)", lambda m: f"pass --{m[1]} {m[2]}".rstrip(), text)
+    return re.sub(r"\bpass (train|budget)=(\d*)(?!\()", lambda m: f"pass --{m[1]} {m[2]}".rstrip(), text)
 
 
 def print_finding(out: Console, finding: Finding) -> None:

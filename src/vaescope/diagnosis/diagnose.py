@@ -346,7 +346,7 @@ def _stability(
 def _identifiability(
     repaired: Repair, evidence: Evidence, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
 ) -> Identifiability:
-    if evidence.latent_image is not None:
+    if repaired.model.latent_shape is not None:
         raise Skipped("latents are channels at positions of an image")
     if not evidence.regime.used:
         raise Skipped("no latent is in use")

@@ -50,8 +50,6 @@ class ElboGap:
     note: str
     precision: float | None = None
     """γ² by maximum likelihood at the best posteriors, so that errors of the encoder do not count as noise."""
-    excess_error: float | None = None
-    """Squared error of the encoder's means, relative to that of draws from the best posteriors."""
 
     def mean(self, name: str) -> tuple[float, float]:
         """Mean of one part over points, and its standard error."""
@@ -171,25 +169,16 @@ class _Points:
         return " ".join(notes)
 
     @torch.no_grad()
-    def errors(self, best: DiagonalGaussian) -> tuple[float | None, float | None]:
-        """n / E‖x - f(z)‖² under these posteriors, and the error of the encoder's means relative to that expectation.
-
-        None if outputs and x differ in shape.
-        """
-        generator = randomness.generator(0, "best posteriors")
-        noise = torch.randn((DRAWS, *best.mean.shape), generator=generator, dtype=best.mean.dtype)
-        drawn = [self._squared_error(best.sample(one)) for one in noise]
-        own = self._squared_error(self.posterior.mean)
-        if not all(math.isfinite(error) for error in [*drawn, own]):
-            return None, None
-        expected = max(sum(drawn) / DRAWS, 1e-300)
-        return self.sample.observations.shape[1] / expected, own / expected
-
-    def _squared_error(self, v: Float[Tensor, "P u"]) -> float:
-        """Mean of ‖x - f(z)‖²; NaN if outputs and x differ in shape."""
-        x = self.sample.observations
-        output = self.sample.decode(self.codes(torch.arange(len(x)), v))
-        return float((x - output).square().sum(1).mean()) if output.shape == x.shape else math.nan
+    def precision(self, best: DiagonalGaussian) -> float | None:
+        """n / E‖x - f(z)‖² under these posteriors; None if outputs and x differ in shape."""
+        generator, errors, x = randomness.generator(0, "best posteriors"), [], self.sample.observations
+        for _ in range(DRAWS):
+            noise = torch.randn(best.mean.shape, generator=generator, dtype=best.mean.dtype)
+            output = self.sample.decode(self.codes(torch.arange(len(x)), best.sample(noise)))
+            if output.shape != x.shape or not bool(output.isfinite().all()):
+                return None
+            errors.append((x - output).square().sum(1))
+        return x.shape[1] / max(float(torch.stack(errors).mean()), 1e-300)
 
 
 def _quadrature(points: _Points) -> ElboGap:
@@ -215,7 +204,7 @@ def _quadrature(points: _Points) -> ElboGap:
         contrast,
         None,
         f"By quadrature at {len(x)} samples. {points.note()}".strip(),
-        *points.errors(found.best),
+        points.precision(found.best),
     )
 
 
@@ -253,5 +242,5 @@ def _sampled(points: _Points) -> ElboGap:
         None,
         float(found.pareto_k.max()),
         f"{note} {points.note()}".strip(),
-        *points.errors(found.best),
+        points.precision(found.best),
     )

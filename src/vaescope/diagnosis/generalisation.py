@@ -30,6 +30,8 @@ class Generalisation:
     """Squared error of z ~ q on held-out samples over that on training samples."""
     error_score: float
     """Difference of these errors, in standard errors."""
+    explained: float
+    """Share of the variance of the training samples that their reconstructions explain."""
 
     @property
     def lost(self) -> float:
@@ -54,12 +56,15 @@ def measure_generalisation(train: EncodedSample, held_out: EncodedSample) -> Gen
     if not all(bool(elbo.isfinite().all()) for elbo in elbos):
         raise Skipped("the ELBO of some samples is not finite")
     means = [float(error.mean()) for error in errors]
+    x = train.observations
+    total = float((x - x.mean(0)).square().sum(1).mean())
     return Generalisation(
         float(elbos[0].mean()),
         float(elbos[1].mean()),
         _stderr(elbos),
         means[1] / max(means[0], 1e-300),
         (means[1] - means[0]) / max(_stderr(errors), 1e-300),
+        1 - means[0] / max(total, 1e-300),
     )
 
 

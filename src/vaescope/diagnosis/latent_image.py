@@ -115,6 +115,6 @@ def _effective_precision(sample: EncodedSample) -> float | None:
     )
     codes = sample.random_subset(PROBED_SAMPLES)
     chosen = [int(k) for k in latents]
-    ratio = (1 / codes.variance[:, chosen].double() - 1) / expected_slopes(codes, chosen)
+    ratio = (1 / codes.variance[:, chosen].double() - 1) / expected_slopes(codes, chosen).squares
     usable = ratio[(ratio > 0) & ratio.isfinite()]
     return float(usable.median()) if usable.numel() else None

@@ -12,7 +12,7 @@ from torch import Tensor
 from vaescope import randomness
 from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample
-from vaescope.encoded.weights import declared_beta, output_weights
+from vaescope.encoded.weights import SMALLEST_VARIANCE, declared_beta, output_weights
 
 SAMPLES = 256  # whose reconstruction error is measured
 DRAWS = 16  # of z, per sample
@@ -36,6 +36,10 @@ class Noise:
     """Share of the variance of x that reconstructions explain."""
     likelihood: str | None
     declared_beta: float = 1.0
+    shift: float | None = None
+    """Median over samples of the mean over latents of σ² g², where g is the gradient of the ELBO with the implied γ²/β
+    with respect to the means: about the squared distance of means from the best ones, in posterior deviations. Zero at
+    an optimum with any β."""
 
     @property
     def beta(self) -> float | None:
@@ -49,6 +53,7 @@ class Noise:
             "implied": self.implied,
             "effective_beta": self.beta,
             "explained": self.explained,
+            "shift": self.shift,
         }
 
 
@@ -57,13 +62,15 @@ def measure_noise(sample: EncodedSample, used: list[int]) -> Noise:
     model, subset = sample.model, sample.random_subset(SAMPLES)
     error, x = _mean_squared_error(subset), subset.observations
     total = float((x - x.mean(0)).square().sum(1).mean())
+    implied, shift = (None, None) if model.likelihood is None else _implied(sample.random_subset(CODES), used)
     return Noise(
         precision=x.shape[1] / max(error, 1e-300),
         declared=1.0 if model.likelihood == "bernoulli" else model.precision,
-        implied=None if model.likelihood is None else _implied_precision(sample.random_subset(CODES), used),
+        implied=implied,
         explained=1 - error / total if total > 0 else math.nan,
         likelihood=model.likelihood,
         declared_beta=declared_beta(model),
+        shift=shift,
     )
 
 
@@ -84,33 +91,62 @@ def _mean_squared_error(sample: EncodedSample) -> float:
 
 
 @torch.no_grad()
-def _implied_precision(sample: EncodedSample, used: list[int]) -> float | None:
-    """Median over samples and latents in use of (1/σ² - 1/σ†²) / E‖c‖², c weighted by the likelihood.
+def _implied(sample: EncodedSample, used: list[int]) -> tuple[float | None, float | None]:
+    """The γ²/β that widths of posteriors imply, and how far means are from those that it makes optimal.
 
-    Eq. 12 with the expectation over the posterior: at wide posteriors the slope at the mean is not representative.
+    The first is the median over samples and latents in use of (1/σ² - 1/σ†²) / E‖c‖², c weighted by the likelihood:
+    Eq. 12 with the expectation over the posterior, because at wide posteriors the slope at the mean is not
+    representative. The second is the gradient of the ELBO with respect to the means, which is zero at an optimum.
     """
     latents = used[:LATENTS]
     slopes = expected_slopes(sample, latents)
-    prior_variance = sample.prior_variance[:, latents].double()
-    added = 1 / sample.variance[:, latents].double() - 1 / prior_variance
-    ratios = added / slopes
+    variance, prior_variance = (v[:, latents].double() for v in (sample.variance, sample.prior_variance))
+    added = 1 / variance - 1 / prior_variance
+    ratios = added / slopes.squares
     # variances above half of the prior's are determined by the prior
     reliable = (added * prior_variance > 1) & ratios.isfinite()
-    return float(ratios[reliable].median()) if bool(reliable.any()) else None
+    if not bool(reliable.any()):
+        return None, None
+    implied = float(ratios[reliable].median())
+    pull = (sample.mean - sample.prior_mean)[:, latents].double() / prior_variance
+    shift = variance * (implied * slopes.log_likelihood - pull).square()
+    return implied, float(shift.mean(1).median())
 
 
-def expected_slopes(sample: EncodedSample, latents: list[int]) -> Float[Tensor, "N u"]:
-    """E‖∂f/∂z_k‖² over z ~ q, in units of the noise of each output, by differences of half a posterior deviation."""
-    generator, deviation = randomness.generator(0, "slopes"), sample.variance.sqrt()
-    total = torch.zeros(len(sample), len(latents), dtype=torch.float64)
-    for _ in range(SLOPE_DRAWS):
-        noise = torch.randn(sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
+@dataclass(frozen=True, eq=False)
+class Slopes:
+    """Expected derivatives over z ~ q with respect to some latents."""
+
+    squares: Float[Tensor, "N u"]
+    """E‖∂f/∂z_k‖², in units of the noise of each output."""
+    log_likelihood: Float[Tensor, "N u"]
+    """E[∂ log p(x|z)/∂z_k], of a Gaussian likelihood with precision 1. Zero if outputs and x differ in shape."""
+
+
+def expected_slopes(sample: EncodedSample, latents: list[int]) -> Slopes:
+    """By differences of half a posterior deviation, at pairs of opposite draws."""
+    generator, deviation, x = randomness.generator(0, "slopes"), sample.variance.sqrt(), sample.observations
+    squares = torch.zeros(len(sample), len(latents), dtype=torch.float64)
+    log_likelihood = torch.zeros_like(squares)
+    half = torch.randn((SLOPE_DRAWS // 2, *sample.mean.shape), generator=generator, dtype=sample.mean.dtype)
+    for noise in torch.cat([half, -half]):
         z = sample.mean + deviation * noise
         weights = output_weights(sample.model.likelihood, sample.decode(z).double())
         for column, k in enumerate(latents):
             step = torch.zeros_like(z)
             step[:, k] = (STEP * deviation[:, k]).clamp(min=SMALLEST_STEP)
-            moved = sample.decode(z + step).double() - sample.decode(z - step).double()
-            moved = moved * (weights.squeeze(2) if isinstance(weights, Tensor) else weights)
-            total[:, column] += moved.square().sum(1) / (2 * step[:, k].double()).square() / SLOPE_DRAWS
-    return total
+            length = 2 * step[:, k].double() * SLOPE_DRAWS
+            above, below = (sample.decode(code).double() for code in (z + step, z - step))
+            moved = (above - below) * (weights.squeeze(2) if isinstance(weights, Tensor) else weights)
+            squares[:, column] += moved.square().sum(1) / length.square() * SLOPE_DRAWS
+            if above.shape == x.shape:
+                log_likelihood[:, column] += _gain(sample.model.likelihood, x.double(), above, below) / length
+    return Slopes(squares, log_likelihood)
+
+
+def _gain(likelihood: str | None, x: Tensor, above: Tensor, below: Tensor) -> Float[Tensor, " N"]:
+    """log p(x | above) - log p(x | below)."""
+    if likelihood == "bernoulli":
+        above, below = (output.clamp(SMALLEST_VARIANCE, 1 - SMALLEST_VARIANCE) for output in (above, below))
+        return (x * (above / below).log() + (1 - x) * ((1 - above) / (1 - below)).log()).sum(1)
+    return 0.5 * ((x - below).square() - (x - above).square()).sum(1)

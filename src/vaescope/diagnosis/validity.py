@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
 import torch
 
 from vaescope.diagnosis.budget import Budget
@@ -10,9 +13,10 @@ from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
 from vaescope.distributions import Normal
 from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
-from vaescope.theory.expansion import NODES
+from vaescope.theory.expansion import NODES, Expansion
 from vaescope.theory.validity import Validity, validity
 
+T = TypeVar("T", Validity, Expansion)
 TRIPLE = 8  # decodings that a third derivative costs
 PASSES = 4  # contractions of third derivatives in all directions
 
@@ -40,6 +44,15 @@ def measure_validity(sample: EncodedSample, used: list[int], budget: Budget) -> 
     try:
         prior = Normal(base[0, index], spread[0, index])
         with torch.enable_grad():  # without it, second derivatives of some activations are not implemented
-            return validity(decoder, mean[:, index], precision=float(precision), prior=prior)
+            found = validity(decoder, mean[:, index], precision=float(precision), prior=prior)
     except (RuntimeError, NotImplementedError, InputError) as error:
         raise could_not_differentiate(error) from None
+    return replace(_detached(found), expansion=_detached(found.expansion))
+
+
+def _detached(values: T) -> T:
+    """A dataclass without the graphs of its tensors."""
+    tensors: dict[str, Any] = {
+        f.name: v.detach() for f in fields(values) if isinstance(v := getattr(values, f.name), torch.Tensor)
+    }
+    return replace(values, **tensors)

@@ -110,7 +110,7 @@ def reconstruction(evidence: Evidence) -> Iterator[Finding]:
         return
     own_codes = found.own_codes  # instead of squared errors, which mean little for counts
     decodes = own_codes is not None and own_codes.gain > 2 * own_codes.stderr
-    if wrong_input(found) and not decodes:
+    if wrong_input(found) and not (decodes and found.given.dispersion <= DISPERSED):
         yield Finding(
             "reconstruction",
             "error",
@@ -119,11 +119,11 @@ def reconstruction(evidence: Evidence) -> Iterator[Finding]:
             f"Pass {found.best.change} instead of x, or repeat the preprocessing of the training code.",
             _call(found.best.change),
         )
-    elif overfits(evidence):  # poor only on samples that it was not trained on
-        return
     elif own_codes is not None:
         if float(evidence.regime.kl.sum()) > LITTLE and not decodes:
             yield _no_better_than_others(own_codes)
+    elif overfits(evidence) and evidence.generalisation is not None and evidence.generalisation.explained > POOR:
+        return  # poor only on samples that it was not trained on
     elif found.given.explained < WORSE and found.given.explained < -3 * found.given.stderr:
         yield _worse_than_mean(found)
 

@@ -15,13 +15,11 @@ from vaescope.findings import Finding
 VARIANCE_WRONG = 10.0  # factor between declared and measured decoder variance
 BETA_WRONG = 3.0  # factor between declared and effective β
 BEYOND_SCATTER = 1.5  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
-CODES_OFF = 0.3  # |log| of the mean square of codes of a model whose encoder is at fault, not a high β
-EXCESS_ERROR = 1.3  # squared error of the means of such an encoder, relative to that of the best posteriors
+SHIFTED = 0.25  # squared distance of means from those that a high β makes optimal, in posterior deviations
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
 AMORTISATION_SPREAD = 0.5  # of the variation of the best ELBO between samples that it must lose
 AMORTISATION_WARNS = 1.0, 0.25  # such shares from which on that is a warning; healthy models lose up to 0.9 of the KL
-POOR_MEANS = 1.75  # excess error from which on a smaller loss is a warning too; healthy models have up to 1.5
 OVERFIT = 1.5  # factor between held-out and training errors
 OVERFIT_WARNS = 1.75  # such a factor from which on that is a warning; healthy models have up to 1.65
 OVERFIT_ERRORS = 4.0  # standard errors of their difference
@@ -83,7 +81,7 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
     factor, declared = noise.beta / noise.declared_beta, noise.declared_beta
     if fit is not None and abs(math.log(factor)) < BEYOND_SCATTER * fit.scatter:
         return
-    if _encoder_is_poor(evidence, wide=factor > 1):
+    if factor > 1 and noise.shift is not None and noise.shift > SHIFTED:  # a poor encoder has wide posteriors too
         return
     reference = "of the likelihood" if declared == 1 else f"of β = {declared:g}"
     assert noise.implied is not None
@@ -110,14 +108,6 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _encoder_is_poor(evidence: Evidence, *, wide: bool) -> bool:
-    """Whether means are off too: β changes the widths of posteriors, and their means hardly."""
-    if evidence.gap is not None and evidence.gap.excess_error is not None:
-        return evidence.gap.excess_error > EXCESS_ERROR
-    fit = evidence.scale.found if evidence.scale is not None else None
-    return wide and fit is not None and fit.moment > CODES_OFF
-
-
 def _reconstruction_loss(noise: Noise) -> str:
     """The reconstruction term of the declared likelihood, as code."""
     if noise.likelihood == "bernoulli":
@@ -136,18 +126,15 @@ def amortisation(evidence: Evidence) -> Iterator[Finding]:
     typical, low = (float(gap.amortisation.quantile(q)) for q in (0.5, 0.25))
     spread = float((gap.elbo + gap.amortisation).std()) if len(gap.elbo) > 1 else 0.0
     total = float(np.sum(evidence.regime.kl))
-    poor_means = gap.excess_error is not None and gap.excess_error > POOR_MEANS
-    share = typical > AMORTISATION_SHARE * total
-    warns = typical > max(AMORTISATION_WARNS[0] * total, AMORTISATION_WARNS[1] * spread) or (share and poor_means)
-    noted = share and typical > AMORTISATION_SPREAD * spread
-    means = f" Its means have {times(gap.excess_error or 1)} the squared error of the best." if poor_means else ""
+    warns = typical > max(AMORTISATION_WARNS[0] * total, AMORTISATION_WARNS[1] * spread)
+    noted = typical > max(AMORTISATION_SHARE * total, AMORTISATION_SPREAD * spread)
     if low > AMORTISATION and (warns or noted):
         yield Finding(
             "amortisation",
             "warning" if warns else "note",
             "The encoder is far from optimal for its decoder.",
             f"It loses {amount(lost)} ± {amount(2 * error)} nats compared with the best posterior of its family, of a "
-            f"KL of {amount(total)}; the family itself loses {max(gap.mean('family')[0], 0):.2f}.{means}",
+            f"KL of {amount(total)}; the family itself loses {round(gap.mean('family')[0], 2) + 0.0:.2f}.",
             "Check that encoder and decoder are of the same checkpoint; then train the encoder alone with the decoder "
             "frozen. If it loses much less on training samples (pass train=), "
             "it overfits: use more data instead.",
