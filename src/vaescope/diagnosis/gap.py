@@ -50,6 +50,8 @@ class ElboGap:
     note: str
     precision: float | None = None
     """γ² by maximum likelihood at the best posteriors, so that errors of the encoder do not count as noise."""
+    excess_error: float | None = None
+    """Squared error of reconstructions from the encoder's means over that from the best means, median over points."""
 
     def mean(self, name: str) -> tuple[float, float]:
         """Mean of one part over points, and its standard error."""
@@ -59,7 +61,7 @@ class ElboGap:
     def to_data(self) -> dict[str, object]:
         names = ["log_marginal", "elbo", "family", "amortisation"] + ([] if self.contrast is None else ["contrast"])
         parts: dict[str, object] = {n: dict(zip(("mean", "stderr"), self.mean(n), strict=True)) for n in names}
-        return parts | {"pareto_k": self.pareto_k, "note": self.note}
+        return parts | {"pareto_k": self.pareto_k, "excess_error": self.excess_error, "note": self.note}
 
 
 def measure_gap(sample: EncodedSample, used: list[int], budget: Budget) -> ElboGap:
@@ -180,6 +182,17 @@ class _Points:
             errors.append((x - output).square().sum(1))
         return x.shape[1] / max(float(torch.stack(errors).mean()), 1e-300)
 
+    @torch.no_grad()
+    def excess_error(self, best: DiagonalGaussian) -> float | None:
+        """None if outputs and x differ in shape, or if a likelihood of the user says what an error is."""
+        x, rows = self.sample.observations, torch.arange(len(self.sample))
+        outputs = [self.sample.decode(self.codes(rows, mean)) for mean in (self.posterior.mean, best.mean)]
+        if self.sample.model.log_likelihood is not None or any(output.shape != x.shape for output in outputs):
+            return None
+        own, least = ((x - output).double().square().sum(1) for output in outputs)
+        ratio = own / least.clamp(min=1e-300)
+        return float(ratio.median()) if bool(ratio.isfinite().all()) else None
+
 
 def _quadrature(points: _Points) -> ElboGap:
     decoder = points.decoder(points.base.mean(0))
@@ -205,6 +218,7 @@ def _quadrature(points: _Points) -> ElboGap:
         None,
         f"By quadrature at {len(x)} samples. {points.note()}".strip(),
         points.precision(found.best),
+        points.excess_error(found.best),
     )
 
 
@@ -243,4 +257,5 @@ def _sampled(points: _Points) -> ElboGap:
         float(found.pareto_k.max()),
         f"{note} {points.note()}".strip(),
         points.precision(found.best),
+        points.excess_error(found.best),
     )

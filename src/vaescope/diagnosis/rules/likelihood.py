@@ -20,6 +20,8 @@ AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
 AMORTISATION_SPREAD = 0.5  # of the variation of the best ELBO between samples that it must lose
 AMORTISATION_WARNS = 1.0, 0.25  # such shares from which on that is a warning; healthy models lose up to 0.9 of the KL
+POOR_MEANS = 1.75  # excess error from which on half the KL is enough for a warning; healthy models have up to 1.5
+AMORTISATION_POOR = 0.5
 OVERFIT = 1.5  # factor between held-out and training errors
 OVERFIT_WARNS = 1.75  # such a factor from which on that is a warning; healthy models have up to 1.65
 OVERFIT_ERRORS = 4.0  # standard errors of their difference
@@ -126,7 +128,9 @@ def amortisation(evidence: Evidence) -> Iterator[Finding]:
     typical, low = (float(gap.amortisation.quantile(q)) for q in (0.5, 0.25))
     spread = float((gap.elbo + gap.amortisation).std()) if len(gap.elbo) > 1 else 0.0
     total = float(np.sum(evidence.regime.kl))
+    poor_means = gap.excess_error is not None and gap.excess_error > POOR_MEANS
     warns = typical > max(AMORTISATION_WARNS[0] * total, AMORTISATION_WARNS[1] * spread)
+    warns = warns or (poor_means and typical > AMORTISATION_POOR * total)
     noted = typical > max(AMORTISATION_SHARE * total, AMORTISATION_SPREAD * spread)
     if low > AMORTISATION and (warns or noted):
         yield Finding(
@@ -134,7 +138,8 @@ def amortisation(evidence: Evidence) -> Iterator[Finding]:
             "warning" if warns else "note",
             "The encoder is far from optimal for its decoder.",
             f"It loses {amount(lost)} ± {amount(2 * error)} nats compared with the best posterior of its family, of a "
-            f"KL of {amount(total)}; the family itself loses {round(gap.mean('family')[0], 2) + 0.0:.2f}.",
+            f"KL of {amount(total)}; the family itself loses {round(gap.mean('family')[0], 2) + 0.0:.2f}."
+            + (f" Reconstructions from its means have {times(gap.excess_error or 1)} the error." if poor_means else ""),
             "Check that encoder and decoder are of the same checkpoint; then train the encoder alone with the decoder "
             "frozen. If it loses much less on training samples (pass train=), "
             "it overfits: use more data instead.",
