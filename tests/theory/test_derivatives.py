@@ -12,6 +12,7 @@ from vaescope.theory import (
     ima_contrast,
     jacobian,
 )
+from vaescope.theory.derivatives import central_differences
 
 
 def conv_decoder(dtype=torch.float64):
@@ -112,3 +113,16 @@ class NoForwardMode(torch.autograd.Function):
 def test_errors_name_the_argument(decoder, z, message):
     with pytest.raises(vs.InputError, match=message):
         jacobian(decoder, z)
+
+
+def test_decoders_with_attention():
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(3, 12, dtype=torch.float64, generator=generator)
+
+    def decode(z):
+        tokens = (z @ weight).reshape(len(z), 1, 3, 4)
+        return torch.nn.functional.scaled_dot_product_attention(tokens, tokens, tokens)
+
+    z = torch.randn(5, 3, dtype=torch.float64, generator=generator)
+    expected = central_differences(decode, z, torch.full((3,), 1e-5, dtype=torch.float64))
+    torch.testing.assert_close(jacobian(decode, z), expected, rtol=1e-6, atol=1e-8)

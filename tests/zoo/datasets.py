@@ -245,17 +245,22 @@ def temperatures() -> Data:
     return split((x - x.mean()) / x.std())
 
 
+def _colour_patches(images: tuple[np.ndarray, ...], count: int) -> Data:
+    """`count` patches of 16 x 16 from each image at half its size."""
+    rng, found = np.random.default_rng(0), []
+    for image in images:
+        height, width = (side // 2 for side in image.shape[:2])
+        small = image[: 2 * height, : 2 * width].reshape(height, 2, width, 2, 3).mean((1, 3)) / 255
+        for top, left in zip(rng.integers(height - 16, size=count), rng.integers(width - 16, size=count), strict=True):
+            found.append(small[top : top + 16, left : left + 16].transpose(2, 0, 1))
+    return split(np.stack(found))
+
+
 def photographs() -> Data:
     """Colour patches of four photographs, 16 x 16."""
     from skimage import data
 
-    rng, found = np.random.default_rng(0), []
-    for image in (data.astronaut(), data.coffee(), data.chelsea(), data.rocket()):
-        height, width = (side // 2 for side in image.shape[:2])
-        small = image[: 2 * height, : 2 * width].reshape(height, 2, width, 2, 3).mean((1, 3)) / 255
-        for top, left in zip(rng.integers(height - 16, size=600), rng.integers(width - 16, size=600), strict=True):
-            found.append(small[top : top + 16, left : left + 16].transpose(2, 0, 1))
-    return split(np.stack(found))
+    return _colour_patches((data.astronaut(), data.coffee(), data.chelsea(), data.rocket()), 600)
 
 
 def election() -> Data:
@@ -317,13 +322,7 @@ def micrographs() -> Data:
     """Colour patches of stained tissue, a retina and distant galaxies, 16 x 16."""
     from skimage import data
 
-    rng, found = np.random.default_rng(0), []
-    for image in (data.immunohistochemistry(), data.retina(), data.hubble_deep_field()):
-        height, width = (side // 2 for side in image.shape[:2])
-        small = image[: 2 * height, : 2 * width].reshape(height, 2, width, 2, 3).mean((1, 3)) / 255
-        for top, left in zip(rng.integers(height - 16, size=700), rng.integers(width - 16, size=700), strict=True):
-            found.append(small[top : top + 16, left : left + 16].transpose(2, 0, 1))
-    return split(np.stack(found))
+    return _colour_patches((data.immunohistochemistry(), data.retina(), data.hubble_deep_field()), 700)
 
 
 def glyphs() -> Data:

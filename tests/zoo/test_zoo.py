@@ -27,12 +27,21 @@ def test_the_scores_are_those_of_the_cases(half):
     assert FOUND["scores"][half] == summary(rows(half))
 
 
-def test_the_scored_half():
-    """Nine faults in ten are found. Warnings on healthy models and wrong causes are above the aim of one in twenty."""
+def test_nine_faults_in_ten_are_found_on_the_scored_half():
     scores = FOUND["scores"]["scored"]
     assert scores["found"] >= 0.9 * scores["faulty"]
-    assert scores["healthy_with_a_warning"] <= 0.1 * scores["healthy"]
-    assert scores["wrong_first_cause"] <= 0.1 * scores["faulty"]
+
+
+@pytest.mark.xfail(strict=True, reason="2 of 31: `aggregate` on two healthy models of micrographs")
+def test_at_most_one_healthy_model_in_twenty_has_a_warning():
+    scores = FOUND["scores"]["scored"]
+    assert scores["healthy_with_a_warning"] <= 0.05 * scores["healthy"]
+
+
+@pytest.mark.xfail(strict=True, reason="10 of 111: mostly a low β, which is taken for samples in another scale")
+def test_another_cause_is_named_for_at_most_one_fault_in_twenty():
+    scores = FOUND["scores"]["scored"]
+    assert scores["wrong_first_cause"] <= 0.05 * scores["faulty"]
 
 
 def test_rules_hold_on_the_data_they_were_developed_on():
