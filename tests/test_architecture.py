@@ -20,6 +20,7 @@ ORDER = [
     "tables",
     "plain",
     "findings",
+    "skipped",
     "schedules",
     "settings",
     "randomness",
@@ -173,4 +174,12 @@ def test_importing_changes_nothing_global_and_help_is_light():
         "import vaescope as vs; vs.theory, vs.training, vs.fit, vs.metrics, vs.data;"
         "assert state() == before"
     )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("module", ["models", "training", "fitting", "watch", "jobs"])
+def test_training_does_not_import_what_only_pages_metrics_and_compilers_need(module):
+    """Every worker process imports these first."""
+    heavy = "{'matplotlib.figure', 'sklearn', 'scipy.stats', 'torch._dynamo'}"
+    code = f"import sys, vaescope.{module}; found = {heavy} & set(sys.modules); assert not found, found"
     subprocess.run([sys.executable, "-c", code], check=True)

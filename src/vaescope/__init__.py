@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
-    from vaescope.forecast import Preflight, preflight
+    from vaescope.forecast.analyse import preflight
+    from vaescope.forecast.result import Preflight
     from vaescope.identification.identify import Identifiability, identifiability
     from vaescope.protocol import LatentModel
     from vaescope.watch import Watch
@@ -64,7 +65,8 @@ _NAMES = {
     **dict.fromkeys(("Certificate", "certify"), "vaescope.certification"),
     **dict.fromkeys(("Comparison", "compare"), "vaescope.comparison"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
-    **dict.fromkeys(("Preflight", "preflight"), "vaescope.forecast"),
+    "Preflight": "vaescope.forecast.result",
+    "preflight": "vaescope.forecast.analyse",
     **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.identification"),
     "LatentModel": "vaescope.protocol",
     "Watch": "vaescope.watch",

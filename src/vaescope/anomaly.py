@@ -17,11 +17,11 @@ from vaescope import randomness
 from vaescope.adapters.models import as_models
 from vaescope.adapters.repaired import RepairedModel
 from vaescope.certification.joint import Joint
-from vaescope.diagnosis.skipped import Skipped
 from vaescope.distributions import DiagonalGaussian
 from vaescope.encoded import EncodedSample, encode_chunks
 from vaescope.encoded.sample import check_samples
 from vaescope.errors import InputError
+from vaescope.skipped import Skipped
 from vaescope.theory.marginal import FREEDOM, draw_student, log_student
 from vaescope.theory.pareto import smooth
 from vaescope.validation import whole_number

@@ -215,7 +215,7 @@ def test_integer_tokens():
     assert found.evidence.gap is not None or "gap" in found.skipped
     sample = found.sample
     expected = words.log_likelihood(sample.x.long(), sample.mean).detach()
-    from vaescope.diagnosis.terms import sample_log_likelihood
+    from vaescope.adapters.log_likelihood import sample_log_likelihood
 
     torch.testing.assert_close(sample_log_likelihood(sample)(sample.x, sample.mean), expected)
 

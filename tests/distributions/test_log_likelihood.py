@@ -6,8 +6,8 @@ import torch
 from torch import distributions as td
 
 import vaescope as vs
+from vaescope.adapters.log_likelihood import sample_log_likelihood
 from vaescope.diagnosis.gap import _Points
-from vaescope.diagnosis.terms import sample_log_likelihood
 from vaescope.distributions import kl_per_latent
 from vaescope.distributions.likelihoods import log_likelihood
 from vaescope.encoded import encode

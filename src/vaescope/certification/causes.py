@@ -19,9 +19,9 @@ from torch import Tensor
 
 from vaescope.adapters.repaired import SCALES
 from vaescope.certification.simulate import Simulation, encode_simulated
-from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
+from vaescope.skipped import Skipped
 
 GAIN = 0.05  # nats per latent that a correction must gain
 STANDARD_ERRORS = 4.0  # of that gain

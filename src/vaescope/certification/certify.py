@@ -23,13 +23,13 @@ from vaescope.certification.simulate import Simulation, simulate
 from vaescope.certification.transfer import Transfer, compare_with_real
 from vaescope.checks import number
 from vaescope.diagnosis.budget import Budget, Progress, to_stderr
-from vaescope.diagnosis.skipped import Attempts, Skipped
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.sample import check_samples
 from vaescope.errors import InputError
 from vaescope.findings import Finding, by_severity, worst_severity
 from vaescope.protocol import LatentModel
 from vaescope.runs.files import json_data, write_json, write_text
+from vaescope.skipped import Attempts, Skipped
 from vaescope.validation import whole_number
 
 SIMULATIONS = 1000

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope.adapters.log_likelihood import sample_log_likelihood
 from vaescope.certification.simulate import Simulation
-from vaescope.diagnosis.skipped import Skipped
-from vaescope.diagnosis.terms import sample_log_likelihood
 from vaescope.distributions import DiagonalGaussian, Normal, Prior
 from vaescope.encoded import EncodedSample
 from vaescope.protocol import LogLikelihood
+from vaescope.skipped import Skipped
 
 NUMBERS_AT_ONCE = 2**21  # of decoded x, with their gradients
 

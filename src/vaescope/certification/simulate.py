@@ -12,11 +12,11 @@ from torch import Tensor
 from vaescope import randomness
 from vaescope.adapters.networks import call_user_function
 from vaescope.certification.coordinates import unbounded_moments
-from vaescope.diagnosis.skipped import Skipped
 from vaescope.distributions import DiagonalGaussian, Prior
 from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
+from vaescope.skipped import Skipped
 
 NUMBERS_AT_ONCE = 2**22  # of decoded x
 

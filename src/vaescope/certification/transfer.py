@@ -17,8 +17,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
-from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample
+from vaescope.skipped import Skipped
 
 FEWEST = 50  # real samples
 LARGEST = 1000  # samples of each kind

@@ -36,7 +36,7 @@ class PreflightCommand:
     def run(self) -> int:
         if self.html is not None and self.html.suffix == ".json":
             raise InputError(f"--html {self.html} is the file for the numbers; use another suffix, such as .html.")
-        from vaescope.forecast import preflight
+        from vaescope.forecast.analyse import preflight
 
         data = self.data if self.array is None else DataOptions(array=self.array).open_for_training(self.data)[0]
         found = preflight(

@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
+from vaescope.adapters.log_likelihood import sample_log_likelihood
 from vaescope.adapters.repaired import RepairedModel
-from vaescope.diagnosis.skipped import Skipped
-from vaescope.diagnosis.terms import sample_log_likelihood
 from vaescope.encoded import EncodedSample
 from vaescope.regime.posteriors import posteriors_of
+from vaescope.skipped import Skipped
 
 DRAWS = 64  # of z per sample
 CODES_AT_ONCE = 4096

@@ -23,13 +23,13 @@ from vaescope.diagnosis.geometry import (
     measure_geometry,
     near_deterministic_ratio,
 )
-from vaescope.diagnosis.skipped import Skipped, first_line
 from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
 from vaescope.metrics.score import Score
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import regime_of
+from vaescope.skipped import Skipped, first_line
 
 T = TypeVar("T")
 SAMPLES = 2000  # of x that are used, at most

@@ -11,8 +11,8 @@ from scipy.spatial import cKDTree
 from scipy.stats import rankdata
 
 from vaescope import randomness
-from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample
+from vaescope.skipped import Skipped
 
 NEIGHBOURS = 10
 FEWEST = 40  # samples

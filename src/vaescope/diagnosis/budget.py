@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vaescope.diagnosis.skipped import Skipped
+from vaescope.skipped import Skipped
 
 Progress = Callable[[str], object]
 

@@ -38,7 +38,6 @@ from vaescope.diagnosis.page import html, notebook_html
 from vaescope.diagnosis.reconstruction import measure_reconstruction
 from vaescope.diagnosis.rules import judge
 from vaescope.diagnosis.scales import VarianceScale, find_scale
-from vaescope.diagnosis.skipped import Attempts, Skipped
 from vaescope.diagnosis.table import LatentTable
 from vaescope.diagnosis.text import as_text
 from vaescope.diagnosis.validity import measure_validity, validity_applies
@@ -53,6 +52,7 @@ from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
 from vaescope.runs.files import json_data, write_json, write_text
+from vaescope.skipped import Attempts, Skipped
 from vaescope.tables import to_frame
 
 STABILITY_SAMPLES = 2000

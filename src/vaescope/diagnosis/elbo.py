@@ -10,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
+from vaescope.adapters.log_likelihood import likelihood_is_known, sample_log_likelihood
 from vaescope.adapters.repaired import RepairedModel
 from vaescope.diagnosis.budget import Budget
-from vaescope.diagnosis.skipped import Skipped
-from vaescope.diagnosis.terms import likelihood_is_known, sample_log_likelihood
 from vaescope.encoded import EncodedSample
 from vaescope.protocol import LatentModel
 from vaescope.regime.posteriors import posteriors_of
+from vaescope.skipped import Skipped
 from vaescope.theory.pareto import smooth
 
 DRAWS = 8  # of z per sample, for the terms

@@ -11,19 +11,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness, theory
+from vaescope.adapters.log_likelihood import likelihood_is_known, sample_log_likelihood
 from vaescope.adapters.repaired import RepairedModel
 from vaescope.diagnosis.budget import Budget
 from vaescope.diagnosis.elbo import UNKNOWN
 from vaescope.diagnosis.few_latents import ORDERS, quadrature_gap
 from vaescope.diagnosis.noise import DRAWS
-from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
-from vaescope.diagnosis.terms import likelihood_is_known, sample_log_likelihood
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.weights import declared_beta, output_weights
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
 from vaescope.regime.posteriors import Posteriors
+from vaescope.skipped import Skipped, could_not_differentiate
 from vaescope.theory.derivatives import Decoder
 from vaescope.theory.sampled import sampled_gap
 

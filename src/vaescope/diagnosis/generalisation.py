@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.diagnosis.skipped import Skipped
-from vaescope.diagnosis.terms import likelihood_is_known, sample_log_likelihood
+from vaescope.adapters.log_likelihood import likelihood_is_known, sample_log_likelihood
 from vaescope.encoded import EncodedSample
 from vaescope.regime.posteriors import posteriors_of
+from vaescope.skipped import Skipped
 
 DRAWS = 4  # of z, per sample
 

@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
 from vaescope.encoded import DecoderDerivatives, EncodedSample, differentiate
 from vaescope.encoded.weights import declared_beta, output_weights
 from vaescope.errors import InputError
+from vaescope.skipped import Skipped, could_not_differentiate
 from vaescope.theory.angles import column_angles
 from vaescope.theory.ima import contrast_of_matrix
 from vaescope.theory.rank import numerical_rank

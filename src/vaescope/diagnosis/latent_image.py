@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.diagnosis.noise import expected_slopes
-from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample
 from vaescope.regime.posteriors import posteriors_of
+from vaescope.skipped import Skipped
 
 PROBED_LATENTS = 32  # at random places, whose slopes are measured
 PROBED_SAMPLES = 8

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.diagnosis.skipped import Skipped
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.weights import SMALLEST_VARIANCE, declared_beta, output_weights
+from vaescope.skipped import Skipped
 
 SAMPLES = 256  # whose reconstruction error is measured
 DRAWS = 16  # of z, per sample

@@ -11,14 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.diagnosis.skipped import Skipped
-from vaescope.diagnosis.terms import sample_log_likelihood
+from vaescope.adapters.log_likelihood import sample_log_likelihood
 from vaescope.encoded import EncodedSample, encode
 from vaescope.errors import InputError
+from vaescope.skipped import Skipped
 
 SAMPLES = 256  # that are reconstructed
 SUSPICIOUS = 0.9  # share of variance explained above which no other input is tried
 DISPERSED = math.log(4)  # |log| of the mean square of codes in units of the prior, beyond which other inputs are tried
+FAR_CENTRE = 1.0  # squared distance of means, in units of the variance of x, beyond which they are tried too
 MOVES = (1.0, 2.0, 0.5, 4.0)  # spreads that are tried, relative to that of decoded prior samples
 LATENTS = 4096  # codes of more latents are not regressed on
 
@@ -89,16 +90,17 @@ def measure_reconstruction(sample: EncodedSample) -> Reconstruction:
     given = _trial("", subset)
     generated = _prior_samples(subset)
     best = given
-    if given.explained < SUSPICIOUS or given.dispersion > DISPERSED:
-        trials = [given, *_trials(subset, generated)]
-        best = min(trials, key=lambda trial: trial.misfit)
     flat = subset.observations
     total = float((flat - flat.mean(0)).square().sum(1).mean())
+    centre = float((generated.mean(0) - flat.mean(0)).square().sum()) / max(total, 1e-300)
+    if given.explained < SUSPICIOUS or given.dispersion > DISPERSED or centre > FAR_CENTRE:
+        trials = [given, *_trials(subset, generated)]
+        best = min(trials, key=lambda trial: trial.misfit)
     return Reconstruction(
         given,
         best,
         _linear_share(subset.mean.double(), flat),
-        float((generated.mean(0) - flat.mean(0)).square().sum()) / max(total, 1e-300),
+        centre,
         float((generated - generated.mean(0)).square().sum(1).mean()) / max(total, 1e-300),
         _alignment(generated, flat),
         None if sample.model.log_likelihood is None else _own_codes(subset),

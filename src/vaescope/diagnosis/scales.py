@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope.adapters.log_likelihood import sample_log_likelihood
 from vaescope.adapters.repaired import SCALES
-from vaescope.diagnosis.skipped import Skipped
-from vaescope.diagnosis.terms import sample_log_likelihood
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.weights import declared_beta, output_weights
 from vaescope.errors import InputError
+from vaescope.skipped import Skipped
 
 FAR = 0.5  # |log E[(μ² + σ²)/σ†²]| that no healthy model of the zoo has
 NEAR_FACTOR = 2.5  # largest factor between γ²/β as stated and as implied by a reading that is right
@@ -170,7 +170,9 @@ def _explains(other: ScaleFit, stated: ScaleFit, known: bool) -> bool:
     ratio = SCATTER_RATIOS.get(other.name)
     if ratio is None:
         return other.moment + other.scatter < stated.moment + stated.scatter
-    return other.moment < FAR and other.scatter < ratio * stated.scatter + 0.01
+    if other.moment >= FAR:
+        return False
+    return other.moment + other.scatter < stated.moment + ratio * stated.scatter + 0.01
 
 
 def _distance(fit: ScaleFit) -> float:

@@ -9,10 +9,10 @@ import torch
 
 from vaescope.diagnosis.budget import Budget
 from vaescope.diagnosis.gap import LARGEST_EXACT, affordable_points
-from vaescope.diagnosis.skipped import Skipped, could_not_differentiate
 from vaescope.distributions import Normal
 from vaescope.encoded import EncodedSample
 from vaescope.errors import InputError
+from vaescope.skipped import Skipped, could_not_differentiate
 from vaescope.theory.expansion import NODES, Expansion
 from vaescope.theory.validity import Validity, validity
 

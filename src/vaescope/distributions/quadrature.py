@@ -7,7 +7,6 @@ from functools import cache
 from itertools import product
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -27,9 +26,12 @@ def _cached_even_rule(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]
     return tuple(nodes.tolist()), tuple((weights / weights.sum()).tolist())
 
 
-@torch.compiler.assume_constant_result  # otherwise a compiled step would recompute the nodes on every call
 def _hermite_rule(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return _cached_rule(order)
+
+
+CONSTANT = (_hermite_rule,)
+"""Functions whose results a compiled step keeps, instead of computing the nodes at every call."""
 
 
 def hermite_nodes(order: int, like: Tensor) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:

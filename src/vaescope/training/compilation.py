@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from vaescope.distributions.quadrature import CONSTANT
 from vaescope.models import VAE
 from vaescope.objectives.elbo import Objective
 from vaescope.training.batches import Batches, step_layout
@@ -158,6 +159,8 @@ def _compile(function: Callable[P, T], *, unchecked: bool) -> Callable[P, T]:
         function: what to compile.
         unchecked: compile as a single graph, and do not check whether later arguments fit it.
     """
+    for constant in CONSTANT:
+        torch.compiler.assume_constant_result(constant)
     options: dict[str, object] = {"realize_reads_threshold": REUSED_READS}
     # what older versions of PyTorch lack only costs time there
     if unchecked and hasattr(torch.compiler, "skip_all_guards_unsafe"):

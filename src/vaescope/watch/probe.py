@@ -12,15 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness, validation
-from vaescope.diagnosis.geometry import output_weights
-from vaescope.diagnosis.terms import sample_log_likelihood
+from vaescope.adapters.log_likelihood import sample_log_likelihood
 from vaescope.distributions import Normal
 from vaescope.distributions.likelihoods import log_likelihood, optimal_precision
 from vaescope.distributions.posteriors import kl_per_latent
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.derivatives import DIFFERENCE_STEP
 from vaescope.encoded.sample import Samples, check_samples, model_input, prior_rows, spread_rows
-from vaescope.encoded.weights import SMALLEST_VARIANCE
+from vaescope.encoded.weights import SMALLEST_VARIANCE, output_weights
 from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
 from vaescope.regime.classify import kinds

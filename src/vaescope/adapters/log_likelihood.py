@@ -7,10 +7,10 @@ from collections.abc import Callable
 from torch import Tensor
 
 from vaescope.adapters.networks import call_with_tokens
-from vaescope.diagnosis.skipped import Skipped
 from vaescope.distributions.likelihoods import log_likelihood
 from vaescope.encoded import EncodedSample
 from vaescope.protocol import LatentModel, LogLikelihood
+from vaescope.skipped import Skipped
 
 
 def likelihood_is_known(model: LatentModel) -> bool:
