@@ -14,6 +14,8 @@ from vaescope.adapters.weights import networks_are_initial
 from vaescope.diagnosis import page
 from vaescope.diagnosis.aggregate import separability
 from vaescope.diagnosis.drawings import drawings
+from vaescope.diagnosis.reconstruction import Reconstruction, Trial
+from vaescope.diagnosis.rules.inputs import wrong_input
 from vaescope.diagnosis.rules.wording import times
 
 VARIANCE = 1 / (1 + 100 * W.square().sum(0))
@@ -209,6 +211,17 @@ def test_one_step_of_training_shows_in_the_weights():
     assert not networks_are_initial([nn.Identity()])
 
 
+def test_a_small_linear_model_is_recognised_by_its_biases():
+    torch.manual_seed(0)
+    layers = [nn.Linear(10, 8), nn.Linear(4, 10)]
+    for layer in layers:
+        nn.init.xavier_normal_(layer.weight)
+    assert networks_are_initial(layers)
+    with torch.no_grad():
+        layers[0].bias[4:] -= 1  # smaller variances
+    assert not networks_are_initial(layers)
+
+
 def test_samples_outside_the_range_of_the_likelihood():
     model, x = pixels()
     found = vs.diagnose(model, 16 * x, progress=None)
@@ -317,6 +330,25 @@ def test_a_high_weight_of_the_kl_is_told_from_a_poor_encoder(beta):
     assert poor.evidence.noise.shift > 0.25
 
 
+def test_a_low_weight_of_the_kl_is_told_from_a_poor_encoder():
+    """Both have narrow posteriors; those of a low weight lose less than the KL."""
+    assert codes(widened(1 / 20)) == codes(widened(1 / 20, offset=2.0)) == ["beta-low"]
+    assert codes(widened(1 / 20, offset=12.0)) == ["amortisation"]
+
+
+def test_codes_far_from_the_prior_are_no_reason_to_change_x_if_the_kl_had_little_weight():
+    given, best = Trial("", 0.70, 0.01, dispersion=1.5), Trial("2 * x", 0.71, 0.01, dispersion=0.2)
+    found = Reconstruction(given, best, linear=0.4, centre=0.1, spread=0.2, alignment=0.8)
+    assert wrong_input(found)
+    assert not wrong_input(found, weak_kl=True)
+
+
+def test_an_input_with_another_mean_is_found_by_a_smaller_reduction_of_errors():
+    given, best = Trial("", 0.72, 0.01, dispersion=0.6), Trial("x.max() - x", 0.85, 0.01, dispersion=0.2)
+    assert not wrong_input(Reconstruction(given, best, linear=0.8, centre=0.1, spread=0.8, alignment=0.9))
+    assert wrong_input(Reconstruction(given, best, linear=0.8, centre=2.0, spread=0.8, alignment=0.9))
+
+
 def test_samples_of_another_scale_are_found_with_a_likelihood_of_the_user():
     given = {"precision": None, "log_likelihood": lambda x, z: -50 * (x - z @ W.T.to(z)).square().sum(1)}
     assert codes(linear(**given)) == []
@@ -396,12 +428,16 @@ def test_overfitting_is_named_instead_of_the_encoder():
 
 
 def test_codes_that_do_not_follow_the_prior():
-    """Codes on a circle: means and variances are those of the prior."""
+    """Codes on a circle, and at the corners of a square: means and variances are those of the prior."""
     generator = torch.Generator().manual_seed(5)
     angle = 6.28 * torch.rand(400, generator=generator)
-    z = 2**0.5 * torch.stack([angle.cos(), angle.sin()], dim=1)
-    x = z @ W.T + 0.1 * torch.randn(400, 5, generator=generator)
-    assert codes(linear(), x) == ["aggregate"]
+    circle = 2**0.5 * torch.stack([angle.cos(), angle.sin()], dim=1)
+    corners = 2.0 * torch.randint(2, (400, 2), generator=generator) - 1
+    noise = 0.1 * torch.randn(400, 5, generator=generator)
+    found = vs.diagnose(linear(), circle @ W.T + noise, progress=None)
+    assert [(f.code, f.severity) for f in found.findings if f.code == "aggregate"] == [("aggregate", "note")]
+    assert codes(linear(precision=10.0, beta=0.1), circle @ W.T + noise) == ["aggregate"]  # it had a weak KL
+    assert codes(linear(), corners @ W.T + noise) == ["aggregate"]
     rng = np.random.default_rng(0)
     assert abs(separability(rng.normal(size=(400, 3)), rng.normal(size=(400, 3))) - 0.5) < 0.07
 

@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterator
 
 from vaescope.diagnosis.evidence import Evidence
-from vaescope.diagnosis.reconstruction import DISPERSED, OwnCodes, Reconstruction
+from vaescope.diagnosis.reconstruction import DISPERSED, FAR_CENTRE, OwnCodes, Reconstruction
 from vaescope.diagnosis.rules.latents import LITTLE
-from vaescope.diagnosis.rules.likelihood import overfits
+from vaescope.diagnosis.rules.likelihood import BETA_WRONG, overfits
 from vaescope.diagnosis.rules.wording import explained, times
 from vaescope.findings import Finding
 
 WORSE = -0.1  # share of variance explained below which reconstructions are worse than the mean
 POOR = 0.05  # share below which another input may be the right one
 HALVED = 0.5  # error of another input, relative to that of x, that makes it the right one
+REDUCED = 0.67  # the same if the decoder's mean output is far from the mean of x
 GENERATES = 0.3  # alignment of the decoder's output with x from which on the decoder knows the data
 INFORMS = 0.1  # share of x that a linear map of the codes explains from which on the encoder knows the data
 TINY = 1e-4  # variance ratio of a deterministic code
@@ -110,7 +111,7 @@ def reconstruction(evidence: Evidence) -> Iterator[Finding]:
         return
     own_codes = found.own_codes  # instead of squared errors, which mean little for counts
     decodes = own_codes is not None and own_codes.gain > 2 * own_codes.stderr
-    if wrong_input(found) and not (decodes and found.given.dispersion <= DISPERSED):
+    if wrong_input(found, weak_kl=_weak_kl(evidence)) and not (decodes and found.given.dispersion <= DISPERSED):
         yield Finding(
             "reconstruction",
             "error",
@@ -140,15 +141,27 @@ def _no_better_than_others(found: OwnCodes) -> Finding:
     )
 
 
-def wrong_input(found: Reconstruction) -> bool:
-    """Whether another input is clearly the one that the model was trained on."""
+def _weak_kl(evidence: Evidence) -> bool:
+    """Whether widths of posteriors say that the KL had little weight: codes are then far from the prior anyway."""
+    noise = evidence.noise
+    return noise is not None and noise.beta is not None and noise.beta < noise.declared_beta / BETA_WRONG
+
+
+def wrong_input(found: Reconstruction, *, weak_kl: bool = False) -> bool:
+    """Whether another input is clearly the one that the model was trained on.
+
+    Args:
+        found: reconstructions of x and of other inputs.
+        weak_kl: whether codes are far from the prior for another reason.
+    """
     given, best = found.given, found.best
     if not best.change or best.explained < max(POOR, given.explained - POOR):
         return False
-    poor = given.explained < POOR or given.dispersion > DISPERSED
+    poor = given.explained < POOR or (given.dispersion > DISPERSED and not weak_kl)
     if poor and best.dispersion <= max(0.5 * given.dispersion, FAR_CODES):
         return best.explained > given.explained + 0.1 or given.dispersion > DISPERSED
-    return 1 - best.explained < HALVED * (1 - given.explained) and best.dispersion < given.dispersion + 0.3
+    reduced = REDUCED if found.centre > FAR_CENTRE else HALVED
+    return 1 - best.explained < reduced * (1 - given.explained) and best.dispersion < given.dispersion + 0.3
 
 
 def _worse_than_mean(found: Reconstruction) -> Finding:

@@ -21,10 +21,11 @@ LITTLE = 0.5  # nats of all latents together with which a model has nearly colla
 LITTLE_EXPLAINED = 0.1  # share of the variance of x that it then explains, at most
 SCALED = 2.0  # factor from 1 that the standard deviation of scaled codes may have
 DIFFUSERS_SCALING = 0.18215  # what diffusers declares if nobody has set it
-APART = 0.88  # AUC of telling codes from prior samples
-NEARLY_APART = 0.85  # the same of codes whose mean and covariance are off too
+APART = 0.88  # AUC of telling codes from prior samples from which on that is noted
+ENTIRELY_APART = 0.95  # the same from which on it is a warning; codes with the best ELBO have up to 0.92
+NEARLY_APART = 0.85  # the same of codes whose mean and covariance are off too, or that had a weak KL
 APART_GAIN = 0.6  # nats that a normal distribution fitted to such codes saves
-WEAK_KL = 0.25  # β below which a model was not trained to have aligned axes
+WEAK_KL = 0.25  # β below which a model was not trained to have aligned axes, or codes that follow the prior
 
 
 def collapse(evidence: Evidence) -> Iterator[Finding]:
@@ -159,12 +160,14 @@ def aggregate(evidence: Evidence) -> Iterator[Finding]:
         return
     if found is None:
         return
-    limit = NEARLY_APART if found.gain > APART_GAIN else APART
+    weak = evidence.noise is not None and evidence.noise.declared_beta < WEAK_KL
+    off = weak or found.gain > APART_GAIN
+    limit = NEARLY_APART if off else APART
     if found.auc < limit or found.auc - 2 * found.stderr < limit - 0.06:
         return
     yield Finding(
         "aggregate",
-        "warning" if evidence.generative else "note",
+        "warning" if evidence.generative and (off or found.auc > ENTIRELY_APART) else "note",
         "Samples from the prior will not look like data.",
         f"Codes of data are easily distinguished from draws from the prior: AUC {found.auc:.2f}, 0.5 if alike "
         f"(a normal distribution fitted to the codes would save {found.gain:.1f} nats).",

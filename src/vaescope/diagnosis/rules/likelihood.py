@@ -15,11 +15,13 @@ from vaescope.findings import Finding
 VARIANCE_WRONG = 10.0  # factor between declared and measured decoder variance
 BETA_WRONG = 3.0  # factor between declared and effective β
 BEYOND_SCATTER = 1.5  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
+CERTAIN_FACTOR = 10.0  # such a factor that is beyond any scatter
 SHIFTED = 0.25  # squared distance of means from those that a high β makes optimal, in posterior deviations
+LAGS = 0.18  # of `_lag`, up to which posteriors are wide because of β; trained with β = 6 it is at most 0.1
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
 AMORTISATION_SPREAD = 0.5  # of the variation of the best ELBO between samples that it must lose
-AMORTISATION_WARNS = 1.0, 0.25  # such shares from which on that is a warning; healthy models lose up to 0.9 of the KL
+AMORTISATION_WARNS = 1.0, 0.15  # such shares from which on that is a warning; no healthy model loses as much of both
 POOR_MEANS = 1.75  # excess error from which on a smaller loss is a warning; healthy models have up to 1.5
 AMORTISATION_POOR = 0.5  # share of the KL that is then enough
 OVERFIT = 1.5  # factor between held-out and training errors
@@ -81,9 +83,9 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
     if noise is None or noise.beta is None or not evidence.elbo_trained:
         return
     factor, declared = noise.beta / noise.declared_beta, noise.declared_beta
-    if fit is not None and abs(math.log(factor)) < BEYOND_SCATTER * fit.scatter:
+    if fit is not None and abs(math.log(factor)) < min(BEYOND_SCATTER * fit.scatter, math.log(CERTAIN_FACTOR)):
         return
-    if factor > 1 and noise.shift is not None and noise.shift > SHIFTED:  # a poor encoder has wide posteriors too
+    if _encoder_lags(evidence, noise, high=factor > 1):
         return
     reference = "of the likelihood" if declared == 1 else f"of β = {declared:g}"
     assert noise.implied is not None
@@ -108,6 +110,31 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
             "Samples from the prior will not look like data: raise β, or declare the precision that the loss implies.",
             f"loss = {_reconstruction_loss(noise)} + {declared:g} * kl.sum(1)  # KL summed over latents, not averaged",
         )
+
+
+def _encoder_lags(evidence: Evidence, noise: Noise, *, high: bool) -> bool:
+    """Whether widths of posteriors are off because the encoder is poor, and not because of a high or low β.
+
+    A high β makes posteriors wide around the right means; a low one costs less than the KL.
+    """
+    gap, shift = evidence.gap, noise.shift
+    lost = None if gap is None else float(gap.amortisation.median()) / float(np.sum(evidence.regime.kl))
+    if not high:
+        return lost is not None and lost > AMORTISATION_WARNS[0]
+    if shift is None:
+        return False
+    if gap is None or lost is None or gap.excess_error is None:
+        return shift > SHIFTED
+    return _lag(shift, gap.excess_error, lost) > LAGS
+
+
+def _lag(shift: float, excess_error: float, lost: float) -> float:
+    """How far means are from the best ones, times what that costs in squared errors, times the share of the KL lost.
+
+    Each is larger for poor encoders than for those that were trained with a high β, but only the product separates
+    them.
+    """
+    return shift * max(0.0, excess_error - 1) * max(0.0, lost)
 
 
 def _reconstruction_loss(noise: Noise) -> str:
