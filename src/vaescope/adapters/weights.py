@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vaescope.adapters.adapted import Adapted
 from vaescope.protocol import LatentModel, WrappedModel
 
-FEWEST = 16  # fewer numbers give no verdict
+FEWEST = 12  # fewer numbers give no verdict
 ROUNDING = 1e-5
 SPREAD = 0.25  # relative difference between the spread of weights and that of the uniform distribution
 LINEAR = (nn.Linear, nn.modules.conv._ConvNd)
