@@ -126,3 +126,6 @@ def test_decoders_with_attention():
     z = torch.randn(5, 3, dtype=torch.float64, generator=generator)
     expected = central_differences(decode, z, torch.full((3,), 1e-5, dtype=torch.float64))
     torch.testing.assert_close(jacobian(decode, z), expected, rtol=1e-6, atol=1e-8)
+    best = vs.theory.project(decode, decode(z), precision=1e6, start=z)
+    offset = vs.theory.mean_offset(decode, z, precision=1e6)
+    torch.testing.assert_close(best.mean - z, offset, rtol=0.02, atol=1e-8)

@@ -70,6 +70,13 @@ def central_differences(decoder: Decoder, z: Float[Tensor, "N d"], step: Float[T
     return torch.stack(columns, dim=-1)
 
 
+def push_forward(function: Decoder, z: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """The value of a function, and its derivative in a direction, by forward-mode differentiation."""
+    with sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward mode
+        found = torch.func.jvp(function, (z,), (direction,))
+    return found[0], found[1]
+
+
 def jacobian_column(decoder: Decoder, z: Float[Tensor, "N d"], k: int) -> Float[Tensor, "N n"]:
     """∂f/∂z_k at every point, the output flattened; `check_decoder` explains decoders that fail here."""
 
@@ -78,9 +85,7 @@ def jacobian_column(decoder: Decoder, z: Float[Tensor, "N d"], k: int) -> Float[
 
     direction = torch.zeros_like(z)
     direction[:, k] = 1
-    with sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward mode
-        column: Tensor = torch.func.jvp(flat, (z,), (direction,))[1]
-    return column
+    return push_forward(flat, z, direction)[1]
 
 
 def _columns(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n d"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vaescope.theory.derivatives import push_forward
 from vaescope.theory.families import Family
 from vaescope.theory.problem import Problem, transform_nodes
 from vaescope.theory.rules import Rule, increasing_orders, rule
@@ -119,9 +120,8 @@ def _hessian(problem: Problem, shape: Family, mean: Tensor, factor: Tensor, coar
         for k in range(problem.dim):
             direction = torch.zeros_like(u)
             direction[..., k] = 1
-            derivatives = torch.func.jvp(slope, (u,), (direction,))
-            gradient = derivatives[0]
-            columns.append(derivatives[1])
+            gradient, column = push_forward(slope, u, direction)
+            columns.append(column)
         second = torch.einsum("nia,nqij,njb->nqab", L, torch.stack(columns, dim=-1), L)
         first = torch.einsum("q,qdp,nqd->np", weights, features, torch.einsum("nij,nqi->nqj", L, gradient))
         hessian = torch.einsum("q,qap,nqab,qbr->npr", weights, features, second, features)

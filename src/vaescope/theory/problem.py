@@ -14,7 +14,7 @@ from torch import Tensor
 from vaescope import validation
 from vaescope.distributions import Prior
 from vaescope.errors import InputError
-from vaescope.theory.derivatives import Decoder, check_decoder, check_latents, decode_flat
+from vaescope.theory.derivatives import Decoder, check_decoder, check_latents, decode_flat, push_forward
 from vaescope.theory.optimal import check_support
 from vaescope.theory.rules import Rule
 
@@ -104,7 +104,7 @@ class Problem:
         for k in range(self.dim):
             direction = torch.zeros_like(u)
             direction[:, k] = 1
-            columns.append(torch.func.jvp(self.output, (u,), (direction,))[1])
+            columns.append(push_forward(self.output, u, direction)[1])
         return output, torch.stack(columns, dim=-1)
 
     def laplace_precision(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N d d"]:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.distributions import Prior
-from vaescope.theory.derivatives import CHUNK_ELEMENTS, Decoder, check_decoder, check_latents, decode_flat
+from vaescope.theory.derivatives import CHUNK_ELEMENTS, Decoder, check_decoder, check_latents, decode_flat, push_forward
 from vaescope.theory.optimal import check_support
 
 Function = Callable[[Tensor], Tensor]
@@ -64,8 +64,7 @@ def along(function: Function, direction: Float[Tensor, "*shape"]) -> Function:
     """The derivative of a function in a direction of its own at each point."""
 
     def derivative(u: Tensor) -> Tensor:
-        result: Tensor = torch.func.jvp(function, (u,), (direction,))[1]
-        return result
+        return push_forward(function, u, direction)[1]
 
     return derivative
 
