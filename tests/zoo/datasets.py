@@ -20,8 +20,9 @@ FIRST = ("digits", "wine", "blobs", "moons", "sprites", "waves", "counts")
 SECOND = ("cancer", "diabetes", "swiss", "patches", "text", "elnino", "pbmc")  # scored until rules changed
 THIRD = ("mnist", "survey", "health", "scurve", "textures", "docstrings", "temperatures", "wordcounts")  # likewise
 FOURTH = ("photographs", "election", "housing", "torus", "modules", "co2", "modulecounts")  # likewise
-DEVELOPMENT = FIRST + SECOND + THIRD + FOURTH
-SCORED = ("micrographs", "glyphs", "schools", "weather", "knot", "manual", "stocks", "manualcounts")
+FIFTH = ("micrographs", "glyphs", "schools", "weather", "knot", "manual", "stocks", "manualcounts")  # likewise
+DEVELOPMENT = FIRST + SECOND + THIRD + FOURTH + FIFTH
+SCORED = ("workshop", "scans", "travel", "cars", "moebius", "handbook", "economy", "opcodes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -394,6 +395,103 @@ def stocks() -> Data:
     x = np.stack(rows)
     x = x - x.mean(1, keepdims=True)
     return split(x / x.std())
+
+
+def workshop() -> Data:
+    """Colour patches of two views of a motorcycle, 16 x 16."""
+    from skimage import data
+
+    return _colour_patches(data.stereo_motorcycle()[:2], 1100)
+
+
+def scans() -> Data:
+    """Grey patches of coins, printed pages, a clock, the moon and a cell, 16 x 16."""
+    from skimage import data
+
+    rng, found = np.random.default_rng(0), []
+    for image in (data.coins(), data.page(), data.text(), data.clock(), data.moon(), data.cell()):
+        height, width = image.shape
+        for top, left in zip(rng.integers(height - 16, size=400), rng.integers(width - 16, size=400), strict=True):
+            found.append(image[top : top + 16, left : left + 16] / 255)
+    return split(np.stack(found)[:, None])
+
+
+def travel() -> Data:
+    """Costs, times and choices of 210 travellers between four modes of travel."""
+    from statsmodels.datasets import modechoice
+
+    table = modechoice.load_pandas().data.drop(columns="individual")
+    modes = np.eye(4)[table.pop("mode").astype(int).to_numpy() - 1]
+    return split(standardised(np.concatenate([table.to_numpy(), modes], axis=1).astype(float)))
+
+
+def cars() -> Data:
+    """Seven properties of 392 cars."""
+    from vega_datasets import data
+
+    table = data.cars().drop(columns=["Name", "Origin"])
+    table["Year"] = table["Year"].dt.year
+    return split(standardised(table.dropna().to_numpy().astype(float)))
+
+
+def moebius() -> Data:
+    """A Möbius strip."""
+    rng = np.random.default_rng(0)
+    a, width = rng.uniform(0, 2 * np.pi, 1800), rng.uniform(-0.5, 0.5, 1800)
+    radius = 1 + width * np.cos(a / 2)
+    points = np.stack([radius * np.cos(a), radius * np.sin(a), width * np.sin(a / 2)], axis=1)
+    return split(embedded(points, 11, 0.1))
+
+
+def handbook() -> Data:
+    """Which of 70 words occur in passages of 60 words about SciPy."""
+    from scipy import interpolate, linalg, ndimage, optimize, signal, special
+
+    parts = (interpolate, linalg, ndimage, optimize, signal, special)
+    texts = [getattr(part, name).__doc__ for part in parts for name in part.__all__]
+    return split(_some(_words([text for text in texts if isinstance(text, str)], 60, 25, 70) > 0, 2400))
+
+
+def economy() -> Data:
+    """Eleven series of the economy of the United States over 24 quarters, without mean and trend, each of unit size."""
+    from statsmodels.datasets import macrodata
+
+    table, rows = macrodata.load_pandas().data.drop(columns=["year", "quarter"]), []
+    for name in table.columns[:-1]:
+        series = table[name].to_numpy()
+        series = np.log(series) if (series > 100).all() else series
+        x = np.stack([series[start : start + 24] for start in range(len(series) - 24)])
+        t = np.arange(24) - 11.5
+        x = x - x.mean(1, keepdims=True)
+        x = x - (x @ t / (t @ t))[:, None] * t
+        rows.append(x / x.std())
+    return split(np.concatenate(rows))
+
+
+def opcodes() -> Data:
+    """How often 80 instructions occur in functions of Python's standard library."""
+    import dis
+    import types
+
+    names = ("argparse", "ast", "asyncio.base_events", "codecs", "configparser", "copy", "csv", "dataclasses")
+    names += ("datetime", "difflib", "doctest", "email.message", "fractions", "ftplib", "gettext", "http.client")
+    names += ("inspect", "ipaddress", "logging", "mailbox", "optparse", "pathlib", "pickle", "pydoc", "shutil")
+    names += ("smtplib", "socket", "ssl", "statistics", "subprocess", "tarfile", "textwrap", "threading", "tokenize")
+    names += ("traceback", "turtle", "typing", "unittest.mock", "uuid", "xml.dom.minidom", "zipfile", "_pydecimal")
+    functions: dict[object, Counter[str]] = {}
+    for name in names:
+        try:
+            module = vars(importlib.import_module(name))
+        except ImportError:
+            continue
+        owners = [module, *(vars(value) for value in module.values() if isinstance(value, type))]
+        for value in (value for owner in owners for value in owner.values()):
+            if isinstance(value, types.FunctionType):
+                functions[value.__code__] = Counter(step.opname for step in dis.get_instructions(value))
+    counted = [count for count in functions.values() if count.total() >= 30]
+    frequent = [op for op, _ in sum(counted, Counter()).most_common(80)]
+    x = np.array([[count[op] for op in frequent] for count in counted])
+    return split(_some(np.minimum(x, 60), 1600))
 
 
 @cache

@@ -1,7 +1,7 @@
 """Diagnose every model of the zoo, and score the findings: `python -m tests.zoo.score [DATA SET ...]`.
 
-Results of each case are kept beside the weights, so that a run that was interrupted goes on; delete the folder `scores`
-there after a change of rules or evidence.
+Results of each case are kept beside the weights, so that a run that was interrupted goes on, for as long as the source
+of the diagnosis does not change.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -27,11 +28,21 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "zoo.json"
 BUDGET = 10.0  # seconds of a diagnosis, on one core
 HALVES = ("development", "scored")
+DIAGNOSED_BY = ("adapters", "diagnosis", "distributions", "encoded", "regime", "theory")
+
+
+@cache
+def source_hash() -> str:
+    """Of everything that findings depend on: the packages that the diagnosis imports, and the certificates."""
+    source = ROOT / "src" / "vaescope"
+    files = [file for package in DIAGNOSED_BY for file in sorted((source / package).rglob("*.py"))]
+    content = b"".join(file.read_bytes() for file in [*files, Path(__file__).parent / "certificates.py"])
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def score_case(case: Case) -> dict[str, object]:
     """Findings of one case, the most severe first; from the cache if they are there."""
-    file = FOLDER / "scores" / f"{hashlib.sha256(case.name.encode()).hexdigest()[:16]}.json"
+    file = FOLDER / "scores" / source_hash() / f"{hashlib.sha256(case.name.encode()).hexdigest()[:16]}.json"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(diagnose_case(case)))

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-FOLDER = Path(os.environ.get("VAESCOPE_ZOO", Path.home() / ".cache" / "vaescope-zoo"))
+VERSION = "1"  # of data, networks and training: another one when they change
+FOLDER = Path(os.environ.get("VAESCOPE_ZOO", Path.home() / ".cache" / "vaescope-zoo")) / VERSION
 
 
 def cached(key: str, build: Callable[[], nn.Module], train: Callable[[nn.Module], None], seed: int = 0) -> nn.Module:
