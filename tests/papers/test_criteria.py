@@ -35,6 +35,7 @@ from vaescope.papers.statistics import (
     rank_correlation,
     rank_interval,
     rank_test,
+    relative_ranks,
     slope,
 )
 
@@ -124,6 +125,14 @@ def test_rank_correlations():
     assert weak.verdict is Verdict.REFUTED  # 30 members would have shown it
     assert weak.low < weak.value < weak.high
     assert weak.value == pytest.approx(spearmanr(x, noise).statistic)
+
+
+def test_pooled_ranks_of_groups_of_different_sizes_have_no_correlation_between_groups():
+    """Within both groups y falls with x; ranks from 1 to n would be high together in the larger group."""
+    groups = [[float(k) for k in range(n)] for n in (30, 10, 10)]
+    x = [rank for values in groups for rank in relative_ranks(values)]
+    y = [rank for values in groups for rank in relative_ranks(values[::-1])]
+    assert rank_test(x, y)[0] == pytest.approx(-1)
 
 
 def test_a_rank_correlation_of_few_members_is_undecided():

@@ -43,6 +43,15 @@ def _rank_correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return (first * second).sum(1) / np.sqrt((first**2).sum(1) * (second**2).sum(1))
 
 
+def relative_ranks(values: Sequence[float]) -> list[float]:
+    """Ranks between 0 and 1, so that groups of different sizes can be pooled without a correlation between groups.
+
+    >>> relative_ranks([3.0, 7.0]), relative_ranks([5.0, 1.0, 9.0, 2.0])
+    ([0.25, 0.75], [0.625, 0.125, 0.875, 0.375])
+    """
+    return ((rankdata(values) - 0.5) / max(1, len(values))).tolist()
+
+
 def rank_test(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     """Spearman's rank correlation and its two-sided p-value, exact for at most 8 pairs.
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from vaescope.papers.claims import ClaimSpec, late_change, settled, show
 from vaescope.papers.criteria import Bound, Pairs, RankCorrelation, above, at_least, at_most
@@ -14,7 +13,7 @@ from vaescope.papers.embrace_the_gap import PAPER
 from vaescope.papers.experiment import ReportTable, TableRow
 from vaescope.papers.published import Comparison, compare
 from vaescope.papers.results import Result, grouped
-from vaescope.papers.statistics import median
+from vaescope.papers.statistics import median, relative_ranks
 
 FACTORS = ("x", "y", "scale", "hue")
 STEPS = 9  # images per latent interpolation
@@ -152,7 +151,7 @@ def ranks_along_training(
         found = Pairs([], [])
         for curve in (r.measured.curve for r in best_members(results)):
             first = int(np.argmax(curve.contrast)) if after_peak and curve.contrast else 0
-            own_x, own_y = (rankdata(values[first:]).tolist() for values in (x(curve), curve.mcc))
+            own_x, own_y = (relative_ranks(values[first:]) for values in (x(curve), curve.mcc))
             found = Pairs([*found.x, *own_x], [*found.y, *own_y])
         return found
 

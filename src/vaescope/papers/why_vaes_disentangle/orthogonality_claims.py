@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scipy.stats import rankdata
-
 from vaescope.papers.claims import ClaimSpec, members_converged, settled
 from vaescope.papers.criteria import Bound, Groups, LargerGroup, Pairs, RankCorrelation, at_least, below, within
-from vaescope.papers.statistics import median, rank_test
+from vaescope.papers.statistics import median, rank_test, relative_ranks
 from vaescope.papers.why_vaes_disentangle.disentangling import (
     OBJECTIVES,
     PAPER,
@@ -92,7 +90,8 @@ def ranked_within(pairs: PairsOf) -> Callable[[Results, object], Pairs]:
 
     def measure(results: Results, _: object) -> Pairs:
         found = [pairs(own) for own in by_images(results).values()]
-        return Pairs(*([rank for p in found for rank in rankdata(p[i]).tolist()] for i in range(2)))
+        x = [rank for own in found for rank in relative_ranks(own.x)]
+        return Pairs(x, [rank for own in found for rank in relative_ranks(own.y)])
 
     return measure
 
@@ -325,7 +324,7 @@ def neighbour_pairs(pick: Callable[[NeighbourDistances], float]) -> Callable[[Re
     """Ranks of KL and of the distance between neighbours, both within an image set: levels differ between them."""
 
     def ranks(own: Results, value: Callable[[OrthogonalityMeasurement], float]) -> list[float]:
-        return rankdata([value(r.measured) for r in own]).tolist()
+        return relative_ranks([value(r.measured) for r in own])
 
     def measure(results: Results, _: object) -> Pairs:
         groups = by_images(results).values()
