@@ -222,6 +222,21 @@ def test_a_small_linear_model_is_recognised_by_its_biases():
     assert not networks_are_initial(layers)
 
 
+def test_a_model_that_reconstructs_is_trained_wherever_its_few_biases_are():
+    encoder, decoder = nn.Linear(5, 4), nn.Linear(2, 5)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        encoder.weight[:2], encoder.weight[2:] = (W / W.square().sum(0)).T, 0
+        decoder.weight.copy_(W)
+        for layer in (encoder, decoder):
+            bound = layer.in_features**-0.5
+            layer.bias.uniform_(-bound, bound)
+    known = {"latent_dim": 2, "precision": 100.0, "scale": "log_variance"}
+    model = vs.adapters.from_modules(nn.Sequential(encoder), nn.Sequential(decoder), **known)
+    assert vs.diagnose(model, X, progress=None).evidence.reconstruction.given.explained > 0.05
+    assert "untrained" not in codes(model)
+
+
 def test_samples_outside_the_range_of_the_likelihood():
     model, x = pixels()
     found = vs.diagnose(model, 16 * x, progress=None)
@@ -290,7 +305,7 @@ def test_variances_of_a_known_library_are_not_questioned():
     assert "scale-of-variance" not in codes[1]
 
 
-def widened(factor, offset=0.0):
+def widened(factor, offset=0.0, **stated):
     """The optimal linear model with wider posteriors, and means that are off by `offset` of their width."""
     generator = torch.Generator().manual_seed(3)
     directions = torch.randn(5, 2, generator=generator) * (factor * VARIANCE).sqrt()
@@ -299,21 +314,26 @@ def widened(factor, offset=0.0):
         mean = 100 * (x @ W) * VARIANCE
         return mean + offset * (x @ directions), (factor * VARIANCE).expand(len(x), 2)
 
-    return linear(encode=encode)
+    return linear(encode=encode, **stated)
 
 
-def trained_with(beta):
-    """An exact optimum of the objective with this β: principal components with noise β/100; and samples."""
+def trained_with(weight, offset=0.0, **stated):
+    """An exact optimum of the objective with this β: principal components with noise β/100; and samples.
+
+    Means are off by `offset` of the width of their posteriors, as they are in trained models.
+    """
     generator, scales = torch.Generator().manual_seed(6), torch.tensor([60.0, 45.0]) / 100
     directions = torch.linalg.qr(torch.randn(10, 2, generator=generator))[0]
     x = torch.randn(600, 2, generator=generator) * (scales - 0.01).sqrt() @ directions.T
     x = x + 0.1 * torch.randn(600, 10, generator=generator)
-    noise = beta / 100
+    noise = weight / 100
     decoder = directions * (scales - noise).sqrt()
     variance = noise / scales
+    shift = offset * variance.sqrt()
     return linear(
-        encode=lambda x: (x @ decoder / scales, variance.expand(len(x), 2)),
+        encode=lambda x: (x @ decoder / scales + shift * x[:, :2].sign(), variance.expand(len(x), 2)),
         decode=lambda z: z @ decoder.T.to(z),
+        **stated,
     ), x
 
 
@@ -330,6 +350,21 @@ def test_a_high_weight_of_the_kl_is_told_from_a_poor_encoder(beta):
     assert poor.evidence.noise.shift > 0.25
 
 
+@pytest.mark.parametrize("stated", [{}, {"precision": 200.0, "beta": 2.0}])
+@pytest.mark.parametrize("beta", [6.0, 20.0])
+def test_means_of_trained_models_are_a_little_off(beta, stated):
+    model, x = trained_with(beta, offset=0.2, **stated)
+    found = vs.diagnose(model, x, progress=None)
+    assert 0.01 < found.evidence.noise.shift < 0.06
+    assert [f.code for f in found.findings if f.severity != "note"] == ["beta-high"]
+
+
+def test_with_a_stated_weight_of_the_kl_the_gap_is_no_evidence_against_the_encoder():
+    stated = {"precision": 200.0, "beta": 2.0}
+    assert codes(widened(1 / 20, offset=12.0, **stated)) == ["beta-low"]
+    assert codes(widened(6.0, offset=0.5, precision=10.0, beta=0.1)) == []  # means are off, and so are the widths
+
+
 def test_a_low_weight_of_the_kl_is_told_from_a_poor_encoder():
     """Both have narrow posteriors; those of a low weight lose less than the KL."""
     assert codes(widened(1 / 20)) == codes(widened(1 / 20, offset=2.0)) == ["beta-low"]
@@ -341,6 +376,18 @@ def test_codes_far_from_the_prior_are_no_reason_to_change_x_if_the_kl_had_little
     found = Reconstruction(given, best, linear=0.4, centre=0.1, spread=0.2, alignment=0.8)
     assert wrong_input(found)
     assert not wrong_input(found, weak_kl=True)
+
+
+@pytest.mark.parametrize(("precision", "factor"), [(10.0, 3), (10.0, 5), (1.0, 5), (1.0, 20)])
+def test_a_precision_that_is_stated_too_low_does_not_hide_samples_of_another_scale(precision, factor):
+    assert codes(linear(precision=precision), factor * X)[0] == "reconstruction"
+
+
+def test_wide_codes_of_a_stated_low_weight_are_no_fault_of_the_samples():
+    """β = 0.01: posteriors and codes of a model that hardly had a prior."""
+    narrow = {"encode": lambda x: (2 * (x @ W / W.square().sum(0)), torch.full((len(x), 2), 0.004))}
+    model = linear(**narrow, decode=lambda z: z / 2 @ W.T.to(z), beta=0.01)
+    assert "reconstruction" not in codes(model)
 
 
 def test_an_input_with_another_mean_is_found_by_a_smaller_reduction_of_errors():
@@ -436,7 +483,10 @@ def test_codes_that_do_not_follow_the_prior():
     noise = 0.1 * torch.randn(400, 5, generator=generator)
     found = vs.diagnose(linear(), circle @ W.T + noise, progress=None)
     assert [(f.code, f.severity) for f in found.findings if f.code == "aggregate"] == [("aggregate", "note")]
-    assert codes(linear(precision=10.0, beta=0.1), circle @ W.T + noise) == ["aggregate"]  # it had a weak KL
+    weak = linear(encode=encoder_of(1000.0), beta=0.1)
+    assert codes(weak, circle @ W.T + noise) == ["aggregate"]
+    same = vs.diagnose(linear(precision=1.0, beta=0.01), circle @ W.T + noise, progress=None)  # γ²/β is 100 as above
+    assert [(f.code, f.severity) for f in same.findings] == [(f.code, f.severity) for f in found.findings]
     assert codes(linear(), corners @ W.T + noise) == ["aggregate"]
     rng = np.random.default_rng(0)
     assert abs(separability(rng.normal(size=(400, 3)), rng.normal(size=(400, 3))) - 0.5) < 0.07

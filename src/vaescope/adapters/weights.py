@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from vaescope.adapters.adapted import Adapted
 from vaescope.protocol import LatentModel, WrappedModel
 
-FEWEST = 12  # fewer numbers give no verdict
+FEWEST = 32  # fewer weights give no verdict
+FEWEST_BIASES = 12
 ROUNDING = 1e-5
 SPREAD = 0.25  # relative difference between the spread of weights and that of the uniform distribution
 LINEAR = (nn.Linear, nn.modules.conv._ConvNd)
@@ -37,8 +38,8 @@ def networks_are_initial(networks: Sequence[nn.Module]) -> bool:
     """Normalisation layers at exactly 1 and 0; or weights, or biases, that fill exactly the interval they start in.
 
     PyTorch draws the weights and biases of linear, convolutional and recurrent layers uniformly within a bound that
-    depends on the number of inputs. One step of training moves some of them out of it. Weights may be initialised by
-    other rules, so biases alone are enough.
+    depends on the number of inputs. Training moves some of them out of it; of a few biases, perhaps none. Weights may
+    be initialised by other rules, so biases alone are enough.
 
     >>> networks_are_initial([nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 5))])
     True
@@ -50,7 +51,8 @@ def networks_are_initial(networks: Sequence[nn.Module]) -> bool:
     pairs = [pair for layer in layers for pair in _bounded(layer)]
     weights = [value / bound for value, bound, bias in pairs if not bias]
     biases = [value / bound for value, bound, bias in pairs if bias]
-    return _is_uniform(weights) or _is_uniform(biases) or _all_zero([value for value, _, bias in pairs if bias])
+    zero = all(bool((value == 0).all()) for value in biases) and sum(map(len, biases)) >= FEWEST_BIASES
+    return zero or _is_uniform(weights, FEWEST) or _is_uniform(biases, FEWEST_BIASES)
 
 
 def _scale_and_shift(layer: nn.Module) -> Iterator[tuple[Tensor, float]]:
@@ -72,14 +74,10 @@ def _bounded(layer: nn.Module) -> Iterator[tuple[Tensor, float, bool]]:
             yield value.detach().flatten(), 1 / math.sqrt(layer.hidden_size), "bias" in name
 
 
-def _is_uniform(parts: list[Tensor]) -> bool:
+def _is_uniform(parts: list[Tensor], fewest: int) -> bool:
     """Whether numbers fill [-1, 1] and none is outside."""
-    if sum(map(len, parts)) < FEWEST:
+    if sum(map(len, parts)) < fewest:
         return False
     values = torch.cat([part.double() for part in parts])
     inside = bool((values.abs() <= 1 + ROUNDING).all())
     return inside and abs(float(values.std()) * math.sqrt(3) - 1) < SPREAD
-
-
-def _all_zero(parts: list[Tensor]) -> bool:
-    return sum(map(len, parts)) >= FEWEST and all(bool((part == 0).all()) for part in parts)

@@ -170,9 +170,8 @@ def _explains(other: ScaleFit, stated: ScaleFit, known: bool) -> bool:
     ratio = SCATTER_RATIOS.get(other.name)
     if ratio is None:
         return other.moment + other.scatter < stated.moment + stated.scatter
-    if other.moment >= FAR:
-        return False
-    return other.moment + other.scatter < stated.moment + ratio * stated.scatter + 0.01
+    allowed = ratio * stated.scatter + 0.01
+    return other.moment < FAR and other.scatter < allowed and other.moment + other.scatter < stated.moment + allowed
 
 
 def _distance(fit: ScaleFit) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.reconstruction import DISPERSED, FAR_CENTRE, OwnCodes, Reconstruction
-from vaescope.diagnosis.rules.latents import LITTLE
+from vaescope.diagnosis.rules.latents import LITTLE, WEAK_KL
 from vaescope.diagnosis.rules.likelihood import BETA_WRONG, overfits
 from vaescope.diagnosis.rules.wording import explained, times
 from vaescope.findings import Finding
@@ -21,6 +21,7 @@ INFORMS = 0.1  # share of x that a linear map of the codes explains from which o
 TINY = 1e-4  # variance ratio of a deterministic code
 BETA_OFF = 4.0  # factor from Eq. 12 that a made-up variance has
 LOST_BY_DRAWS = 0.5  # share of the variance of x that means of posteriors explain and draws from them do not
+WIDE_CODES = 2.0  # such a distance that a KL with little weight does not explain
 FAR_CODES = 0.5  # |log E[(μ² + σ²)/σ†²]| of codes that were not trained with a prior
 CORRECTED = {
     "standard deviation": "standard deviations: return their squares",
@@ -46,12 +47,14 @@ def _call(change: str) -> str:
 
 def untrained(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.reconstruction
+    reconstructs = found is not None and found.given.explained > POOR  # few weights may be in that interval by chance
+    initial = evidence.initial_weights and not reconstructs
     behaves = found is not None and _behaves_untrained(found)
-    if not evidence.initial_weights and not behaves:
+    if not initial and not behaves:
         return
     why = (
-        "Every weight is still where PyTorch initialises it."
-        if evidence.initial_weights
+        "Weights or biases are still where PyTorch initialises them."
+        if initial
         else "The decoder's output hardly depends on the codes and is not at the mean of x."
     )
     seen = "" if found is None else f" Reconstructions: {explained(found.given)}."
@@ -142,9 +145,11 @@ def _no_better_than_others(found: OwnCodes) -> Finding:
 
 
 def _weak_kl(evidence: Evidence) -> bool:
-    """Whether widths of posteriors say that the KL had little weight: codes are then far from the prior anyway."""
+    """Whether the KL had little weight, as stated or by widths of posteriors: codes are then wider than the prior."""
     noise = evidence.noise
-    return noise is not None and noise.beta is not None and noise.beta < noise.declared_beta / BETA_WRONG
+    if noise is None:
+        return False
+    return noise.declared_beta < WEAK_KL or (noise.beta is not None and noise.beta < noise.declared_beta / BETA_WRONG)
 
 
 def wrong_input(found: Reconstruction, *, weak_kl: bool = False) -> bool:
@@ -152,12 +157,13 @@ def wrong_input(found: Reconstruction, *, weak_kl: bool = False) -> bool:
 
     Args:
         found: reconstructions of x and of other inputs.
-        weak_kl: whether codes are far from the prior for another reason.
+        weak_kl: whether codes may be far from the prior for another reason.
     """
     given, best = found.given, found.best
     if not best.change or best.explained < max(POOR, given.explained - POOR):
         return False
-    poor = given.explained < POOR or (given.dispersion > DISPERSED and not weak_kl)
+    expected = weak_kl and given.dispersion < WIDE_CODES
+    poor = given.explained < POOR or (given.dispersion > DISPERSED and not expected)
     if poor and best.dispersion <= max(0.5 * given.dispersion, FAR_CODES):
         return best.explained > given.explained + 0.1 or given.dispersion > DISPERSED
     reduced = REDUCED if found.centre > FAR_CENTRE else HALVED

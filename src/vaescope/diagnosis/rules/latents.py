@@ -9,6 +9,7 @@ import numpy as np
 
 from vaescope.diagnosis.evidence import Evidence
 from vaescope.diagnosis.layers import layer_rows
+from vaescope.diagnosis.noise import Noise
 from vaescope.diagnosis.rules.wording import listed
 from vaescope.findings import Finding
 
@@ -160,8 +161,7 @@ def aggregate(evidence: Evidence) -> Iterator[Finding]:
         return
     if found is None:
         return
-    weak = evidence.noise is not None and evidence.noise.declared_beta < WEAK_KL
-    off = weak or found.gain > APART_GAIN
+    off = _weak_kl(evidence.noise) or found.gain > APART_GAIN
     limit = NEARLY_APART if off else APART
     if found.auc < limit or found.auc - 2 * found.stderr < limit - 0.06:
         return
@@ -175,6 +175,15 @@ def aggregate(evidence: Evidence) -> Iterator[Finding]:
         "reconstructions and codes it does not matter.",
         "z = GaussianMixture(10).fit(codes).sample(100)[0]  # sklearn.mixture, instead of torch.randn",
     )
+
+
+def _weak_kl(noise: Noise | None) -> bool:
+    """Whether the stated γ²/β is above the measured γ²: `1 / 100` and `100 / 1` of the same model are the same."""
+    if noise is None or noise.declared is None:
+        return False
+    if noise.likelihood == "bernoulli":
+        return noise.declared_beta < WEAK_KL
+    return noise.declared / noise.declared_beta > noise.precision / WEAK_KL
 
 
 def stability(evidence: Evidence) -> Iterator[Finding]:

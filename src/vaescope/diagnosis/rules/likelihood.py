@@ -15,13 +15,17 @@ from vaescope.findings import Finding
 VARIANCE_WRONG = 10.0  # factor between declared and measured decoder variance
 BETA_WRONG = 3.0  # factor between declared and effective β
 BEYOND_SCATTER = 1.5  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
-CERTAIN_FACTOR = 10.0  # such a factor that is beyond any scatter
+CERTAIN_FACTOR = 10.0  # such a factor that is reported whatever the scatter
 SHIFTED = 0.25  # squared distance of means from those that a high β makes optimal, in posterior deviations
+SLIGHTLY_SHIFTED = 0.07  # such a distance below which means are right, whatever posteriors lose; β = 40 has 0.06
 LAGS = 0.18  # of `_lag`, up to which posteriors are wide because of β; trained with β = 6 it is at most 0.1
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
 AMORTISATION_SPREAD = 0.5  # of the variation of the best ELBO between samples that it must lose
-AMORTISATION_WARNS = 1.0, 0.15  # such shares from which on that is a warning; no healthy model loses as much of both
+AMORTISATION_WARNS = (
+    1.0,
+    0.15,
+)  # shares of the KL and of that variation from which on it is a warning
 POOR_MEANS = 1.75  # excess error from which on a smaller loss is a warning; healthy models have up to 1.5
 AMORTISATION_POOR = 0.5  # share of the KL that is then enough
 OVERFIT = 1.5  # factor between held-out and training errors
@@ -115,24 +119,24 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
 def _encoder_lags(evidence: Evidence, noise: Noise, *, high: bool) -> bool:
     """Whether widths of posteriors are off because the encoder is poor, and not because of a high or low β.
 
-    A high β makes posteriors wide around the right means; a low one costs less than the KL.
+    A high β makes posteriors wide around the right means; with a low one, posteriors lose fewer nats than the KL. The
+    gap is that of β = 1, so with another stated β only the shift of the means counts.
     """
     gap, shift = evidence.gap, noise.shift
-    lost = None if gap is None else float(gap.amortisation.median()) / float(np.sum(evidence.regime.kl))
+    if noise.declared_beta != 1 or gap is None:
+        return high and shift is not None and shift > SHIFTED
+    lost = float(gap.amortisation.median()) / float(np.sum(evidence.regime.kl))
     if not high:
-        return lost is not None and lost > AMORTISATION_WARNS[0]
-    if shift is None:
-        return False
-    if gap is None or lost is None or gap.excess_error is None:
-        return shift > SHIFTED
-    return _lag(shift, gap.excess_error, lost) > LAGS
+        return lost > AMORTISATION_WARNS[0]
+    if shift is None or gap.excess_error is None:
+        return shift is not None and shift > SHIFTED
+    return shift > SLIGHTLY_SHIFTED and _lag(shift, gap.excess_error, lost) > LAGS
 
 
 def _lag(shift: float, excess_error: float, lost: float) -> float:
     """How far means are from the best ones, times what that costs in squared errors, times the share of the KL lost.
 
-    Each is larger for poor encoders than for those that were trained with a high β, but only the product separates
-    them.
+    Of models with the same widths, each is larger for the poor encoder; the product separates them best.
     """
     return shift * max(0.0, excess_error - 1) * max(0.0, lost)
 
