@@ -237,6 +237,15 @@ def test_a_model_that_reconstructs_is_trained_wherever_its_few_biases_are():
     assert "untrained" not in codes(model)
 
 
+def test_a_model_whose_own_codes_decode_is_trained():
+    """Outputs far from x, as rates of counts may be: only the user's log-likelihood knows them."""
+    given = {"precision": None, "decode": lambda z: 0.1 * z @ W.T.to(z) + 9}
+    given["log_likelihood"] = lambda x, z: -50 * (x - z @ W.T.to(z)).square().sum(1)
+    found = vs.diagnose(linear(**given), X, progress=None)
+    assert found.evidence.reconstruction.given.explained < -1
+    assert "untrained" not in [f.code for f in found.findings]
+
+
 def test_samples_outside_the_range_of_the_likelihood():
     model, x = pixels()
     found = vs.diagnose(model, 16 * x, progress=None)

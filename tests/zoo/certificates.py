@@ -160,9 +160,10 @@ def _overfit(given: tuple[Any, ...], sound: object) -> Certificate:
 
 
 def _healthy(given: tuple[Any, ...], sound: tuple[Any, ...]) -> Certificate:
-    """As good as the same network from another seed: to a nat, or a third of the KL."""
-    lost, total = _elbo(sound) - _elbo(given), float(_kl(sound).sum())
-    return Certificate(lost <= max(1.0, total / 3), f"ELBO of another seed {lost:+.2g} nats, KL {total:.3g}")
+    """As good as the same network from another seed, to a nat or a third of the KL; and not over-wide."""
+    lost, total, wide = _elbo(sound) - _elbo(given), float(_kl(sound).sum()), _over_wide(given, None)
+    measured = f"ELBO of another seed {lost:+.2g} nats, KL {total:.3g}, {wide.measured}"
+    return Certificate(lost <= max(1.0, total / 3) and not wide.holds, measured)
 
 
 CHECKS: dict[str, Callable[[Any, Any], Certificate]] = {

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -21,8 +22,9 @@ SECOND = ("cancer", "diabetes", "swiss", "patches", "text", "elnino", "pbmc")  #
 THIRD = ("mnist", "survey", "health", "scurve", "textures", "docstrings", "temperatures", "wordcounts")  # likewise
 FOURTH = ("photographs", "election", "housing", "torus", "modules", "co2", "modulecounts")  # likewise
 FIFTH = ("micrographs", "glyphs", "schools", "weather", "knot", "manual", "stocks", "manualcounts")  # likewise
-DEVELOPMENT = FIRST + SECOND + THIRD + FOURTH + FIFTH
-SCORED = ("workshop", "scans", "travel", "cars", "moebius", "handbook", "economy", "opcodes")
+SIXTH = ("workshop", "scans", "travel", "cars", "moebius", "handbook", "economy", "opcodes")  # likewise
+DEVELOPMENT = FIRST + SECOND + THIRD + FOURTH + FIFTH + SIXTH
+SCORED = ("wheel", "bars", "cells", "friedman", "circles", "guide", "employment", "letters")
 
 
 @dataclass(frozen=True, eq=False)
@@ -492,6 +494,94 @@ def opcodes() -> Data:
     frequent = [op for op, _ in sum(counted, Counter()).most_common(80)]
     x = np.array([[count[op] for op in frequent] for count in counted])
     return split(_some(np.minimum(x, 60), 1600))
+
+
+def wheel() -> Data:
+    """Colour patches of a colour wheel and of a cat, 16 x 16, with noise."""
+    from skimage import data
+
+    found = _colour_patches((data.colorwheel(), data.cat()), 1000)
+    noise = torch.Generator().manual_seed(0)
+    return Data(*((x + 0.05 * torch.randn(x.shape, generator=noise)).clamp(0, 1) for x in (found.train, found.test)))
+
+
+def bars() -> Data:
+    """Bright bars of any angle, length and width on a dark ground, 16 x 16."""
+    rng = np.random.default_rng(0)
+    grid = np.stack(np.meshgrid(np.arange(16) - 7.5, np.arange(16) - 7.5, indexing="ij"))
+    images = []
+    for _ in range(2400):
+        angle, offset = rng.uniform(0, np.pi), rng.uniform(-2.5, 2.5, size=(2, 1, 1))
+        along, across = (
+            (grid[0] - offset[0]) * np.cos(t) + (grid[1] - offset[1]) * np.sin(t) for t in (angle, angle + np.pi / 2)
+        )
+        distance = np.maximum(np.abs(along) - rng.uniform(3, 5), np.abs(across) - rng.uniform(0.8, 1.6))
+        images.append(1 / (1 + np.exp(3 * distance)))
+    return split(np.stack(images)[:, None])
+
+
+def cells() -> Data:
+    """Simulated expression of eleven genes in 640 blood cells, which ships with scanpy."""
+    import scanpy
+
+    return split(standardised(np.asarray(scanpy.datasets.krumsiek11().X, dtype=float)))
+
+
+def friedman() -> Data:
+    """Ten numbers, and three functions of some of them."""
+    columns = []
+    for make in (sk.make_friedman1, sk.make_friedman2, sk.make_friedman3):
+        x, y = make(900, noise=0.1, random_state=0)
+        columns += [x[:, :2], y[:, None]]
+    return split(standardised(np.concatenate(columns, axis=1)))
+
+
+def circles() -> Data:
+    return split(embedded(sk.make_circles(1800, noise=0.06, factor=0.4, random_state=0)[0], 9, 0.1))
+
+
+def _pandas_texts() -> list[str | None]:
+    import pandas as pd
+
+    owners = (pd, pd.DataFrame, pd.Series, pd.Index, pd.Timestamp, pd.Timedelta)
+    texts = [getattr(getattr(owner, name), "__doc__", None) for owner in owners for name in sorted(dir(owner))]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def guide() -> Data:
+    """Which of 70 words occur in passages of 60 words about pandas."""
+    return split(_some(_words(_pandas_texts(), 60, 25, 70) > 0, 2400))
+
+
+def letters() -> Data:
+    """How often pairs of letters occur in passages about pandas."""
+    text = re.sub(r"[^a-z]+", " ", " ".join(dict.fromkeys(_pandas_texts())).lower())
+    frequent = [pair for pair, _ in Counter(pairwise(text)).most_common(80)]
+    index = {pair: k for k, pair in enumerate(frequent)}
+    x = np.zeros((min(1600, len(text) // 400), 80))
+    for row in range(len(x)):
+        part = text[400 * row : 400 * row + 400]
+        for pair in pairwise(part):
+            if pair in index:
+                x[row, index[pair]] += 1
+    return split(x)
+
+
+def employment() -> Data:
+    """Employment in industries of the United States over 24 months, without mean and trend, each of unit size."""
+    from vega_datasets import data
+
+    table, rows = data.us_employment(), []
+    t = np.arange(24) - 11.5
+    for name in table.columns:
+        if name == "month" or table[name].dtype.kind not in "if":
+            continue
+        series = table[name].to_numpy().astype(float)
+        x = np.stack([series[start : start + 24] for start in range(0, len(series) - 24)])
+        x = x - x.mean(1, keepdims=True)
+        x = x - (x @ t / (t @ t))[:, None] * t
+        rows.append(x / x.std())
+    return split(np.concatenate(rows))
 
 
 @cache

@@ -47,10 +47,10 @@ def _call(change: str) -> str:
 
 def untrained(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.reconstruction
-    reconstructs = found is not None and found.given.explained > POOR  # few weights may be in that interval by chance
-    initial = evidence.initial_weights and not reconstructs
-    behaves = found is not None and _behaves_untrained(found)
-    if not initial and not behaves:
+    if found is not None and (found.given.explained > POOR or _decodes(found)):
+        return  # a few weights may be in their initial interval by chance
+    initial = evidence.initial_weights
+    if not initial and (found is None or not _behaves_untrained(found)):
         return
     why = (
         "Weights or biases are still where PyTorch initialises them."
@@ -112,8 +112,7 @@ def reconstruction(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.reconstruction
     if found is None:
         return
-    own_codes = found.own_codes  # instead of squared errors, which mean little for counts
-    decodes = own_codes is not None and own_codes.gain > 2 * own_codes.stderr
+    own_codes, decodes = found.own_codes, _decodes(found)  # instead of squared errors, which mean little for counts
     if wrong_input(found, weak_kl=_weak_kl(evidence)) and not (decodes and found.given.dispersion <= DISPERSED):
         yield Finding(
             "reconstruction",
@@ -130,6 +129,11 @@ def reconstruction(evidence: Evidence) -> Iterator[Finding]:
         return  # poor only on samples that it was not trained on
     elif found.given.explained < WORSE and found.given.explained < -3 * found.given.stderr:
         yield _worse_than_mean(found)
+
+
+def _decodes(found: Reconstruction) -> bool:
+    """Whether log p(x|z) is known to be higher at the code of x than at that of another sample."""
+    return found.own_codes is not None and found.own_codes.gain > 2 * found.own_codes.stderr
 
 
 def _no_better_than_others(found: OwnCodes) -> Finding:

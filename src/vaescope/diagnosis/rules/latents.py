@@ -15,6 +15,7 @@ from vaescope.findings import Finding
 
 ROTATED = 0.15  # nats of contrast that a rotation must save
 ROTATED_SHARE = 0.6  # share of the contrast that it must save
+NARROW = 0.5  # posterior over prior variance of latents that carry enough to have an axis; two are needed
 STABLE = 0.8  # mean correlation of matched latents between seeds
 SAME_SUBSPACE = 0.8  # mean squared canonical correlation
 WIDE = 0.2  # share of posteriors wider than their prior
@@ -134,7 +135,8 @@ def axes(evidence: Evidence) -> Iterator[Finding]:
     if evidence.geometry is None or len(evidence.regime.used) < 2 or not evidence.rotatable:
         return
     rotation = evidence.geometry.rotation
-    if rotation is None:
+    narrow = sum(float(evidence.regime.variance_ratio[k]) < NARROW for k in evidence.regime.used)
+    if rotation is None or narrow < 2:
         return
     if rotation.gain >= ROTATED and rotation.gain >= ROTATED_SHARE * rotation.before:
         weak = evidence.noise is not None and evidence.noise.declared_beta < WEAK_KL
