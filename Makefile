@@ -44,9 +44,10 @@ lint: install
 	$(BIN)/mypy
 
 # Tests of whole workflows, which train and measure a lot, run without checks of array shapes at every call.
-WORKFLOWS := tests/papers tests/diagnosis tests/sweeps tests/jobs tests/explorer tests/fuzz tests/foreign tests/regime \
-	tests/metrics tests/test_docs.py tests/test_cli.py tests/test_fitting.py tests/test_contract.py
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+# Files run in this order, the long ones first, so that no process waits for another at the end.
+WORKFLOWS := tests/test_docs.py tests/papers tests/diagnosis tests/jobs tests/sweeps tests/explorer tests/fuzz tests/regime \
+	tests/test_fitting.py tests/test_cli.py tests/test_contract.py tests/metrics tests/foreign
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: lint chromium
 	$(PYTEST) -m "not long" -o addopts="--doctest-modules -q" $(WORKFLOWS)
 	$(PYTEST) -m "not long" $(WORKFLOWS:%=--ignore=%)
