@@ -18,6 +18,7 @@ HALVED = 0.5  # error of another input, relative to that of x, that makes it the
 REDUCED = 0.67  # the same if the decoder's mean output is far from the mean of x
 GENERATES = 0.3  # alignment of the decoder's output with x from which on the decoder knows the data
 INFORMS = 0.1  # share of x that a linear map of the codes explains from which on the encoder knows the data
+SURELY = 5.0  # standard errors by which own codes of a trained model decode better; untrained ones have up to 2.5
 TINY = 1e-4  # variance ratio of a deterministic code
 BETA_OFF = 4.0  # factor from Eq. 12 that a made-up variance has
 LOST_BY_DRAWS = 0.5  # share of the variance of x that means of posteriors explain and draws from them do not
@@ -47,7 +48,7 @@ def _call(change: str) -> str:
 
 def untrained(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.reconstruction
-    if found is not None and (found.given.explained > POOR or _decodes(found)):
+    if found is not None and (found.given.explained > POOR or _decodes(found, SURELY)):
         return  # a few weights may be in their initial interval by chance
     initial = evidence.initial_weights
     if not initial and (found is None or not _behaves_untrained(found)):
@@ -131,9 +132,9 @@ def reconstruction(evidence: Evidence) -> Iterator[Finding]:
         yield _worse_than_mean(found)
 
 
-def _decodes(found: Reconstruction) -> bool:
-    """Whether log p(x|z) is known to be higher at the code of x than at that of another sample."""
-    return found.own_codes is not None and found.own_codes.gain > 2 * found.own_codes.stderr
+def _decodes(found: Reconstruction, errors: float = 2.0) -> bool:
+    """Whether log p(x|z) is known to be higher at the code of x than at that of another sample, by standard errors."""
+    return found.own_codes is not None and found.own_codes.gain > errors * found.own_codes.stderr
 
 
 def _no_better_than_others(found: OwnCodes) -> Finding:
