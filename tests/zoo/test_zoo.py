@@ -32,16 +32,20 @@ def test_nine_faults_in_ten_are_found_on_the_scored_half():
     assert scores["found"] >= 0.9 * scores["faulty"]
 
 
-@pytest.mark.xfail(strict=True, reason="2 of 31: `aggregate` on two healthy models of micrographs")
 def test_at_most_one_healthy_model_in_twenty_has_a_warning():
     scores = FOUND["scores"]["scored"]
     assert scores["healthy_with_a_warning"] <= 0.05 * scores["healthy"]
 
 
-@pytest.mark.xfail(strict=True, reason="10 of 111: mostly a low β, which is taken for samples in another scale")
 def test_another_cause_is_named_for_at_most_one_fault_in_twenty():
     scores = FOUND["scores"]["scored"]
     assert scores["wrong_first_cause"] <= 0.05 * scores["faulty"]
+
+
+@pytest.mark.xfail(strict=True, reason="beta-high 4 of 5, amortisation 7 of 8: one is taken for the other")
+def test_nine_in_ten_of_each_fault_are_found():
+    found = FOUND["scores"]["scored"]["by_finding"].values()
+    assert all(row["recall"] >= 0.9 for row in found if row["planted"])
 
 
 def test_rules_hold_on_the_data_they_were_developed_on():
