@@ -23,8 +23,11 @@ def main() -> None:
                 label = f"{round(row['recall'] * row['planted'])} of {row['planted']}"
                 colour = "white" if row["recall"] > 0.12 else "black"
                 axis.text(0.02, y, label, va="center", fontsize=8, color=colour)
+            else:
+                axis.text(0.02, y, "none planted", va="center", fontsize=8)
         axis.set_yticks(range(len(codes)), list(reversed(codes)) if half == HALVES[0] else [""] * len(codes))
         axis.set_xlim(0, 1)
+        axis.set_ylim(-0.8, len(codes) - 0.2)  # the same rows in both panels, also those without a case
         axis.set_xlabel("share found as the first cause")
         axis.set_title(
             f"{half}: {s['healthy_with_a_warning']} of {s['healthy']} healthy models have a warning", fontsize=9
