@@ -112,7 +112,8 @@ def constructor(cls: type) -> tuple[list[str], set[str]]:
     """Arguments of a class, and those among its docstrings' entries and described fields."""
     classes = project_classes(cls)
     owner = next((base for base in classes if "__init__" in vars(base)), None)
-    if owner is None or not vars(owner)["__init__"].__module__.startswith("vaescope."):  # Python's, of a protocol
+    module = "" if owner is None else getattr(vars(owner)["__init__"], "__module__", "")
+    if owner is None or not module.startswith("vaescope."):  # Python's, of a protocol, or of one that was instantiated
         return [], described(cls.__doc__)
     wanted = parameters(vars(owner)["__init__"])
     if not dataclasses.is_dataclass(owner):

@@ -59,7 +59,7 @@ def even_nodes(count: int, like: Tensor) -> tuple[Float[Tensor, " K"], Float[Ten
     The error falls exponentially with the number of nodes as soon as the function is smooth over a step, 2 `REACH` /
     `count` deviations. Gauss–Hermite nodes are better for nearly polynomial functions and worse for bends and spikes.
 
-    >>> t, w = even_nodes(41, torch.zeros((), dtype=torch.float64))
+    >>> t, w = even_nodes(41, Tensor().double())
     >>> round(float((w * t**4).sum()), 5)
     3.0
     """
