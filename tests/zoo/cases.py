@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from tests.zoo import faults, foreign
-from tests.zoo.datasets import DEVELOPMENT, Data, load
+from tests.zoo.arrays import Data
+from tests.zoo.datasets import DEVELOPMENT, load
 from tests.zoo.networks import (
     lightning_vae,
 )

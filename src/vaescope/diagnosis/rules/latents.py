@@ -163,7 +163,7 @@ def aggregate(evidence: Evidence) -> Iterator[Finding]:
         return
     if found is None:
         return
-    off = _weak_kl(evidence.noise) or found.gain > APART_GAIN
+    off = _is_stated_too_precise(evidence.noise) or found.gain > APART_GAIN
     limit = NEARLY_APART if off else APART
     if found.auc < limit or found.auc - 2 * found.stderr < limit - 0.06:
         return
@@ -179,8 +179,11 @@ def aggregate(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _weak_kl(noise: Noise | None) -> bool:
-    """Whether the stated γ²/β is above the measured γ²: `1 / 100` and `100 / 1` of the same model are the same."""
+def _is_stated_too_precise(noise: Noise | None) -> bool:
+    """Whether the stated γ²/β is far above the measured γ², so that the KL had little weight.
+
+    A precision of 100 with β = 1 and one of 1 with β = 0.01 are the same model.
+    """
     if noise is None or noise.declared is None:
         return False
     if noise.likelihood == "bernoulli":

@@ -17,15 +17,12 @@ BETA_WRONG = 3.0  # factor between declared and effective β
 BEYOND_SCATTER = 1.5  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
 CERTAIN_FACTOR = 10.0  # such a factor that is reported whatever the scatter
 SHIFTED = 0.25  # squared distance of means from those that a high β makes optimal, in posterior deviations
-SLIGHTLY_SHIFTED = 0.07  # such a distance below which means are right, whatever posteriors lose; β = 40 has 0.06
+SLIGHTLY_SHIFTED = 0.07  # such a distance below which means are right, whatever posteriors lose
 LAGS = 0.18  # of `_lag`, up to which posteriors are wide because of β; trained with β = 6 it is at most 0.1
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
 AMORTISATION_SPREAD = 0.5  # of the variation of the best ELBO between samples that it must lose
-AMORTISATION_WARNS = (
-    1.0,
-    0.15,
-)  # shares of the KL and of that variation from which on it is a warning
+AMORTISATION_WARNS = 1.0, 0.15  # shares of the KL and of that variation from which on it is a warning
 POOR_MEANS = 1.75  # excess error from which on a smaller loss is a warning; healthy models have up to 1.5
 AMORTISATION_POOR = 0.5  # share of the KL that is then enough
 OVERFIT = 1.5  # factor between held-out and training errors
