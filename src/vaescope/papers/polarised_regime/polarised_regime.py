@@ -17,6 +17,7 @@ from vaescope.data.arrays import split
 from vaescope.data.rendering import DSprites
 from vaescope.encoded import EncodedSample, encode
 from vaescope.models import VAE, AuxiliarySettings, Member
+from vaescope.models.networks import Params
 from vaescope.objectives import Objective, beta_elbo
 from vaescope.objectives.weighted import balanced
 from vaescope.papers.claims import ClaimSpec
@@ -40,9 +41,9 @@ from vaescope.papers.polarised_regime.polarised_regime_results import (
     StatementRow,
     Truncation,
 )
-from vaescope.papers.trained import FactorData, TrainedExperiment
+from vaescope.papers.trained import FactorData, TrainedExperiment, TrainingStack, train_stack
 from vaescope.protocol import LatentModel
-from vaescope.regime.verify import Statement
+from vaescope.regime.verify import Statement, Verification
 from vaescope.theory import jacobian
 from vaescope.training import MemberSpec
 from vaescope.training.loop import EpochMetrics
@@ -53,6 +54,9 @@ RECORDED_SAMPLES = 1000  # test images on which the regime is recorded after eve
 TRUNCATION_SAMPLES = 200  # test images on which codes are truncated
 PRIOR_HIDDEN = (50, 50, 50)  # of the prior's networks, as in the authors' code
 HELD_OUT = 0.1  # of the images; half for validation and classifiers, half for measuring
+RESAMPLES = 200  # for the intervals of statements
+FEWEST_RESAMPLES = 20  # where only the distance is needed
+FINISHING_RATE = 0.1  # of the learning rate, in finishing epochs
 CLASSIFIED = ("shape", "scale")  # factors with few values
 
 
@@ -94,6 +98,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
         patience=54,
         latents=(10, 5, 20, 30),
         compared_seeds=1,
+        finishing_epochs=27,
     )
     paper = RegimeSettings(seeds=3, samples=100_000, epochs=213, patience=213, learning_rate=1e-4)
     cell_type = RegimeCell
@@ -148,15 +153,30 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
     def objective(self, cell: RegimeCell, samples: int, settings: RegimeSettings) -> Objective:
         return balanced(beta_elbo, size=settings.size, reference=settings.balanced_size)
 
+    def training_of(self, cell: RegimeCell, settings: RegimeSettings) -> RegimeSettings:
+        """The finishing epochs, if there are any: `before_training` trains the others."""
+        if not settings.finishing_epochs:
+            return settings
+        epochs, rate = settings.finishing_epochs, FINISHING_RATE * settings.learning_rate
+        return replace(settings, epochs=epochs, patience=epochs, learning_rate=rate)
+
+    def before_training(
+        self, stack: TrainingStack, cells: Sequence[RegimeCell], settings: RegimeSettings
+    ) -> Params | None:
+        """The weights after the first epochs, which share the checkpoint of the stack."""
+        if not settings.finishing_epochs:
+            return None
+        members = train_stack(replace(stack, settings=settings.training(stack.settings.device)))
+        return {name: torch.cat([m.params[name] for m in members]) for name in members[0].params}
+
     def epoch_metrics(self, data: Mapping[int, FactorData], settings: RegimeSettings) -> EpochMetrics:
-        """The regime after every epoch: claims about it need it to have settled."""
+        """The regime after every epoch: what refutes a claim about it must last."""
 
         def measure(epoch: int, member: Member) -> dict[str, float]:
             x, auxiliary = member.split_auxiliary(data[member.seed].observations.test[:RECORDED_SAMPLES])
-            judged = regime.of_model(member, x, auxiliary=auxiliary, decoder=False)
-            passive = [judged.variance_ratio[latent] for latent in judged.passive]
-            ratio = float(np.median(passive)) if passive else 1.0
-            return {"active": float(len(judged.active)), "passive_ratio": ratio}
+            found = _verified(encode(member, x, auxiliary), resamples=FEWEST_RESAMPLES)
+            distances = {name: found[name].distance if found[name].latents else 0.0 for name in report.STATEMENTS}
+            return {"active": float(found.kind.count("active")), "mixed": float(found.kind.count("mixed")), **distances}
 
         return measure
 
@@ -185,7 +205,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
             passive_histograms=passive,
             mean_accuracy=on_means,
             sampled_accuracy=on_draws,
-            curve=RegimeCurve(*(tuple(member.history.get(name, ())) for name in ("active", "passive_ratio"))),
+            curve=_curve(member),
         )
 
     def claims(self, settings: RegimeSettings) -> Sequence[ClaimSpec[RegimeResult, RegimeSettings, Any]]:
@@ -196,6 +216,12 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
 
     def tables(self, results: Sequence[RegimeResult], settings: RegimeSettings) -> list[ReportTable]:
         return report.tables(results, settings)
+
+
+def _curve(member: Member) -> RegimeCurve:
+    recorded = {name: tuple(values) for name, values in member.history.items()}
+    distances = {name: recorded[name] for name in report.STATEMENTS if name in recorded}
+    return RegimeCurve(recorded.get("active", ()), recorded.get("mixed", ()), distances)
 
 
 def _floats(values: Any) -> tuple[float, ...]:
@@ -230,10 +256,17 @@ def _per_latent(judged: regime.Regime, encoded: EncodedSample, optimal_ratios: T
 
 def _statements(encoded: EncodedSample) -> dict[str, StatementRow]:
     """Distance, interval and verdict of every statement, by name."""
-    found = regime.verify(
-        encoded.mean, encoded.variance, prior_mean=encoded.prior_mean, prior_variance=encoded.prior_variance
+    return {name: _statement_row(statement) for name, statement in _verified(encoded).statements.items()}
+
+
+def _verified(encoded: EncodedSample, resamples: int = RESAMPLES) -> Verification:
+    return regime.verify(
+        encoded.mean,
+        encoded.variance,
+        prior_mean=encoded.prior_mean,
+        prior_variance=encoded.prior_variance,
+        resamples=resamples,
     )
-    return {name: _statement_row(statement) for name, statement in found.statements.items()}
 
 
 def _statement_row(statement: Statement) -> StatementRow:

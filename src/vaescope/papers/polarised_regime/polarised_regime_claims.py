@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vaescope.papers.claims import ClaimSpec, settled, show
@@ -27,19 +28,59 @@ PAPER = "Bonheme & Grzes 2023"
 Spec = ClaimSpec[RegimeResult, RegimeSettings, Any]
 
 
-SETTLED_RATIO = 0.02  # range over the last third of the epochs
+# conditions: what refutes a claim must last ---------------------------------------------------
+
+FEWEST_LATE = 5  # epochs over which it must last
+
+number_settled = settled("number of active latents", lambda r: r.measured.curve.active, tolerance=0.0)
 
 
-def regime_settled(results: Results, settings: object) -> str | None:
-    """Claims about the regime are decided once it has settled, although the ELBO may still rise."""
-    reasons = [condition(results, settings) for condition in _SETTLED]
-    return " ".join(reason for reason in reasons if reason) or None
+def lasts(values: Sequence[float], settings: RegimeSettings, *, above: float) -> bool:
+    """Whether values after every epoch were above a limit over the last third of all epochs."""
+    late = values[-settings.late_epochs :]
+    return len(late) >= FEWEST_LATE and min(late) > above
 
 
-_SETTLED = (
-    settled("number of active latents", lambda r: r.measured.curve.active, tolerance=0.0),
-    settled("posterior width of passive latents", lambda r: r.measured.curve.passive_ratio, tolerance=SETTLED_RATIO),
-)
+def lasting_contradiction(name: str, model: str) -> Callable[[Results, RegimeSettings], str | None]:
+    """A condition: a member that contradicts the statement did so after every late epoch, so that it is no accident of
+    the last one. A regime in which latents stay between kinds never settles, but its contradictions last.
+    """
+    tolerance = STATEMENTS[name].tolerance
+
+    def condition(results: Results, settings: RegimeSettings) -> str | None:
+        rows = [(r.measured.statements[name].distance, r) for r in results if r.cell.model == model]
+        contradicting = [r for distance, r in rows if distance is not None and distance.low > tolerance]
+        curves = [r.measured.curve.distances.get(name, ()) for r in contradicting]
+        if not contradicting or any(lasts(curve, settings, above=tolerance) for curve in curves):
+            return None
+        return (
+            f"{_contradict(len(contradicting))} the statement at the end, but not after every epoch of the last third."
+        )
+
+    return condition
+
+
+def _contradict(count: int) -> str:
+    return f"{count} members contradict" if count > 1 else "1 member contradicts"
+
+
+def mixed_lasts(results: Results, settings: RegimeSettings) -> str | None:
+    if any(lasts(r.measured.curve.mixed, settings, above=0.0) for r in results):
+        return None
+    return "No member has mixed latents after every epoch of the last third."
+
+
+def gain_lasts(
+    pairs: Callable[[Results, RegimeSettings], list[Pair]],
+) -> Callable[[Results, RegimeSettings], str | None]:
+    """A condition: a pair of models differs in the number of active latents after every late epoch."""
+
+    def condition(results: Results, settings: RegimeSettings) -> str | None:
+        if any(lasts(pair.gains_by_epoch(), settings, above=0.0) for pair in pairs(results, settings) if pair.gain > 0):
+            return None
+        return "No pair of models differs in the number of active latents after every epoch of the last third."
+
+    return condition
 
 
 # the statements of the paper ------------------------------------------------------------------
@@ -75,7 +116,7 @@ def _statement_claim(name: str, model: str) -> ClaimSpec[RegimeResult, RegimeSet
         measure=intervals(name, model),
         criterion=IntervalsBelow("distance of the worst latent from the statement", statement.tolerance),
         note=passive_variance_note(model) if name == PASSIVE_VARIANCE_STATEMENT else "",
-        requires=(has_latents(name, model), only(model, regime_settled)),
+        requires=(has_latents(name, model), lasting_contradiction(name, model)),
     )
 
 
@@ -98,11 +139,6 @@ def passive_variance_note(model: str) -> Callable[[Results, object], str]:
     return note
 
 
-def only(model: str, condition: Callable[[Results, object], str | None]) -> Callable[[Results, object], str | None]:
-    """A condition on the members of one model."""
-    return lambda results, settings: condition([r for r in results if r.cell.model == model], settings)
-
-
 # counts of latents ----------------------------------------------------------------------------
 
 
@@ -115,44 +151,80 @@ def boundary_note(results: Results, _: object) -> str:
     return f"{boundary} of {total} latents are close to a boundary: other thresholds would change their kind."
 
 
-def active_added(results: Results, few: tuple[int, float], many: tuple[int, float]) -> list[float]:
-    """Active latents (median over seeds) with (latents, β) of `many`, less those with `few`, for VAE and iVAE.
+@dataclass(frozen=True)
+class Pair:
+    """Members of one model with fewer and with more latents, or with a lower and a higher β."""
 
-    Only where the model with `few` has latents that it does not use: one that uses all may need more.
+    before: Results
+    after: Results
+
+    @property
+    def gain(self) -> float:
+        """Active latents (median over seeds) of the second less those of the first."""
+        counts = ([float(r.measured.count("active")) for r in own] for own in (self.before, self.after))
+        first, second = (median(own) for own in counts)
+        return second - first
+
+    def gains_by_epoch(self) -> list[float]:
+        """The same along training."""
+        before, after = (
+            zip(*(r.measured.curve.active for r in own), strict=False) for own in (self.before, self.after)
+        )
+        return [median(second) - median(first) for first, second in zip(before, after, strict=False)]
+
+
+def pairs_of(results: Results, few: tuple[int, float], many: tuple[int, float]) -> list[Pair]:
+    """VAE and iVAE with (latents, β) of `few` and of `many`.
+
+    Only where every model with `few` has latents that it does not use: one that uses all may need more.
     """
-    found = []
-    for model in COMPARED:
-        before, after = ([r.measured for r in select(results, model, *at)] for at in (few, many))
-        if before and after and all(m.count("passive") for m in before):
-            found.append(_median_active(after) - _median_active(before))
-    return found
+    pairs = [Pair(select(results, model, *few), select(results, model, *many)) for model in COMPARED]
+    return [p for p in pairs if p.before and p.after and all(r.measured.count("passive") for r in p.before)]
 
 
-def _median_active(members: Sequence[RegimeMeasurement]) -> float:
-    return median([float(m.count("active")) for m in members])
-
-
-def active_added_by_latents(results: Results, settings: RegimeSettings) -> list[float]:
-    """Over all pairs of a narrower and a wider model."""
+def pairs_by_latents(results: Results, settings: RegimeSettings) -> list[Pair]:
+    """All pairs of a narrower and a wider model."""
     beta, sizes = settings.betas[0], sorted(set(settings.latents))
-    pairs = [(few, many) for few in sizes for many in sizes if few < many]
-    return [v for few, many in pairs for v in active_added(results, (few, beta), (many, beta))]
+    wider = [(few, many) for few in sizes for many in sizes if few < many]
+    return [pair for few, many in wider for pair in pairs_of(results, (few, beta), (many, beta))]
+
+
+def pairs_by_beta(results: Results, settings: RegimeSettings) -> list[Pair]:
+    lowest, *others = sorted(set(settings.betas))
+    latents = settings.latents[0]
+    return [pair for higher in others for pair in pairs_of(results, (latents, lowest), (latents, higher))]
+
+
+def gains(pairs: Callable[[Results, RegimeSettings], list[Pair]]) -> Callable[[Results, RegimeSettings], list[float]]:
+    return lambda results, settings: [pair.gain for pair in pairs(results, settings)]
 
 
 def active_note(results: Results, settings: RegimeSettings) -> str:
-    """Active latents by the number of latents, for VAE and iVAE."""
+    """Active latents by the number of latents, for VAE and iVAE, and which model of a pair is not at its optimum."""
 
     def counts(model: str) -> str:
         sizes = [(n, select(results, model, n, settings.betas[0])) for n in sorted(set(settings.latents))]
-        return ", ".join(f"{_median_active([r.measured for r in own]):g} of {n}" for n, own in sizes if own)
+        medians = [(n, median([float(r.measured.count("active")) for r in own])) for n, own in sizes if own]
+        return ", ".join(f"{active:g} of {n}" for n, active in medians)
 
-    return "Active latents: " + "; ".join(f"{MODELS[model]} {counts(model)}" for model in COMPARED) + "."
+    active = "Active latents: " + "; ".join(f"{MODELS[model]} {counts(model)}" for model in COMPARED) + "."
+    gaining = [pair for pair in pairs_by_latents(results, settings) if pair.gain > 0]
+    return " ".join([active, *filter(None, map(optimum_note, gaining))])
 
 
-def active_added_by_beta(results: Results, settings: RegimeSettings) -> list[float]:
-    lowest, *others = sorted(set(settings.betas))
-    latents = settings.latents[0]
-    return [v for higher in others for v in active_added(results, (latents, lowest), (latents, higher))]
+def optimum_note(pair: Pair) -> str:
+    """Whether the narrower model could do better, by the ELBO of the wider one with as many latents."""
+    few, many = pair.before[0].cell, pair.after[0].cell
+    elbos = [[r.measured.truncation.elbo for r in members] for members in (pair.before, pair.after)]
+    if not all(curve for group in elbos for curve in group):
+        return ""
+    own, truncated = (median([curve[few.latents] for curve in group]) for group in elbos)
+    compared = f"{show(truncated)} nats against {show(own)} of {few.title}"
+    if truncated > own:
+        found = f"so that the narrower model ended in a worse optimum than {few.latents} latents allow"
+    else:
+        found = "so that the wider model gains nothing by its further active latents"
+    return f"{many.title}, cut to its {few.latents} most used latents, has an ELBO of {compared}, {found}."
 
 
 # classifiers, decoder and prior ---------------------------------------------------------------
@@ -240,25 +312,25 @@ COUNTS: tuple[Spec, ...] = (
         criterion=Bound("number of mixed latents", at_most(0.0), statistic="largest"),
         published="none observed",
         note=boundary_note,
-        requires=(regime_settled,),
+        requires=(mixed_lasts,),
     ),
     ClaimSpec(
         sentence="Models with more latents do not have more active latents.",
         source=f"{PAPER}, Theorem 1",
-        measure=active_added_by_latents,
+        measure=gains(pairs_by_latents),
         criterion=Bound(
             "gain of active latents in a wider model", at_most(0.0), statistic="largest", over="pairs of models"
         ),
         note=active_note,
-        requires=(regime_settled,),
+        requires=(gain_lasts(pairs_by_latents),),
     ),
 )
 BETA: Spec = ClaimSpec(
     sentence="Models with a higher β do not have more active latents.",
     source="Beyond the paper",
-    measure=active_added_by_beta,
+    measure=gains(pairs_by_beta),
     criterion=Bound("gain of active latents at a higher β", at_most(0.0), statistic="largest", over="pairs of models"),
-    requires=(regime_settled,),
+    requires=(gain_lasts(pairs_by_beta),),
 )
 USES: tuple[Spec, ...] = (
     _dropping(
@@ -280,14 +352,14 @@ USES: tuple[Spec, ...] = (
             statistic="largest",
         ),
         note="The effect is the absolute change of the squared error: a decoder that improves is not ignoring it.",
-        requires=(regime_settled,),
+        requires=(number_settled,),
     ),
     ClaimSpec(
         sentence="A rule on the posterior variance alone misjudges the passive latents of an iVAE.",
         source="Beyond the paper; the authors' code has such a rule",
         measure=misjudged_shares,
         criterion=Bound(f"share of passive latents that '{VARIANCE_RULE}' does not call passive", above(0.5)),
-        requires=(regime_settled,),
+        requires=(number_settled,),
     ),
     ClaimSpec(
         sentence="The prior variance of an iVAE's passive latents stays close to zero.",
@@ -295,6 +367,6 @@ USES: tuple[Spec, ...] = (
         measure=passive_prior_variances,
         criterion=Bound("prior variance of passive latents", at_most(0.2)),
         published="close to zero (Fig. 1c)",
-        requires=(regime_settled,),
+        requires=(number_settled,),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from vaescope.papers.claims import show
@@ -31,6 +31,14 @@ class RegimeSettings(TrainedSettings):
     """Values of β; the first is that of the figures."""
     compared_seeds: int | None = None
     """Seeds of models with other numbers of latents or other β; None for as many as those of the figures."""
+    finishing_epochs: int = 0
+    """Further epochs at a tenth of the learning rate, along which the regime is recorded. With 0 it is recorded along
+    all epochs."""
+
+    @property
+    def late_epochs(self) -> int:
+        """The last third of all epochs."""
+        return max(1, (self.epochs + self.finishing_epochs) // 3)
 
 
 @dataclass(frozen=True)
@@ -146,8 +154,10 @@ class RegimeCurve:
 
     active: tuple[float, ...] = ()
     """Number of active latents."""
-    passive_ratio: tuple[float, ...] = ()
-    """Median over passive latents of posterior variance over prior variance; 1 without passive latents."""
+    mixed: tuple[float, ...] = ()
+    """Number of mixed latents."""
+    distances: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """By statement: the distance of the worst latent, 0 without a latent of the kind that the statement is about."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +175,7 @@ class RegimeMeasurement:
     """Of the least used passive latent."""
     mean_accuracy: Accuracy
     sampled_accuracy: Accuracy
-    curve: RegimeCurve = RegimeCurve()
+    curve: RegimeCurve = field(default_factory=RegimeCurve)
 
     def count(self, kind: str) -> int:
         """Number of latents of this kind."""
