@@ -61,3 +61,11 @@ def pixels(turn=None, shift=0.0, beta=1.0):
         encode=encode, decode=lambda z: torch.sigmoid(z @ A.T.to(z)), latent_dim=2, likelihood="bernoulli"
     )
     return model, x
+
+
+VARIANCE = 1 / (1 + 100 * W.square().sum(0))
+
+
+def codes(model, x=X, **more):
+    """Findings other than notes, the most severe first."""
+    return [f.code for f in vs.diagnose(model, x, progress=None, **more).findings if f.severity != "note"]

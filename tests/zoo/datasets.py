@@ -18,8 +18,9 @@ THIRD = ("mnist", "survey", "health", "scurve", "textures", "docstrings", "tempe
 FOURTH = ("photographs", "election", "housing", "torus", "modules", "co2", "modulecounts")  # likewise
 FIFTH = ("micrographs", "glyphs", "schools", "weather", "knot", "manual", "stocks", "manualcounts")  # likewise
 SIXTH = ("workshop", "scans", "travel", "cars", "moebius", "handbook", "economy", "opcodes")  # likewise
-DEVELOPMENT = FIRST + SECOND + THIRD + FOURTH + FIFTH + SIXTH
-SCORED = ("wheel", "bars", "cells", "friedman", "circles", "guide", "employment", "letters")
+SEVENTH = ("wheel", "bars", "cells", "friedman", "circles", "guide", "employment", "letters")  # likewise
+DEVELOPMENT = FIRST + SECOND + THIRD + FOURTH + FIFTH + SIXTH + SEVENTH
+SCORED = ("portrait", "faces", "terrain", "classes", "sphere", "lessons", "eeg", "nodes")
 
 
 @cache

@@ -16,7 +16,6 @@ from vaescope.adapters.repaired import RepairedModel
 from vaescope.diagnosis.budget import Budget
 from vaescope.diagnosis.elbo import UNKNOWN
 from vaescope.diagnosis.few_latents import ORDERS, quadrature_gap
-from vaescope.diagnosis.noise import DRAWS
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.weights import declared_beta, output_weights
@@ -32,6 +31,7 @@ FEWEST_POINTS = 4
 DECODED = 64  # codes whose decoding is timed
 QUADRATURE_DECODES = 60  # times the nodes of the lowest order: decodings per point
 SAMPLED_DECODES = 6000  # decodings per point
+DRAWS = 16  # of the best posterior, for its errors
 LARGEST_EXACT = max(ORDERS)  # latents in use up to which expectations are quadratures
 LARGEST_SAMPLED = 64  # latents in use up to which the gap is estimated
 

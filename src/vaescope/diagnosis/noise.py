@@ -10,12 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
+from vaescope.diagnosis.calibration import Slope, SlopeSums
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.weights import SMALLEST_VARIANCE, declared_beta, output_weights
+from vaescope.plain import plain_fields
 from vaescope.skipped import Skipped
 
-SAMPLES = 256  # whose reconstruction error is measured
-DRAWS = 16  # of z, per sample
+SAMPLES = 1024  # whose reconstruction error is measured
+DRAWS = 4  # of z, per sample
 CODES = 64  # at whose posteriors slopes of the decoder are measured
 SLOPE_DRAWS = 4
 LATENTS = 32  # in use, whose slopes are measured
@@ -40,6 +42,8 @@ class Noise:
     """Median over samples of the mean over latents of σ² g², where g is the gradient of the ELBO with the implied γ²/β
     with respect to the means: about the squared distance of means from the best ones, in posterior deviations. Zero at
     an optimum with any β."""
+    slope: Slope | None = None
+    """Of x on reconstructions of z ~ q: 1 if the decoder was trained with this encoder, whatever β."""
 
     @property
     def beta(self) -> float | None:
@@ -54,13 +58,15 @@ class Noise:
             "effective_beta": self.beta,
             "explained": self.explained,
             "shift": self.shift,
+            "slope": None if self.slope is None else plain_fields(self.slope),
         }
 
 
 def measure_noise(sample: EncodedSample, used: list[int]) -> Noise:
     """Reconstruction errors of draws, and what the widths of posteriors imply."""
     model, subset = sample.model, sample.random_subset(SAMPLES)
-    error, x = _mean_squared_error(subset), subset.observations
+    error, slope = _reconstruct_draws(subset)
+    x = subset.observations
     total = float((x - x.mean(0)).square().sum(1).mean())
     implied, shift = (None, None) if model.likelihood is None else _implied(sample.random_subset(CODES), used)
     return Noise(
@@ -71,14 +77,15 @@ def measure_noise(sample: EncodedSample, used: list[int]) -> Noise:
         likelihood=model.likelihood,
         declared_beta=declared_beta(model),
         shift=shift,
+        slope=slope,
     )
 
 
 @torch.no_grad()
-def _mean_squared_error(sample: EncodedSample) -> float:
-    """E‖x - f(z)‖² for z ~ q."""
+def _reconstruct_draws(sample: EncodedSample) -> tuple[float, Slope | None]:
+    """E‖x - f(z)‖² for z ~ q, and the slope of x on f(z)."""
     generator, x = randomness.generator(0, "diagnosis"), sample.observations
-    errors = torch.zeros(len(x), dtype=torch.float64)
+    sums, error = SlopeSums(x), 0.0
     for _ in range(DRAWS):
         noise = torch.randn(sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
         output = sample.decode(sample.mean + sample.variance.sqrt() * noise).double()
@@ -86,8 +93,9 @@ def _mean_squared_error(sample: EncodedSample) -> float:
             raise Skipped("the decoder returns NaN or infinity")
         if output.shape != x.shape:
             raise Skipped(f"the decoder returns {output.shape[1]} numbers per sample, but x has {x.shape[1]}")
-        errors += (x - output).square().sum(1) / DRAWS
-    return float(errors.mean())
+        error += float((x - output).square().sum(1).mean()) / DRAWS
+        sums.add(output)
+    return error, sums.slope()
 
 
 @torch.no_grad()

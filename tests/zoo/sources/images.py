@@ -145,3 +145,22 @@ def bars() -> Data:
         distance = np.maximum(np.abs(along) - rng.uniform(3, 5), np.abs(across) - rng.uniform(0.8, 1.6))
         images.append(1 / (1 + np.exp(3 * distance)))
     return split(np.stack(images)[:, None])
+
+
+def portrait() -> Data:
+    """Colour patches of the portrait that ships with matplotlib, 16 x 16."""
+    from matplotlib import cbook, image
+
+    with cbook.get_sample_data("grace_hopper.jpg") as file:
+        return _colour_patches((image.imread(file),), 2200)
+
+
+def faces() -> Data:
+    """Grey parts of small images, half of them of faces, 16 x 16."""
+    from skimage import data
+
+    rng, found = np.random.default_rng(0), []
+    for image in data.lfw_subset():
+        for top, left in rng.integers(25 - 16 + 1, size=(12, 2)):
+            found.append(image[top : top + 16, left : left + 16])
+    return split(np.stack(found)[:, None])

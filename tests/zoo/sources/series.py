@@ -100,3 +100,12 @@ def employment() -> Data:
         series = table[name].to_numpy().astype(float)
         rows.append(without_trend(windows(series)))
     return split(np.concatenate(rows))
+
+
+def eeg() -> Data:
+    """Parts of four channels of an electroencephalogram that ships with matplotlib, without mean and trend."""
+    from matplotlib import cbook
+
+    with cbook.get_sample_data("eeg.dat") as file:
+        channels = np.fromfile(file, float).reshape(800, 4).T
+    return split(np.concatenate([without_trend(windows(channel, 2)) for channel in channels]))

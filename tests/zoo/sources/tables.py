@@ -151,3 +151,28 @@ def friedman() -> Data:
 
 def circles() -> Data:
     return split(embedded(sk.make_circles(1800, noise=0.06, factor=0.4, random_state=0)[0], 9, 0.1))
+
+
+def terrain() -> Data:
+    """Heights of a landscape at 4 x 4 points around 1,500 places, less their mean; it ships with matplotlib."""
+    from matplotlib import cbook
+
+    with cbook.get_sample_data("jacksboro_fault_dem.npz") as file:
+        heights = file["elevation"].astype(float)
+    corners = np.random.default_rng(0).integers((heights.shape[0] - 16, heights.shape[1] - 16), size=(1500, 2))
+    rows = np.stack([heights[top : top + 16 : 4, left : left + 16 : 4].ravel() for top, left in corners])
+    return split(standardised(rows - rows.mean(1, keepdims=True)))
+
+
+def classes() -> Data:
+    """Twelve correlated numbers of points in four clusters."""
+    x, _ = sk.make_classification(
+        1400, n_features=12, n_informative=5, n_redundant=5, n_clusters_per_class=2, class_sep=1.5, random_state=0
+    )
+    return split(standardised(x))
+
+
+def sphere() -> Data:
+    """Points on a sphere."""
+    points = np.random.default_rng(0).normal(size=(1800, 3))
+    return split(embedded(points / np.linalg.norm(points, axis=1, keepdims=True), 10, 0.1))

@@ -171,3 +171,34 @@ def letters() -> Data:
             if pair in index:
                 x[row, index[pair]] += 1
     return split(x)
+
+
+def lessons() -> Data:
+    """Which of 70 words occur in passages of 60 words about scikit-learn."""
+    from sklearn import cluster, decomposition, ensemble, feature_extraction, linear_model, metrics, preprocessing, svm
+
+    parts = (cluster, decomposition, ensemble, feature_extraction.text, linear_model, metrics, preprocessing, svm)
+    texts = [getattr(part, name).__doc__ for part in parts for name in sorted(part.__all__)]
+    return split(some(_words([text for text in texts if isinstance(text, str)], 60, 25, 70) > 0, 2400))
+
+
+def nodes() -> Data:
+    """How often 60 kinds of syntax occur in functions of NumPy and scikit-learn."""
+    import ast
+    from pathlib import Path
+
+    import numpy
+    import sklearn
+
+    folders = [Path(str(package.__file__)).parent for package in (numpy, sklearn)]
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if "tests" not in file.parts]
+    counted = []
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8", errors="ignore"))):
+            if isinstance(node, ast.FunctionDef):
+                count = Counter(type(part).__name__ for part in ast.walk(node))
+                if 100 <= count.total() <= 1500:
+                    counted.append(count)
+    frequent = [kind for kind, _ in sum(counted, Counter()).most_common(60)]
+    x = np.array([[count[kind] for kind in frequent] for count in counted])
+    return split(some(np.minimum(x, 80), 1600))

@@ -17,7 +17,7 @@ BETA_WRONG = 3.0  # factor between declared and effective β
 BEYOND_SCATTER = 1.5  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
 CERTAIN_FACTOR = 10.0  # such a factor that is reported whatever the scatter
 SHIFTED = 0.25  # squared distance of means from those that a high β makes optimal, in posterior deviations
-SLIGHTLY_SHIFTED = 0.07  # such a distance below which means are right, whatever posteriors lose
+MISCALIBRATED = 0.05, 4.0  # distance of the slope of x on reconstructions from 1, and that in standard errors
 LAGS = 0.18  # of `_lag`, up to which posteriors are wide because of β; trained with β = 6 it is at most 0.1
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
@@ -116,8 +116,9 @@ def beta(evidence: Evidence) -> Iterator[Finding]:
 def _encoder_lags(evidence: Evidence, noise: Noise, *, high: bool) -> bool:
     """Whether widths of posteriors are off because the encoder is poor, and not because of a high or low β.
 
-    A high β makes posteriors wide around the right means; with a low one, posteriors lose fewer nats than the KL. The
-    gap is that of β = 1, so with another stated β only the shift of the means counts.
+    A high β makes posteriors wide around the right means, and the decoder is trained with these; with a low one,
+    posteriors lose fewer nats than the KL. The gap is that of β = 1, so with another stated β only the shift of the
+    means counts.
     """
     gap, shift = evidence.gap, noise.shift
     if noise.declared_beta != 1 or gap is None:
@@ -127,7 +128,17 @@ def _encoder_lags(evidence: Evidence, noise: Noise, *, high: bool) -> bool:
         return lost > AMORTISATION_WARNS[0]
     if shift is None or gap.excess_error is None:
         return shift is not None and shift > SHIFTED
-    return shift > SLIGHTLY_SHIFTED and _lag(shift, gap.excess_error, lost) > LAGS
+    if noise.slope is not None and noise.slope.off(*MISCALIBRATED):
+        return lost > AMORTISATION_SHARE
+    return shift > SHIFTED and _lag(shift, gap.excess_error, lost) > LAGS
+
+
+def _lags_behind_beta(evidence: Evidence) -> bool:
+    """Whether posteriors are as wide as those of a high β, but because the encoder is poor."""
+    noise = evidence.noise
+    if noise is None or noise.beta is None or noise.beta < BETA_WRONG * noise.declared_beta:
+        return False
+    return _encoder_lags(evidence, noise, high=True)
 
 
 def _lag(shift: float, excess_error: float, lost: float) -> float:
@@ -159,6 +170,7 @@ def amortisation(evidence: Evidence) -> Iterator[Finding]:
     poor_means = gap.excess_error is not None and gap.excess_error > POOR_MEANS
     warns = typical > max(AMORTISATION_WARNS[0] * total, AMORTISATION_WARNS[1] * spread)
     warns = warns or (poor_means and typical > AMORTISATION_POOR * total)
+    warns = warns or (_lags_behind_beta(evidence) and typical > AMORTISATION_WARNS[0] * total)
     noted = typical > max(AMORTISATION_SHARE * total, AMORTISATION_SPREAD * spread)
     if low > AMORTISATION and (warns or noted):
         yield Finding(

@@ -1,0 +1,72 @@
+"""Whether reconstructions of draws z ~ q are what x is on average, given z.
+
+A decoder that was trained with an encoder returns f(z) = E[x|z] for the codes of that encoder, whatever β. So the slope
+of the regression of x on f(z) is 1. Codes of another encoder, or drawn with other variances, change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope import randomness
+from vaescope.encoded import EncodedSample
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Of x on reconstructions, with the standard error over samples."""
+
+    value: float
+    stderr: float
+
+    def off(self, least: float, errors: float) -> bool:
+        """Whether it differs from 1 by more than this, and by more than so many standard errors."""
+        return abs(self.value - 1) > max(least, errors * self.stderr)
+
+
+class SlopeSums:
+    """The sums from which the slope follows, both sides centred, over all outputs and draws.
+
+    >>> x = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+    >>> sums = SlopeSums(x)
+    >>> sums.add(2 * x + 1)
+    >>> sums.slope()
+    Slope(value=0.5, stderr=0.0)
+    """
+
+    def __init__(self, x: Float[Tensor, "N n"]) -> None:
+        self._centred = (x - x.mean(0)).double()
+        self._products, self._squares = torch.zeros(2, len(x), dtype=torch.float64)
+
+    def add(self, output: Float[Tensor, "N n"]) -> None:
+        """Count one reconstruction of every sample."""
+        centred = (output - output.mean(0)).double()
+        self._products += (self._centred * centred).sum(1)
+        self._squares += centred.square().sum(1)
+
+    def slope(self) -> Slope | None:
+        """None if reconstructions do not differ."""
+        total = float(self._squares.sum())
+        if not total > 0:
+            return None
+        value = float(self._products.sum()) / total
+        residuals = self._products - value * self._squares
+        return Slope(value, float(residuals.square().sum().sqrt()) / total)
+
+
+@torch.no_grad()
+def slope_of_draws(sample: EncodedSample, variance: Float[Tensor, "N d"], draws: int) -> Slope | None:
+    """The slope with these posterior variances; None if outputs and x differ in shape, or are not finite."""
+    generator, sums = randomness.generator(0, "calibration"), SlopeSums(sample.observations)
+    deviation = variance.sqrt().to(sample.mean)
+    for _ in range(draws):
+        noise = torch.randn(sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
+        output = sample.decode(sample.mean + deviation * noise)
+        if output.shape != sample.observations.shape or not bool(output.isfinite().all()):
+            return None
+        sums.add(output)
+    return sums.slope()
