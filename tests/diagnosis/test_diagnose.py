@@ -58,7 +58,9 @@ def test_bernoulli_models():
     assert rotated.evidence.geometry.rotation.before > 0.05  # below what is worth a finding
     assert rotated.evidence.geometry.rotation.after == pytest.approx(0, abs=1e-3)
     assert [f.code for f in vs.diagnose(*pixels(shift=3.0)).findings] == ["amortisation"]
-    assert [f.code for f in vs.diagnose(*pixels(beta=20.0)).findings] == ["beta-high"]
+    wide = vs.diagnose(*pixels(beta=20.0))  # with the decoder of β = 1, which was not trained with such posteriors
+    assert wide.evidence.noise.beta == pytest.approx(20, rel=0.25)
+    assert [f.code for f in wide.findings] == ["amortisation"]
 
 
 def test_a_declared_beta_is_not_a_fault():

@@ -15,10 +15,14 @@ from torch import Tensor
 from vaescope import randomness
 from vaescope.encoded import EncodedSample
 
+SAMPLES = 500  # from which the slope is estimated
+FEWEST_SAMPLES = 30
+LARGEST_ARRAY = 20_000_000  # numbers of an array of reconstructions
+
 
 @dataclass(frozen=True)
 class Slope:
-    """Of x on reconstructions, with the standard error over samples."""
+    """The slope of the regression of x on reconstructions, with its standard error over samples."""
 
     value: float
     stderr: float
@@ -31,7 +35,7 @@ class Slope:
 class SlopeSums:
     """The sums from which the slope follows, both sides centred, over all outputs and draws.
 
-    >>> x = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+    >>> x = torch.arange(64.0).reshape(32, 2)
     >>> sums = SlopeSums(x)
     >>> sums.add(2 * x + 1)
     >>> sums.slope()
@@ -39,23 +43,28 @@ class SlopeSums:
     """
 
     def __init__(self, x: Float[Tensor, "N n"]) -> None:
-        self._centred = (x - x.mean(0)).double()
+        self._centred = x.double() - x.double().mean(0)
         self._products, self._squares = torch.zeros(2, len(x), dtype=torch.float64)
 
     def add(self, output: Float[Tensor, "N n"]) -> None:
         """Count one reconstruction of every sample."""
-        centred = (output - output.mean(0)).double()
+        centred = output.double() - output.double().mean(0)
         self._products += (self._centred * centred).sum(1)
         self._squares += centred.square().sum(1)
 
     def slope(self) -> Slope | None:
-        """None if reconstructions do not differ."""
+        """None if reconstructions do not differ, or for so few samples that the standard error means nothing."""
         total = float(self._squares.sum())
-        if not total > 0:
+        if len(self._squares) < FEWEST_SAMPLES or not total > 0:
             return None
         value = float(self._products.sum()) / total
         residuals = self._products - value * self._squares
         return Slope(value, float(residuals.square().sum().sqrt()) / total)
+
+
+def affordable_samples(outputs: int) -> int:
+    """How many samples with this many outputs are reconstructed at once."""
+    return max(FEWEST_SAMPLES, min(SAMPLES, LARGEST_ARRAY // max(1, outputs)))
 
 
 @torch.no_grad()

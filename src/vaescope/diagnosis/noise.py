@@ -10,13 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.diagnosis.calibration import Slope, SlopeSums
+from vaescope.diagnosis.calibration import Slope, SlopeSums, affordable_samples
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.weights import SMALLEST_VARIANCE, declared_beta, output_weights
 from vaescope.plain import plain_fields
 from vaescope.skipped import Skipped
 
-SAMPLES = 1024  # whose reconstruction error is measured
 DRAWS = 4  # of z, per sample
 CODES = 64  # at whose posteriors slopes of the decoder are measured
 SLOPE_DRAWS = 4
@@ -43,7 +42,8 @@ class Noise:
     with respect to the means: about the squared distance of means from the best ones, in posterior deviations. Zero at
     an optimum with any β."""
     slope: Slope | None = None
-    """Of x on reconstructions of z ~ q: 1 if the decoder was trained with this encoder, whatever β."""
+    """Of x on reconstructions of z ~ q: 1 if the decoder was trained with this encoder, whatever β. None with a
+    likelihood of the user, since outputs need not be means of x."""
 
     @property
     def beta(self) -> float | None:
@@ -64,7 +64,8 @@ class Noise:
 
 def measure_noise(sample: EncodedSample, used: list[int]) -> Noise:
     """Reconstruction errors of draws, and what the widths of posteriors imply."""
-    model, subset = sample.model, sample.random_subset(SAMPLES)
+    model = sample.model
+    subset = sample.random_subset(affordable_samples(sample.x[0].numel()))
     error, slope = _reconstruct_draws(subset)
     x = subset.observations
     total = float((x - x.mean(0)).square().sum(1).mean())
@@ -77,7 +78,7 @@ def measure_noise(sample: EncodedSample, used: list[int]) -> Noise:
         likelihood=model.likelihood,
         declared_beta=declared_beta(model),
         shift=shift,
-        slope=slope,
+        slope=slope if model.log_likelihood is None else None,
     )
 
 

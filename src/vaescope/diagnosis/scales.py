@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vaescope.adapters.log_likelihood import sample_log_likelihood
 from vaescope.adapters.repaired import SCALES
-from vaescope.diagnosis.calibration import slope_of_draws
+from vaescope.diagnosis.calibration import affordable_samples, slope_of_draws
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.weights import declared_beta, output_weights
 from vaescope.errors import InputError
@@ -24,10 +24,9 @@ FAR_FACTORS = 2.0, 2.8  # smallest such factor of a reading that is wrong, witho
 SCATTERS = 2.3  # times the scatter that the log of that factor exceeds
 SCATTER_RATIOS = {"squared variance": 0.7, "standard deviation": 1.75, "log standard deviation": 1.75}
 """Largest scatter, relative to the stated reading's: otherwise a low β looks like squares, a high one like roots."""
-WORSE_SLOPE = 0.045  # farther from 1 than the stated reading's slope of x on reconstructions, that rules a reading out
-SLOPE_CODES = 1024  # with which these are measured
+RIGHT_SLOPE = 0.03  # distance of the stated reading's slope of x on reconstructions from 1, if it is right
+WRONG_SLOPE = 0.06, 2.0  # least such distance of a wrong reading, absolute and in standard errors
 SLOPE_DRAWS = 4
-SLOPE_ERRORS = 2.0  # standard errors that it must differ from 1
 INFORMATIVE = 0.1  # mean |log σ²/σ†²| below which posteriors are at their prior, and all readings agree
 CODES = 48  # at which the decoder is differentiated
 LATENTS = 256  # with more latents the check is skipped
@@ -157,7 +156,8 @@ def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"], *, certain: 
     certain = certain or float(variance.log().abs().mean()) < INFORMATIVE
     others = [] if certain else [f for f in fits.values() if SCALES[f.name][1] == SCALES[expected][1]]
     candidates = [f for f in others if _explains(f, stated, known)]
-    candidates = [f for f in candidates if not reconstructs_worse(sample, second, f.name, expected)]
+    if any(f is not stated for f in candidates):
+        candidates = [f for f in candidates if not ruled_out(sample, second, f.name, expected)]
     best = min(candidates, key=_distance, default=stated)
     return VarianceScale(best.name, expected, constant, stated, best)
 
@@ -180,21 +180,25 @@ def _explains(other: ScaleFit, stated: ScaleFit, known: bool) -> bool:
     return other.moment < FAR and other.scatter < allowed and other.moment + other.scatter < stated.moment + allowed
 
 
-def reconstructs_worse(sample: EncodedSample, second: Float[Tensor, "N d"], other: str, stated: str) -> bool:
-    """Whether draws with the variances of another reading are clearly farther from what the decoder was trained with.
+def ruled_out(sample: EncodedSample, second: Float[Tensor, "N d"], other: str, stated: str) -> bool:
+    """Whether the decoder was trained with draws of the stated variances, and not with those of another reading.
 
-    With a likelihood of the user, outputs need not be means of x.
+    Wider draws than those of training make the slope of x on reconstructions smaller than 1, narrower ones larger. With
+    a likelihood of the user, outputs need not be means of x.
     """
     if other == stated or sample.model.log_likelihood is not None or not sample.model.has_decoder:
         return False
-    index = np.random.default_rng(0).permutation(len(sample))[:SLOPE_CODES]
-    chosen, values = sample.random_subset(SLOPE_CODES), second[index].double()
-    own, reference = (
-        slope_of_draws(chosen, SCALES[name][0](values).clamp(1e-30, 1e12), SLOPE_DRAWS) for name in (other, stated)
-    )
-    if own is None or reference is None:
+    count = affordable_samples(sample.x[0].numel())
+    index = np.random.default_rng(0).permutation(len(sample))[:count]
+    chosen, values = sample.random_subset(count), second[index].double()
+    own, reference = (SCALES[name][0](values).clamp(1e-30, 1e12) for name in (other, stated))
+    try:
+        right = slope_of_draws(chosen, reference, SLOPE_DRAWS)
+        wrong = None if right is None or right.off(RIGHT_SLOPE, 0.0) else slope_of_draws(chosen, own, SLOPE_DRAWS)
+    except (InputError, Skipped, RuntimeError, NotImplementedError):
         return False
-    return own.off(abs(reference.value - 1) + WORSE_SLOPE, SLOPE_ERRORS)
+    wider = bool(own.log().mean() > reference.log().mean())
+    return wrong is not None and wrong.off(*WRONG_SLOPE) and wider == (wrong.value < 1)
 
 
 def _distance(fit: ScaleFit) -> float:

@@ -17,7 +17,8 @@ BETA_WRONG = 3.0  # factor between declared and effective β
 BEYOND_SCATTER = 1.5  # times the mean |log| distance of variances from Eq. 12, which the log of that factor exceeds
 CERTAIN_FACTOR = 10.0  # such a factor that is reported whatever the scatter
 SHIFTED = 0.25  # squared distance of means from those that a high β makes optimal, in posterior deviations
-MISCALIBRATED = 0.05, 4.0  # distance of the slope of x on reconstructions from 1, and that in standard errors
+SLIGHTLY_SHIFTED = 0.07  # such a distance below which means are right, whatever the decoder was trained with
+MISCALIBRATED = 0.05, 4.0  # least distance of the slope of x on reconstructions from 1, absolute and in standard errors
 LAGS = 0.18  # of `_lag`, up to which posteriors are wide because of β; trained with β = 6 it is at most 0.1
 AMORTISATION = 0.5  # nats that an encoder must lose
 AMORTISATION_SHARE = 0.3  # share of the KL that it must lose
@@ -117,8 +118,8 @@ def _encoder_lags(evidence: Evidence, noise: Noise, *, high: bool) -> bool:
     """Whether widths of posteriors are off because the encoder is poor, and not because of a high or low β.
 
     A high β makes posteriors wide around the right means, and the decoder is trained with these; with a low one,
-    posteriors lose fewer nats than the KL. The gap is that of β = 1, so with another stated β only the shift of the
-    means counts.
+    posteriors lose fewer nats than the KL. The gap is that of β = 1, so with another stated β only a large shift of the
+    means counts. Dropout, too, makes a decoder return other than E[x|z], but does not shift means.
     """
     gap, shift = evidence.gap, noise.shift
     if noise.declared_beta != 1 or gap is None:
@@ -128,8 +129,9 @@ def _encoder_lags(evidence: Evidence, noise: Noise, *, high: bool) -> bool:
         return lost > AMORTISATION_WARNS[0]
     if shift is None or gap.excess_error is None:
         return shift is not None and shift > SHIFTED
-    if noise.slope is not None and noise.slope.off(*MISCALIBRATED):
-        return lost > AMORTISATION_SHARE
+    untrained_pair = noise.slope is not None and noise.slope.off(*MISCALIBRATED)
+    if untrained_pair and shift > SLIGHTLY_SHIFTED and lost > AMORTISATION_WARNS[0]:
+        return True
     return shift > SHIFTED and _lag(shift, gap.excess_error, lost) > LAGS
 
 

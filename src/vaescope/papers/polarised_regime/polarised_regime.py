@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,6 +42,7 @@ from vaescope.papers.polarised_regime.polarised_regime_results import (
     StatementRow,
     Truncation,
 )
+from vaescope.papers.results import DIVERGED
 from vaescope.papers.trained import FactorData, TrainedExperiment, TrainingStack, train_stack
 from vaescope.protocol import LatentModel
 from vaescope.regime.verify import Statement, Verification
@@ -163,11 +165,13 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
     def before_training(
         self, stack: TrainingStack, cells: Sequence[RegimeCell], settings: RegimeSettings
     ) -> Params | None:
-        """The weights after the first epochs, which share the checkpoint of the stack."""
+        """The weights after the first epochs, which share the checkpoint of the stack; NaN of members that diverged."""
         if not settings.finishing_epochs:
             return None
         members = train_stack(replace(stack, settings=settings.training(stack.settings.device)))
-        return {name: torch.cat([m.params[name] for m in members]) for name in members[0].params}
+        kept = [1.0 if m.summary().status != DIVERGED else math.nan for m in members]
+        names = members[0].params
+        return {name: torch.cat([k * m.params[name] for k, m in zip(kept, members, strict=True)]) for name in names}
 
     def epoch_metrics(self, data: Mapping[int, FactorData], settings: RegimeSettings) -> EpochMetrics:
         """The regime after every epoch: what refutes a claim about it must last."""

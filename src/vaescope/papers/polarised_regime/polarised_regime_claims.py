@@ -31,6 +31,7 @@ Spec = ClaimSpec[RegimeResult, RegimeSettings, Any]
 # conditions: what refutes a claim must last ---------------------------------------------------
 
 FEWEST_LATE = 5  # epochs over which it must last
+TOO_SHORT = f"The last third of training has fewer than {FEWEST_LATE} epochs."
 
 number_settled = settled("number of active latents", lambda r: r.measured.curve.active, tolerance=0.0)
 
@@ -53,9 +54,9 @@ def lasting_contradiction(name: str, model: str) -> Callable[[Results, RegimeSet
         curves = [r.measured.curve.distances.get(name, ()) for r in contradicting]
         if not contradicting or any(lasts(curve, settings, above=tolerance) for curve in curves):
             return None
-        return (
-            f"{_contradict(len(contradicting))} the statement at the end, but not after every epoch of the last third."
-        )
+        if settings.late_epochs < FEWEST_LATE:
+            return TOO_SHORT
+        return f"{_contradict(len(contradicting))} the statement at the end, but not after every late epoch."
 
     return condition
 
@@ -67,7 +68,7 @@ def _contradict(count: int) -> str:
 def mixed_lasts(results: Results, settings: RegimeSettings) -> str | None:
     if any(lasts(r.measured.curve.mixed, settings, above=0.0) for r in results):
         return None
-    return "No member has mixed latents after every epoch of the last third."
+    return TOO_SHORT if settings.late_epochs < FEWEST_LATE else "No member has mixed latents after every late epoch."
 
 
 def gain_lasts(
@@ -78,7 +79,9 @@ def gain_lasts(
     def condition(results: Results, settings: RegimeSettings) -> str | None:
         if any(lasts(pair.gains_by_epoch(), settings, above=0.0) for pair in pairs(results, settings) if pair.gain > 0):
             return None
-        return "No pair of models differs in the number of active latents after every epoch of the last third."
+        if settings.late_epochs < FEWEST_LATE:
+            return TOO_SHORT
+        return "No pair of models differs in the number of active latents after every late epoch."
 
     return condition
 
@@ -213,18 +216,20 @@ def active_note(results: Results, settings: RegimeSettings) -> str:
 
 
 def optimum_note(pair: Pair) -> str:
-    """Whether the narrower model could do better, by the ELBO of the wider one with as many latents."""
+    """Which of the two is not at its optimum, by the ELBO of the wider model with as many latents and with all."""
     few, many = pair.before[0].cell, pair.after[0].cell
     elbos = [[r.measured.truncation.elbo for r in members] for members in (pair.before, pair.after)]
     if not all(curve for group in elbos for curve in group):
         return ""
-    own, truncated = (median([curve[few.latents] for curve in group]) for group in elbos)
-    compared = f"{show(truncated)} nats against {show(own)} of {few.title}"
-    if truncated > own:
-        found = f"so that the narrower model ended in a worse optimum than {few.latents} latents allow"
-    else:
-        found = "so that the wider model gains nothing by its further active latents"
-    return f"{many.title}, cut to its {few.latents} most used latents, has an ELBO of {compared}, {found}."
+    own, cut = (median([curve[few.latents] for curve in group]) for group in elbos)
+    full = median([curve[-1] for curve in elbos[1]])
+    if cut > own:
+        return (
+            f"{many.title}, cut to its {few.latents} most used latents, has an ELBO of {show(cut)} nats against "
+            f"{show(own)} of {few.title}: the narrower model ended in a worse optimum than {few.latents} latents allow."
+        )
+    compared = f"{many.title} has an ELBO of {show(full)} nats against {show(own)} of {few.title}"
+    return f"{compared}: its further active latents {'raise' if full > own else 'do not raise'} the ELBO."
 
 
 # classifiers, decoder and prior ---------------------------------------------------------------
