@@ -170,9 +170,12 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
         self, cells: Sequence[MixingCell], settings: ElboGapSettings, context: Context
     ) -> Iterator[Sequence[Result[MixingCell, ElboGapMeasurement] | Diverged[MixingCell]]]:
         yield from super().solve([cell for cell in cells if is_trained(cell)], settings, context)
+        known: dict[tuple[str, int], FactorData] = {}  # cells that differ in γ² alone share their data
         for cell in cells:
             if not is_trained(cell):
-                yield [Result(cell, _solve_exactly(cell, self.data(cell, settings), settings))]
+                key = cell.mixing, cell.seed
+                known[key] = known[key] if key in known else self.data(cell, settings)
+                yield [Result(cell, _solve_exactly(cell, known[key], settings))]
 
     def before_training(self, stack: TrainingStack, cells: Sequence[MixingCell], settings: ElboGapSettings) -> Params:
         """The weights after the first phase, which shares the checkpoint of the stack."""
