@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vaescope import randomness, regime
 from vaescope.data.arrays import split
-from vaescope.data.rendering import DSprites
+from vaescope.data.rendering import DSprites, LabelledImages
 from vaescope.encoded import EncodedSample, encode
 from vaescope.models import VAE, AuxiliarySettings, Member
 from vaescope.models.networks import Params
@@ -53,20 +53,24 @@ from vaescope.training.loop import EpochMetrics
 BINS = 60
 JACOBIAN_SAMPLES = 64  # test images at which the decoder is differentiated
 RECORDED_SAMPLES = 1000  # test images on which the regime is recorded after every epoch
+STATEMENT_SAMPLES = 10_000  # further images on which statements are measured, as many as in the paper's histograms
 TRUNCATION_SAMPLES = 200  # test images on which codes are truncated
 PRIOR_HIDDEN = (50, 50, 50)  # of the prior's networks, as in the authors' code
 HELD_OUT = 0.1  # of the images; half for validation and classifiers, half for measuring
 RESAMPLES = 200  # for the intervals of statements
 FEWEST_RESAMPLES = 20  # where only the distance is needed
+FURTHER_SEED = 1_000_000  # added to a member's seed for further images
 FINISHING_RATE = 0.1  # of the learning rate, in finishing epochs
 CLASSIFIED = ("shape", "scale")  # factors with few values
 
 
 @dataclass(frozen=True, eq=False)
 class RegimeData(FactorData):
-    """With the factors of the validation images, on which classifiers are trained."""
+    """With the factors of the validation images, on which classifiers are trained, and further images."""
 
     validation_factors: Float[Tensor, "M k"]
+    further: Float[Tensor, "S n"]
+    """Rows of further images, on which the statements are measured at the end."""
 
 
 class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, RegimeMeasurement]):
@@ -141,18 +145,13 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
         )
 
     def data(self, cell: RegimeCell, settings: RegimeSettings) -> RegimeData:
-        renderer = DSprites(size=settings.size)
-        drawn = renderer.sample(settings.samples, seed=cell.seed, distributions="grid")
-        low = torch.tensor([factor.low for factor in renderer.factors])
-        high = torch.tensor([factor.high for factor in renderer.factors])
-        auxiliary = (2 * (drawn.factors - low) / (high - low) - 1).float()
-        x = drawn.images.flatten(1)
-        parts = split(
-            x if cell.model == "vae" else torch.cat([x, auxiliary], dim=1), fractions=(1 - HELD_OUT, HELD_OUT / 2)
-        )
+        drawn = _images(settings.samples, settings.size, cell.seed)
+        rows = _rows(drawn, cell.model)
+        parts = split(rows, fractions=(1 - HELD_OUT, HELD_OUT / 2))
         first = len(parts.train)
         validation = drawn.factors[first : first + len(parts.validation)]
-        return RegimeData(parts, drawn.factors[-len(parts.test) :], validation)
+        further = _rows(_images(STATEMENT_SAMPLES, settings.size, cell.seed + FURTHER_SEED), cell.model)
+        return RegimeData(parts, drawn.factors[-len(parts.test) :], validation, further)
 
     def objective(self, cell: RegimeCell, samples: int, settings: RegimeSettings) -> Objective:
         return balanced(beta_elbo, size=settings.size, reference=settings.balanced_size)
@@ -206,7 +205,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
                 error=_floats(advice.error),
                 elbo=_floats(() if advice.elbo is None else advice.elbo),
             ),
-            statements=_statements(encoded),
+            statements=_statements(encode(member, *member.split_auxiliary(data.further))),
             active_histograms=active,
             passive_histograms=passive,
             mean_accuracy=on_means,
@@ -222,6 +221,19 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
 
     def tables(self, results: Sequence[RegimeResult], settings: RegimeSettings) -> list[ReportTable]:
         return report.tables(results, settings)
+
+
+def _images(count: int, size: int, seed: int) -> LabelledImages:
+    return DSprites(size=size).sample(count, seed=seed, distributions="grid")
+
+
+def _rows(drawn: LabelledImages, model: str) -> Float[Tensor, "N n"]:
+    """Pixels, and for iVAEs the factors, from -1 to 1."""
+    if model == "vae":
+        return drawn.images.flatten(1)
+    low, high = (torch.tensor([getattr(factor, end) for factor in DSprites().factors]) for end in ("low", "high"))
+    auxiliary = (2 * (drawn.factors - low) / (high - low) - 1).float()
+    return torch.cat([drawn.images.flatten(1), auxiliary], dim=1)
 
 
 def _curve(member: Member) -> RegimeCurve:
