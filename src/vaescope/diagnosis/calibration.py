@@ -6,6 +6,7 @@ of the regression of x on f(z) is 1. Codes of another encoder, or drawn with oth
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -67,14 +68,25 @@ def affordable_samples(outputs: int) -> int:
     return max(FEWEST_SAMPLES, min(SAMPLES, LARGEST_ARRAY // max(1, outputs)))
 
 
-@torch.no_grad()
-def slope_of_draws(sample: EncodedSample, variance: Float[Tensor, "N d"], draws: int) -> Slope | None:
-    """The slope with these posterior variances; None if outputs and x differ in shape, or are not finite."""
-    generator, sums = randomness.generator(0, "calibration"), SlopeSums(sample.observations)
-    deviation = variance.sqrt().to(sample.mean)
+def decoded_draws(sample: EncodedSample, draws: int, purpose: str) -> Iterator[Float[Tensor, "N m"]]:
+    """Reconstructions of z ~ q, one of every sample at a time.
+
+    Args:
+        sample: whose codes are drawn.
+        draws: how many per sample.
+        purpose: names the stream of random numbers.
+    """
+    generator, deviation = randomness.generator(0, purpose), sample.variance.sqrt().to(sample.mean)
     for _ in range(draws):
         noise = torch.randn(sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
-        output = sample.decode(sample.mean + deviation * noise)
+        yield sample.decode(sample.mean + deviation * noise)
+
+
+@torch.no_grad()
+def slope_of_draws(sample: EncodedSample, draws: int) -> Slope | None:
+    """The slope with the variances of the sample; None if outputs and x differ in shape, or are not finite."""
+    sums = SlopeSums(sample.observations)
+    for output in decoded_draws(sample, draws, "calibration"):
         if output.shape != sample.observations.shape or not bool(output.isfinite().all()):
             return None
         sums.add(output)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import randomness
-from vaescope.diagnosis.calibration import Slope, SlopeSums, affordable_samples
+from vaescope.diagnosis.calibration import Slope, SlopeSums, affordable_samples, decoded_draws
 from vaescope.encoded import EncodedSample
 from vaescope.encoded.weights import SMALLEST_VARIANCE, declared_beta, output_weights
 from vaescope.plain import plain_fields
@@ -85,16 +85,14 @@ def measure_noise(sample: EncodedSample, used: list[int]) -> Noise:
 @torch.no_grad()
 def _reconstruct_draws(sample: EncodedSample) -> tuple[float, Slope | None]:
     """E‖x - f(z)‖² for z ~ q, and the slope of x on f(z)."""
-    generator, x = randomness.generator(0, "diagnosis"), sample.observations
+    x = sample.observations
     sums, error = SlopeSums(x), 0.0
-    for _ in range(DRAWS):
-        noise = torch.randn(sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
-        output = sample.decode(sample.mean + sample.variance.sqrt() * noise).double()
+    for output in decoded_draws(sample, DRAWS, "diagnosis"):
         if not bool(output.isfinite().all()):
             raise Skipped("the decoder returns NaN or infinity")
         if output.shape != x.shape:
             raise Skipped(f"the decoder returns {output.shape[1]} numbers per sample, but x has {x.shape[1]}")
-        error += float((x - output).square().sum(1).mean()) / DRAWS
+        error += float((x - output.double()).square().sum(1).mean()) / DRAWS
         sums.add(output)
     return error, sums.slope()
 

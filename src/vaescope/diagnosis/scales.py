@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -189,15 +189,14 @@ def ruled_out(sample: EncodedSample, second: Float[Tensor, "N d"], other: str, s
     if other == stated or sample.model.log_likelihood is not None or not sample.model.has_decoder:
         return False
     count = affordable_samples(sample.x[0].numel())
-    index = np.random.default_rng(0).permutation(len(sample))[:count]
-    chosen, values = sample.random_subset(count), second[index].double()
-    own, reference = (SCALES[name][0](values).clamp(1e-30, 1e12) for name in (other, stated))
+    readings = (SCALES[name][0](second.double()).clamp(1e-30, 1e12) for name in (other, stated))
+    own, reference = (replace(sample, variance=variance).random_subset(count) for variance in readings)
     try:
-        right = slope_of_draws(chosen, reference, SLOPE_DRAWS)
-        wrong = None if right is None or right.off(RIGHT_SLOPE, 0.0) else slope_of_draws(chosen, own, SLOPE_DRAWS)
+        right = slope_of_draws(reference, SLOPE_DRAWS)
+        wrong = None if right is None or right.off(RIGHT_SLOPE, 0.0) else slope_of_draws(own, SLOPE_DRAWS)
     except (InputError, Skipped, RuntimeError, NotImplementedError):
         return False
-    wider = bool(own.log().mean() > reference.log().mean())
+    wider = bool(own.variance.log().mean() > reference.variance.log().mean())
     return wrong is not None and wrong.off(*WRONG_SLOPE) and wider == (wrong.value < 1)
 
 

@@ -129,8 +129,8 @@ def _encoder_lags(evidence: Evidence, noise: Noise, *, high: bool) -> bool:
         return lost > AMORTISATION_WARNS[0]
     if shift is None or gap.excess_error is None:
         return shift is not None and shift > SHIFTED
-    untrained_pair = noise.slope is not None and noise.slope.off(*MISCALIBRATED)
-    if untrained_pair and shift > SLIGHTLY_SHIFTED and lost > AMORTISATION_WARNS[0]:
+    miscalibrated = noise.slope is not None and noise.slope.off(*MISCALIBRATED)
+    if miscalibrated and shift > SLIGHTLY_SHIFTED and lost > AMORTISATION_WARNS[0]:
         return True
     return shift > SHIFTED and _lag(shift, gap.excess_error, lost) > LAGS
 

@@ -174,7 +174,8 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
         for cell in cells:
             if not is_trained(cell):
                 key = cell.mixing, cell.seed
-                known[key] = known[key] if key in known else self.data(cell, settings)
+                if key not in known:
+                    known[key] = self.data(cell, settings)
                 yield [Result(cell, _solve_exactly(cell, known[key], settings))]
 
     def before_training(self, stack: TrainingStack, cells: Sequence[MixingCell], settings: ElboGapSettings) -> Params:

@@ -231,7 +231,7 @@ def _rows(drawn: LabelledImages, model: str) -> Float[Tensor, "N n"]:
     """Pixels, and for iVAEs the factors, from -1 to 1."""
     if model == "vae":
         return drawn.images.flatten(1)
-    low, high = (torch.tensor([getattr(factor, end) for factor in DSprites().factors]) for end in ("low", "high"))
+    low, high = torch.tensor([(factor.low, factor.high) for factor in DSprites().factors]).T
     auxiliary = (2 * (drawn.factors - low) / (high - low) - 1).float()
     return torch.cat([drawn.images.flatten(1), auxiliary], dim=1)
 

@@ -54,11 +54,15 @@ def lasting_contradiction(name: str, model: str) -> Callable[[Results, RegimeSet
         curves = [r.measured.curve.distances.get(name, ()) for r in contradicting]
         if not contradicting or any(lasts(curve, settings, above=tolerance) for curve in curves):
             return None
-        if settings.late_epochs < FEWEST_LATE:
-            return TOO_SHORT
-        return f"{_contradict(len(contradicting))} the statement at the end, but not after every late epoch."
+        found = f"{_contradict(len(contradicting))} the statement at the end, but not after every late epoch."
+        return _unless_short(settings, found)
 
     return condition
+
+
+def _unless_short(settings: RegimeSettings, reason: str) -> str:
+    """This reason, unless training is so short that nothing could have lasted."""
+    return TOO_SHORT if settings.late_epochs < FEWEST_LATE else reason
 
 
 def _contradict(count: int) -> str:
@@ -68,7 +72,7 @@ def _contradict(count: int) -> str:
 def mixed_lasts(results: Results, settings: RegimeSettings) -> str | None:
     if any(lasts(r.measured.curve.mixed, settings, above=0.0) for r in results):
         return None
-    return TOO_SHORT if settings.late_epochs < FEWEST_LATE else "No member has mixed latents after every late epoch."
+    return _unless_short(settings, "No member has mixed latents after every late epoch.")
 
 
 def gain_lasts(
@@ -79,9 +83,9 @@ def gain_lasts(
     def condition(results: Results, settings: RegimeSettings) -> str | None:
         if any(lasts(pair.gains_by_epoch(), settings, above=0.0) for pair in pairs(results, settings) if pair.gain > 0):
             return None
-        if settings.late_epochs < FEWEST_LATE:
-            return TOO_SHORT
-        return "No pair of models differs in the number of active latents after every late epoch."
+        return _unless_short(
+            settings, "No pair of models differs in the number of active latents after every late epoch."
+        )
 
     return condition
 
