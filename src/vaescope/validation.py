@@ -41,6 +41,25 @@ def precision(value: object) -> float:
     return number("precision", value, above=0.0, hint="it is 1 / decoder variance")
 
 
+def precisions(value: object, points: int) -> Tensor:
+    """Check γ² of each of several points, given as one number or as one for each: float64.
+
+    >>> precisions(100, 2)
+    tensor([100., 100.], dtype=torch.float64)
+    """
+    if not isinstance(value, Tensor | np.ndarray | list | tuple) or math.prod(np.shape(value)) == 1:
+        return torch.full((points,), precision(value), dtype=torch.float64)
+    given = torch.from_numpy(array(value, "precision")).double()
+    if given.shape != (points,):
+        raise InputError(
+            f"precision must be one number, or one for each of the {points} points, got shape {tuple(given.shape)}."
+        )
+    valid = given.isfinite() & (given > 0)
+    if not bool(valid.all()):
+        raise InputError(f"precision must be > 0, got {float(given[~valid][0]):g}; it is 1 / decoder variance.")
+    return given
+
+
 def image_shape(value: object, name: str = "image_shape") -> ImageShape:
     """Check (channels, height, width).
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import vaescope as vs
 from tests.theory.decoders import SMOOTH, Bent, Wide, latents
+from vaescope import validation
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import FullGaussian
 from vaescope.papers.statistics import slope
@@ -244,3 +245,35 @@ def test_the_number_of_latents_is_found_from_any_decoder(latents):
     decoder = torch.nn.Sequential(torch.nn.Linear(latents, 7), torch.nn.Tanh(), torch.nn.Linear(7, 6)).double()
     x = decoder(torch.randn(3, latents, dtype=torch.float64)).detach()
     assert project(decoder, x, precision=10.0).mean.shape == (3, latents)
+
+
+@pytest.mark.parametrize("prior", [vs.Normal(), vs.Uniform(-1.0, 1.0)])
+def test_a_precision_for_every_point_is_one_call_for_all(prior):
+    mixing = OrthogonalMLP(2, layers=2, seed=0)
+    z = prior.sample(6, 2, generator=torch.Generator().manual_seed(0))
+    x, precisions = mixing(z), torch.tensor([1e1, 1e2, 1e3, 1e4, 1e6, 1e8], dtype=torch.float64)
+    together = project(mixing, x, precision=precisions, prior=prior, start=z)
+    likelihood = log_marginal(mixing, x, precision=precisions, prior=prior, start=z)
+    reached = elbo(mixing, x, together.posterior, precision=precisions, prior=prior)
+    torch.testing.assert_close(reached, together.elbo, rtol=1e-12, atol=1e-12)
+    for i, precision in enumerate(precisions.tolist()):
+        rows = slice(i, i + 1)
+        alone = project(mixing, x[rows], precision=precision, prior=prior, start=z[rows])
+        torch.testing.assert_close(together.elbo[rows], alone.elbo, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(together.variance[rows], alone.variance, rtol=1e-8, atol=0.0)
+        other = log_marginal(mixing, x[rows], precision=precision, prior=prior, start=z[rows])
+        torch.testing.assert_close(likelihood.value[rows], other.value, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("precision", "message"),
+    [
+        (torch.tensor([1.0, 2.0, 3.0]), r"one for each of the 2 points, got shape \(3,\)"),
+        (torch.tensor([1.0, 0.0]), "precision must be > 0, got 0"),
+        (torch.tensor([math.inf, 1.0]), "precision must be > 0, got inf"),
+        (-1.0, "precision must be > 0, got -1"),
+    ],
+)
+def test_precisions_that_cannot_be(precision, message):
+    with pytest.raises(vs.InputError, match=message):
+        validation.precisions(precision, points=2)

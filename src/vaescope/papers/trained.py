@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -92,6 +92,15 @@ M = TypeVar("M")
 DataT = TypeVar("DataT", bound=FactorData)
 
 
+@dataclass(frozen=True, eq=False)
+class TrainedCell(Generic[C]):
+    """A finished member with its cell and its data."""
+
+    cell: C
+    member: Member
+    data: FactorData
+
+
 class TrainedExperiment(Experiment[S, C, M]):
     """One data set per seed, one stack for all cells, unless `data_key` and `stack_key` say otherwise."""
 
@@ -115,6 +124,10 @@ class TrainedExperiment(Experiment[S, C, M]):
     @abstractmethod
     def measure(self, cell: C, member: Member, data: FactorData, settings: S) -> M:
         """What is measured of a finished member."""
+
+    def measure_all(self, trained: Sequence[TrainedCell[C]], settings: S) -> list[M]:
+        """What is measured of all finished members of a stack."""
+        return [self.measure(own.cell, own.member, own.data, settings) for own in trained]
 
     def stack_key(self, cell: C) -> Hashable:
         """Cells with the same key are trained as one stack."""
@@ -164,16 +177,10 @@ class TrainedExperiment(Experiment[S, C, M]):
     ) -> list[Result[C, M] | Diverged[C]]:
         specs = [self.member(cell, 0, settings) for cell in cells]
         members = load_members(context.run, self.model(cells[0], settings), [_row(cell) for cell in cells], specs)
-        return [
-            self._result(cell, member, data[self.data_key(cell)], settings)
-            for cell, member in zip(cells, members, strict=True)
-        ]
-
-    def _result(self, cell: C, member: Member, data: FactorData, settings: S) -> Result[C, M] | Diverged[C]:
-        summary = member.summary()
-        if summary.status == DIVERGED:
-            return Diverged(cell, summary)
-        return Result(cell, self.measure(cell, member, data, settings), summary)
+        trained = list(zip(cells, members, (m.summary() for m in members), strict=True))
+        finished = [TrainedCell(c, m, data[self.data_key(c)]) for c, m, s in trained if s.status != DIVERGED]
+        measured = iter(self.measure_all(finished, settings))
+        return [Diverged(c, s) if s.status == DIVERGED else Result(c, next(measured), s) for c, _, s in trained]
 
     def _train_missing(
         self, cells: Sequence[C], data: Mapping[Hashable, FactorData], settings: S, context: Context

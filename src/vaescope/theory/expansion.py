@@ -151,7 +151,7 @@ def _expected_log_joint(
     """E[-γ²/2 ‖x - f(z)‖² + log p₀(z)] under a diagonal Gaussian around z, by quadrature."""
     d = variance.shape[1]
     nodes = hermite_grid(d, ORDER, taylor.u) if ORDER**d <= NODES else quasi_random(d, NODES, taylor.u)
-    problem = Problem(decoder, taylor.function(taylor.u), gamma2, taylor.prior, d)
+    problem = Problem(decoder, taylor.function(taylor.u), torch.full_like(taylor.u[:, 0], gamma2), taylor.prior, d)
     misfit = problem.expected_misfit(taylor.u, torch.diag_embed(variance.sqrt()), nodes)
     return misfit + taylor.prior.expected_log_density(taylor.u, variance).sum(1)
 

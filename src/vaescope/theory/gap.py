@@ -58,7 +58,7 @@ def gap(
     x: Float[Tensor, "N ..."],
     posterior: Posterior,
     *,
-    precision: float,
+    precision: float | Float[Tensor, " N"],
     prior: Prior | None = None,
     method: str | None = None,
 ) -> Gap:
@@ -68,7 +68,7 @@ def gap(
         decoder: maps latents (N, d) to outputs (N, ...).
         x: observations.
         posterior: the encoder's posteriors of x, in u, the unbounded coordinate. The best Gaussian is of its family.
-        precision: γ² = 1 / decoder variance.
+        precision: γ² = 1 / decoder variance; one number, or one for each observation.
         prior: N(0, I) by default.
         method: how log p(x) is computed, see `log_marginal`; by default quadrature up to four latents, importance
             sampling above.

@@ -45,7 +45,7 @@ def log_marginal(
     decoder: Decoder,
     x: Float[Tensor, "N ..."],
     *,
-    precision: float,
+    precision: float | Float[Tensor, " N"],
     prior: Prior | None = None,
     method: str = "quadrature",
     start: Float[Tensor, "N d"] | None = None,
@@ -59,7 +59,7 @@ def log_marginal(
     Args:
         decoder: maps latents (N, d) to outputs (N, ...).
         x: observations.
-        precision: γ² = 1 / decoder variance.
+        precision: γ² = 1 / decoder variance; one number, or one for each observation.
         prior: N(0, I) by default.
         method: `quadrature` places Gauss–Hermite nodes by the Laplace covariance at the mode; up to eight latents and
             one mode. `importance` is Pareto-smoothed importance sampling for any number of latents. `flow` is the

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -38,9 +36,9 @@ def find_preimage(problem: Problem, start: Float[Tensor, "N d"] | None = None) -
 
     Modes at rising precisions approach it, and Newton steps, kept where they bring f closer to x, end there.
     """
-    u = find_mode(replace(problem, precision=PREIMAGE_PRECISIONS[0]), start)
+    u = find_mode(problem.with_precision(PREIMAGE_PRECISIONS[0]), start)
     for precision in PREIMAGE_PRECISIONS[1:]:
-        u = _levenberg_marquardt(replace(problem, precision=precision), u)
+        u = _levenberg_marquardt(problem.with_precision(precision), u)
     for _ in range(NEWTON_STEPS):
         output, J = problem.linearise(u)
         trial = u + _newton_step(J, (problem.x - output).unsqueeze(-1)).squeeze(-1)
@@ -92,8 +90,8 @@ def _step(problem: Problem, u: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]
         chunk = problem.take(part)
         output, J = chunk.linearise(u[part])
         slope = torch.func.grad(lambda v, chunk=chunk: chunk.log_prior(v).sum())(u[part])
-        gradient = slope + problem.precision * torch.einsum("nij,ni->nj", J, chunk.x - output)
-        curvature = torch.diag_embed(chunk.prior_curvature(u[part])) + problem.precision * J.mT @ J
+        gradient = slope + chunk.precision[:, None] * torch.einsum("nij,ni->nj", J, chunk.x - output)
+        curvature = chunk.laplace_precision_of(u[part], J)
         diagonal = curvature.diagonal(dim1=1, dim2=2)
         damped = curvature + torch.diag_embed(damping[part, None] * diagonal)
         step = torch.linalg.solve(damped, gradient)

@@ -42,18 +42,23 @@ class Problem:
 
     decoder: Decoder
     x: Float[Tensor, "N n"]
-    precision: float
+    precision: Float[Tensor, " N"]
+    """γ² of each point."""
     prior: Prior
     dim: int
 
     @property
-    def constant(self) -> float:
+    def constant(self) -> Float[Tensor, " N"]:
         """The Gaussian likelihood's n/2 log(γ²/2π)."""
-        return 0.5 * self.x.shape[1] * (math.log(self.precision) - math.log(2 * math.pi))
+        return 0.5 * self.x.shape[1] * (self.precision.log() - math.log(2 * math.pi))
 
     def take(self, rows: Tensor | slice) -> Problem:
         """The same problem for some of the points."""
-        return replace(self, x=self.x[rows])
+        return replace(self, x=self.x[rows], precision=self.precision[rows])
+
+    def with_precision(self, precision: float) -> Problem:
+        """The same points with one γ² for all."""
+        return replace(self, precision=torch.full_like(self.precision, precision))
 
     def chunks(self, nodes: int) -> Iterator[slice]:
         """Slices of points, small enough that decoding `nodes` codes per point fits in memory."""
@@ -68,7 +73,7 @@ class Problem:
     def misfit(self, u: Float[Tensor, "N Q d"]) -> Float[Tensor, "N Q"]:
         """-γ²/2 ‖x - f(z)‖², for several u per point."""
         output = self.output(u.flatten(0, 1)).unflatten(0, u.shape[:2])
-        return -0.5 * self.precision * (self.x.unsqueeze(1) - output).square().sum(-1)
+        return -0.5 * self.precision.unsqueeze(1) * (self.x.unsqueeze(1) - output).square().sum(-1)
 
     def log_prior(self, u: Float[Tensor, "*N d"]) -> Float[Tensor, "*N"]:
         """log p(u): the prior's density in z times dz/du."""
@@ -76,7 +81,7 @@ class Problem:
 
     def log_joint(self, u: Float[Tensor, "N Q d"]) -> Float[Tensor, "N Q"]:
         """log p(x, u)."""
-        return self.misfit(u) + self.constant + self.log_prior(u)
+        return self.misfit(u) + self.constant.unsqueeze(1) + self.log_prior(u)
 
     def expected_misfit(
         self, mean: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"], rule: Rule
@@ -111,9 +116,14 @@ class Problem:
         """Σ†⁻¹ + γ² JᵀJ in u: the Gauss–Newton precision of the posterior at u."""
         chunks = []
         for rows in self.chunks(self.dim):
-            _, J = self.take(rows).linearise(u[rows])
-            chunks.append(torch.diag_embed(self.prior_curvature(u[rows])) + self.precision * J.mT @ J)
+            part = self.take(rows)
+            _, J = part.linearise(u[rows])
+            chunks.append(part.laplace_precision_of(u[rows], J))
         return torch.cat(chunks)
+
+    def laplace_precision_of(self, u: Float[Tensor, "N d"], J: Float[Tensor, "N n d"]) -> Float[Tensor, "N d d"]:
+        """The same, given the Jacobian."""
+        return torch.diag_embed(self.prior_curvature(u)) + self.precision[:, None, None] * J.mT @ J
 
 
 def transform_nodes(mean: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"], nodes: Float[Tensor, "Q d"]) -> Tensor:
@@ -128,11 +138,17 @@ def _elementwise_second_derivative(function: Callable[[Tensor], Tensor], u: Tens
 
 
 def make_problem(
-    decoder: Decoder, x: Float[Tensor, "N ..."], *, precision: float, prior: Prior, dim: int, probe: Tensor
+    decoder: Decoder,
+    x: Float[Tensor, "N ..."],
+    *,
+    precision: float | Float[Tensor, " N"],
+    prior: Prior,
+    dim: int,
+    probe: Tensor,
 ) -> Problem:
     """A problem with its arguments checked."""
-    gamma2 = validation.precision(precision)
     _check_observations(x)
+    gamma2 = validation.precisions(precision, len(x)).to(x)
     outputs = check_decoder(decoder, prior.to_support(probe[:1]))
     flat = x.flatten(1)
     if outputs != flat.shape[1]:
@@ -174,7 +190,12 @@ def _takes(decoder: Decoder, dim: int, x: Tensor, prior: Prior) -> bool:
 
 
 def prepare(
-    decoder: Decoder, x: Tensor, precision: float, prior: Prior, start: Tensor | None, dim: int
+    decoder: Decoder,
+    x: Tensor,
+    precision: float | Float[Tensor, " N"],
+    prior: Prior,
+    start: Tensor | None,
+    dim: int,
 ) -> tuple[Problem, Tensor | None]:
     """The problem, and the start in the coordinate u (from the decoder's inverse, if it has one)."""
     if start is not None:

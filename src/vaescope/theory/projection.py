@@ -47,7 +47,7 @@ def project(
     decoder: Decoder,
     x: Float[Tensor, "N ..."],
     *,
-    precision: float,
+    precision: float | Float[Tensor, " N"],
     prior: Prior | None = None,
     start: Float[Tensor, "N d"] | None = None,
     latent_dim: int | None = None,
@@ -58,7 +58,7 @@ def project(
     Args:
         decoder: maps latents (N, d) to outputs (N, ...).
         x: observations.
-        precision: γ² = 1 / decoder variance.
+        precision: γ² = 1 / decoder variance; one number, or one for each observation.
         prior: N(0, I) by default.
         start: a guess of the latents, such as g(x) or an encoder's means; by default the best of several searches.
         latent_dim: the number of latents; needed only if the decoder takes codes of several sizes.
@@ -101,7 +101,7 @@ def elbo(
     x: Float[Tensor, "N ..."],
     posterior: Posterior,
     *,
-    precision: float,
+    precision: float | Float[Tensor, " N"],
     prior: Prior | None = None,
 ) -> Float[Tensor, " N"]:
     """The ELBO of any Gaussian posterior (in u), by the finest quadrature rule.
@@ -110,7 +110,7 @@ def elbo(
         decoder: maps latents (N, d) to outputs (N, ...).
         x: observations.
         posterior: one per observation, in u, the unbounded coordinate.
-        precision: γ² = 1 / decoder variance.
+        precision: γ² = 1 / decoder variance; one number, or one for each observation.
         prior: N(0, I) by default.
     """
     prior = Normal() if prior is None else prior

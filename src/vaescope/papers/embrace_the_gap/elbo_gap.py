@@ -39,7 +39,14 @@ from vaescope.papers.embrace_the_gap.elbo_gap_results import (
 from vaescope.papers.experiment import Context, ReportFigure, ReportTable
 from vaescope.papers.published import Comparison
 from vaescope.papers.results import Diverged, Result
-from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings, TrainingStack, train_stack
+from vaescope.papers.trained import (
+    FactorData,
+    TrainedCell,
+    TrainedExperiment,
+    TrainedSettings,
+    TrainingStack,
+    train_stack,
+)
 from vaescope.training import MemberSpec
 
 PRECISIONS: dict[str, Sequence[float]] = {
@@ -170,13 +177,12 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
         self, cells: Sequence[MixingCell], settings: ElboGapSettings, context: Context
     ) -> Iterator[Sequence[Result[MixingCell, ElboGapMeasurement] | Diverged[MixingCell]]]:
         yield from super().solve([cell for cell in cells if is_trained(cell)], settings, context)
-        known: dict[tuple[str, int], FactorData] = {}  # cells that differ in γ² alone share their data
-        for cell in cells:
-            if not is_trained(cell):
-                key = cell.mixing, cell.seed
-                if key not in known:
-                    known[key] = self.data(cell, settings)
-                yield [Result(cell, _solve_exactly(cell, known[key], settings))]
+        others = [cell for cell in cells if not is_trained(cell)]
+        for mixing in dict.fromkeys(cell.mixing for cell in others):
+            own = [cell for cell in others if cell.mixing == mixing]
+            by_seed = {seed: self.data(cell, settings) for seed, cell in {cell.seed: cell for cell in own}.items()}
+            exact = _solve_exactly(own, [by_seed[cell.seed] for cell in own], settings)
+            yield [Result(cell, measured) for cell, measured in zip(own, exact, strict=True)]
 
     def before_training(self, stack: TrainingStack, cells: Sequence[MixingCell], settings: ElboGapSettings) -> Params:
         """The weights after the first phase, which shares the checkpoint of the stack."""
@@ -191,12 +197,13 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
     def measure(
         self, cell: MixingCell, member: Member, data: FactorData, settings: ElboGapSettings
     ) -> ElboGapMeasurement:
-        exact = _solve_exactly(cell, data, settings)
-        x = data.observations.test[: settings.exact_points]
-        decoder = CASES[cell.mixing].decoder()
-        values = theory.elbo(decoder, x, member.posterior(x), precision=cell.precision, prior=member.prior)
-        elbo = float(values.mean())
-        return replace(exact, encoder=TrainedEncoder(elbo, amortisation_gap=exact.elbo_star - elbo))
+        return self.measure_all([TrainedCell(cell, member, data)], settings)[0]
+
+    def measure_all(
+        self, trained: Sequence[TrainedCell[MixingCell]], settings: ElboGapSettings
+    ) -> list[ElboGapMeasurement]:
+        exact = _solve_exactly([own.cell for own in trained], [own.data for own in trained], settings)
+        return [_with_encoder(*pair, settings) for pair in zip(exact, trained, strict=True)]
 
     def claims(self, settings: ElboGapSettings) -> Sequence[ClaimSpec[ElboGapResult, ElboGapSettings, Any]]:
         return CLAIMS
@@ -227,27 +234,55 @@ def is_trained(cell: MixingCell) -> bool:
     return cell.precision <= HIGHEST_TRAINED.get(cell.mixing, 0.0)
 
 
-def _solve_exactly(cell: MixingCell, data: FactorData, settings: ElboGapSettings) -> ElboGapMeasurement:
-    """ELBO*, log p and c_IMA at test points."""
-    case, precision = CASES[cell.mixing], cell.precision
-    decoder, z = case.decoder(), data.test_factors[: settings.exact_points]
+def _with_encoder(
+    exact: ElboGapMeasurement, trained: TrainedCell[MixingCell], settings: ElboGapSettings
+) -> ElboGapMeasurement:
+    """With the ELBO of the trained encoder at the same test points."""
+    x, precision = trained.data.observations.test[: settings.exact_points], trained.cell.precision
+    decoder, member = CASES[trained.cell.mixing].decoder(), trained.member
+    elbo = float(theory.elbo(decoder, x, member.posterior(x), precision=precision, prior=member.prior).mean())
+    return replace(exact, encoder=TrainedEncoder(elbo, amortisation_gap=exact.elbo_star - elbo))
+
+
+def _solve_exactly(
+    cells: Sequence[MixingCell], data: Sequence[FactorData], settings: ElboGapSettings
+) -> list[ElboGapMeasurement]:
+    """ELBO*, log p and c_IMA at the test points of cells that share a mixing, all points at once."""
+    if not cells:
+        return []
+    case, points = CASES[cells[0].mixing], settings.exact_points
+    decoder = case.decoder()
+    z = torch.cat([own.test_factors[:points] for own in data])
+    sizes = [len(own.test_factors[:points]) for own in data]
+    precision = torch.tensor([cell.precision for cell in cells], dtype=z.dtype).repeat_interleave(torch.tensor(sizes))
     x = decoder(z)
     if case.noisy:
-        noise = torch.randn(x.shape, dtype=x.dtype, generator=randomness.generator(cell.seed, "noise"))
-        x = x + noise / math.sqrt(precision)
+        x = x + torch.cat([_noise(cell, size, x) for cell, size in zip(cells, sizes, strict=True)])
     best = theory.project(decoder, x, precision=precision, prior=case.prior, start=z)
-    kept = best.converged
     # c_IMA is evaluated at the preimage of x; for noisy x, which has none, at the optimal mean
     contrast = theory.ima_contrast(decoder, best.mean if case.noisy else z)
     method = "flow" if case.invertible else "quadrature"
     log_p = theory.log_marginal(decoder, x, precision=precision, prior=case.prior, start=z, method=method).value
+    columns = best.converged, best.elbo, log_p, contrast
+    return [_averaged(*parts) for parts in zip(*(column.split(sizes) for column in columns), strict=True)]
+
+
+def _noise(cell: MixingCell, points: int, like: Tensor) -> Tensor:
+    """Observation noise of variance 1/γ²."""
+    shape, generator = (points, like.shape[1]), randomness.generator(cell.seed, "noise")
+    return torch.randn(shape, dtype=like.dtype, generator=generator) / math.sqrt(cell.precision)
+
+
+def _averaged(converged: Tensor, elbo: Tensor, log_p: Tensor, contrast: Tensor) -> ElboGapMeasurement:
+    """Means over the converged points of a cell."""
+    elbo, log_p, contrast = (values[converged] for values in (elbo, log_p, contrast))
     return ElboGapMeasurement(
-        exact_converged=float(kept.double().mean()),
-        elbo_star=float(best.elbo[kept].mean()),
-        log_p=float(log_p[kept].mean()),
-        contrast=float(contrast[kept].mean()),
-        l_ima=float((log_p - contrast)[kept].mean()),
-        distance=float((best.elbo - log_p + contrast).abs()[kept].mean()),
+        exact_converged=float(converged.double().mean()),
+        elbo_star=float(elbo.mean()),
+        log_p=float(log_p.mean()),
+        contrast=float(contrast.mean()),
+        l_ima=float((log_p - contrast).mean()),
+        distance=float((elbo - log_p + contrast).abs().mean()),
     )
 
 

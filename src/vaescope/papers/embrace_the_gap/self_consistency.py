@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from vaescope import metrics, randomness, theory
@@ -151,16 +153,25 @@ def _per_latent(values: Tensor) -> tuple[float, ...]:
 def _limits(member: Member, z: Tensor) -> Limits:
     """Fix the decoder and vary γ²: the distance of gap and variance from their limits, on the decoder's image."""
     x, contrast = member.decode(z), theory.ima_contrast(member.decode, z)
-    gaps, ratios, variances = [], [], []
-    for precision in EXACT_PRECISIONS:
-        best = theory.project(member.decode, x, precision=precision, start=z)
-        likelihood = theory.log_marginal(member.decode, x, precision=precision, start=best.mean)
-        predicted = theory.optimal_variance(member.decode, z, precision=precision)
-        kept = best.converged
-        gaps.append(float((likelihood.value - best.elbo - contrast).abs()[kept].mean()))
-        ratios.append(float((best.variance / predicted - 1).abs()[kept].mean()))
-        variances.append(float(best.variance[kept].log().mean().exp()))
-    return Limits(gap_error=tuple(gaps), variance_error=tuple(ratios), variance=tuple(variances))
+    count = len(EXACT_PRECISIONS)
+    every_x, start = (values.repeat(count, 1) for values in (x, z))  # all γ² in one call
+    precision = torch.tensor(EXACT_PRECISIONS, dtype=x.dtype).repeat_interleave(len(x))
+    best = theory.project(member.decode, every_x, precision=precision, start=start)
+    likelihood = theory.log_marginal(member.decode, every_x, precision=precision, start=best.mean).value
+    predicted = torch.cat([theory.optimal_variance(member.decode, z, precision=p) for p in EXACT_PRECISIONS])
+    gap_error = (likelihood - best.elbo - contrast.repeat(count)).abs()
+    variance_error = (best.variance / predicted - 1).abs()
+
+    def means(values: Tensor) -> tuple[float, ...]:
+        """Means over the converged points of each γ²."""
+        groups = zip(values.chunk(count), best.converged.chunk(count), strict=True)
+        return tuple(float(own[kept].mean()) for own, kept in groups)
+
+    return Limits(
+        gap_error=means(gap_error),
+        variance_error=means(variance_error),
+        variance=tuple(math.exp(value) for value in means(best.variance.log())),
+    )
 
 
 EXPERIMENT = SelfConsistency()
