@@ -21,6 +21,8 @@ R = TypeVar("R", bound=Result, contravariant=True)
 S = TypeVar("S", contravariant=True)
 D = TypeVar("D")
 D_contra = TypeVar("D_contra", contravariant=True)
+FEWEST_LATE = 5  # epochs over which what refutes a claim must last
+TOO_SHORT = f"The last third of training has fewer than {FEWEST_LATE} epochs."
 
 
 class Verdict(StrEnum):
@@ -175,6 +177,39 @@ def members_converged(minimum: float = 0.8) -> Callable[[Sequence[Result], objec
         if known.count(True) >= minimum * len(known):
             return None
         return f"{known.count(False)} of {len(known)} members were still improving when training ended."
+
+    return condition
+
+
+def lasting_refutation(
+    criterion: Criterion[D],
+    measure: Callable[[Sequence[R], int | None], D],
+    recorded: Callable[[R], Sequence[float]],
+    quantity: str,
+) -> Callable[[Sequence[R], object], str | None]:
+    """A condition for claims about a quantity that is recorded after every epoch: what refutes them must last.
+
+    The claim is judged with the values after every epoch of the last third of training, and has to be refuted by each.
+
+    Args:
+        criterion: of the claim.
+        measure: from the finished results to what the criterion judges, with the values after an epoch, counted back
+            from 1 for the last one; None for the final values.
+        recorded: values after every epoch of a member; empty where they were not recorded.
+        quantity: what it is, in words.
+    """
+
+    def condition(results: Sequence[R], settings: object) -> str | None:
+        def refuted(epoch: int | None) -> bool:
+            return criterion.judge(measure(results, epoch)).verdict is Verdict.REFUTED
+
+        if not refuted(None):
+            return None  # the criterion itself says why the claim is undecided
+        late = min((len(recorded(r)) for r in results), default=0) // 3
+        if late < FEWEST_LATE:
+            return TOO_SHORT
+        others = sum(not refuted(epoch) for epoch in range(1, late + 1))
+        return f"The {quantity} after {others} of the last {late} epochs does not refute it." if others else None
 
     return condition
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vaescope.papers.claims import ClaimSpec, settled, show
+from vaescope.papers.claims import FEWEST_LATE, TOO_SHORT, ClaimSpec, settled, show
 from vaescope.papers.criteria import Bound, Interval, IntervalsBelow, above, at_most
 from vaescope.papers.polarised_regime.polarised_regime_results import (
     COMPARED,
@@ -29,9 +29,6 @@ Spec = ClaimSpec[RegimeResult, RegimeSettings, Any]
 
 
 # conditions: what refutes a claim must last ---------------------------------------------------
-
-FEWEST_LATE = 5  # epochs over which it must last
-TOO_SHORT = f"The last third of training has fewer than {FEWEST_LATE} epochs."
 
 number_settled = settled("number of active latents", lambda r: r.measured.curve.active, tolerance=0.0)
 

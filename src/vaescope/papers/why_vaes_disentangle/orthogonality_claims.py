@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from vaescope.papers.claims import ClaimSpec, members_converged, settled
+from vaescope.papers.claims import ClaimSpec, Criterion, lasting_refutation, members_converged, settled
 from vaescope.papers.criteria import Bound, Groups, LargerGroup, Pairs, RankCorrelation, at_least, below, within
 from vaescope.papers.statistics import median, rank_test, relative_ranks
 from vaescope.papers.why_vaes_disentangle.disentangling import (
@@ -19,7 +20,6 @@ from vaescope.papers.why_vaes_disentangle.disentangling import (
 )
 from vaescope.papers.why_vaes_disentangle.orthogonality_results import (
     PUBLISHED,
-    Disentanglement,
     InverseSquares,
     NeighbourDistances,
     OrthogonalityMeasurement,
@@ -38,7 +38,8 @@ MIN_RANGE = 0.3  # with a smaller MIG of all models, a correlation with it canno
 SLOPE_TOLERANCE = 0.2
 SETTLED_MIG = 0.02  # range of a member's MIG over the last third of the epochs
 Spec = ClaimSpec[OrthogonalityResult, DisentanglingSettings, Any]
-Gap = Callable[[Disentanglement], float]
+D = TypeVar("D")
+Gap = Callable[[OrthogonalityMeasurement], float]
 PairsOf = Callable[[Results], Pairs]
 
 
@@ -55,17 +56,29 @@ def claims(image_sets: Sequence[ImageSet]) -> list[Spec]:
 # disentanglement on one image set -------------------------------------------------------------
 
 
+def _mig(found: OrthogonalityMeasurement) -> float:
+    return found.disentanglement.mig
+
+
+def _mig_sup(found: OrthogonalityMeasurement) -> float:
+    return found.disentanglement.mig_sup
+
+
+def _mig_curve(result: OrthogonalityResult) -> Sequence[float]:
+    return result.measured.mig_curve
+
+
 def objective_groups(gap: Gap, larger: str, smaller: str) -> Callable[[Results, object], Groups]:
     """MIG or MIG-sup of the members of two objectives."""
 
     def measure(results: Results, _: object) -> Groups:
-        return Groups(*([gap(r.measured.disentanglement) for r in of_objective(results, o)] for o in (larger, smaller)))
+        return Groups(*([gap(r.measured) for r in of_objective(results, o)] for o in (larger, smaller)))
 
     return measure
 
 
 def gaps_of(gap: Gap, objective: str) -> Callable[[Results, object], list[float]]:
-    return lambda results, _: [gap(r.measured.disentanglement) for r in of_objective(results, objective)]
+    return lambda results, _: [gap(r.measured) for r in of_objective(results, objective)]
 
 
 def score_pairs(variant: Variant, gap: Gap) -> PairsOf:
@@ -73,16 +86,20 @@ def score_pairs(variant: Variant, gap: Gap) -> PairsOf:
 
     def measure(results: Results) -> Pairs:
         scores = od_scores(results, variant)
-        known = [(s.trained, gap(r.measured.disentanglement)) for r, s in zip(results, scores, strict=True) if s]
+        known = [(s.trained, gap(r.measured)) for r, s in zip(results, scores, strict=True) if s]
         return Pairs([x for x, _ in known], [y for _, y in known])
 
     return measure
 
 
-def contrast_pairs(results: Results) -> Pairs:
+def contrast_pairs(gap: Gap) -> PairsOf:
     """c_IMA of the Jacobian and MIG of the members with at least two latents in use."""
-    known = [(c.contrast, r.measured.disentanglement.mig) for r in results if (c := r.measured.columns)]
-    return Pairs([x for x, _ in known], [y for _, y in known])
+
+    def measure(results: Results) -> Pairs:
+        known = [(c.contrast, gap(r.measured)) for r in results if (c := r.measured.columns)]
+        return Pairs([x for x, _ in known], [y for _, y in known])
+
+    return measure
 
 
 def ranked_within(pairs: PairsOf) -> Callable[[Results, object], Pairs]:
@@ -122,27 +139,34 @@ def wide_range(gap: Gap, name: str) -> Callable[[Results, object], str | None]:
     """A condition: some model is disentangled, so that a correlation with disentanglement can show."""
 
     def condition(results: Results, _: object) -> str | None:
-        if not results or any(gap(r.measured.disentanglement) >= MIN_RANGE for r in results):
+        if not results or any(gap(r.measured) >= MIN_RANGE for r in results):
             return None
         return f"All models have a {name} below {MIN_RANGE:g}: the range is too small to decide."
 
     return condition
 
 
-def mig_settled(results: Results, settings: object) -> str | None:
-    """Claims about MIG are decided once it has settled, although the ELBO may still rise."""
-    return _mig_settled(results, settings)
+mig_settled = settled("MIG", _mig_curve, tolerance=SETTLED_MIG)
 
 
-_mig_settled = settled("MIG", lambda r: r.measured.mig_curve, tolerance=SETTLED_MIG)
+def lasting(
+    criterion: Criterion[D], measure: Callable[[Gap], Callable[[Results, object], D]], gap: Gap
+) -> Callable[[Results, object], str | None]:
+    """A condition of claims about a gap: it refutes them after every late epoch; where only the MIG is recorded, that
+    has settled.
 
+    Args:
+        criterion: of the claim.
+        measure: of the claim, for any gap.
+        gap: that of the claim.
+    """
+    if gap is not _mig:
+        return mig_settled
 
-def _mig(found: Disentanglement) -> float:
-    return found.mig
+    def at_epoch(results: Results, epoch: int | None) -> D:
+        return measure(_mig if epoch is None else lambda found: found.mig_curve[-epoch])(results, None)
 
-
-def _mig_sup(found: Disentanglement) -> float:
-    return found.mig_sup
+    return lasting_refutation(criterion, at_epoch, _mig_curve, "MIG")
 
 
 def _claims_on(images: ImageSet) -> list[Spec]:
@@ -156,41 +180,54 @@ def _claims_on(images: ImageSet) -> list[Spec]:
 
 
 def _high_gap(images: ImageSet) -> Spec:
+    def measure(gap: Gap) -> Callable[[Results, object], list[float]]:
+        return gaps_of(gap, "beta-tcvae")
+
+    criterion = Bound("MIG of β-TCVAEs", at_least(HIGH_MIG))
     return ClaimSpec(
         sentence=f"On {images.title}, a β-TCVAE separates the factors.",
         source=f"{PAPER}, Tab. 4",
-        measure=on_images(images, gaps_of(_mig, "beta-tcvae")),
-        criterion=Bound("MIG of β-TCVAEs", at_least(HIGH_MIG)),
+        measure=on_images(images, measure(_mig)),
+        criterion=criterion,
         published=f"{PUBLISHED[images.data, 'beta-tcvae'].mig:g} on the official images",
         if_refuted=GAIN_REFUTED,
-        requires=(on_images(images, enough_seeds("beta-tcvae")), on_images(images, mig_settled)),
+        requires=(
+            on_images(images, enough_seeds("beta-tcvae")),
+            on_images(images, lasting(criterion, measure, _mig)),
+        ),
     )
 
 
 def _more_disentangled(images: ImageSet, gap: Gap, name: str, table: str, objectives: tuple[str, str]) -> Spec:
-    larger, smaller = objectives
-    titles = OBJECTIVES[larger], OBJECTIVES[smaller]
+    def measure(gap: Gap) -> Callable[[Results, object], Groups]:
+        return objective_groups(gap, *objectives)
+
+    titles = OBJECTIVES[objectives[0]], OBJECTIVES[objectives[1]]
+    criterion = LargerGroup(name, *titles)
     published = [(p.mig if name == "MIG" else p.mig_sup) for o in objectives if (p := PUBLISHED.get((images.data, o)))]
     return ClaimSpec(
         sentence=f"On {images.title}, a {titles[0]} has a higher {name} than a {titles[1]}.",
         source=f"{PAPER}, {table}",
-        measure=on_images(images, objective_groups(gap, larger, smaller)),
-        criterion=LargerGroup(name, *titles),
+        measure=on_images(images, measure(gap)),
+        criterion=criterion,
         published=" and ".join(f"{v:g}" for v in published) + " on the official images" if published else None,
         if_refuted=GAIN_REFUTED,
-        requires=(on_images(images, mig_settled),),
+        requires=(on_images(images, lasting(criterion, measure, gap)),),
     )
 
 
-def _correlation(pairs: PairsOf, names: tuple[str, str], gap: Gap, source: str, if_refuted: str) -> Spec:
+def _correlation(
+    pairs: Callable[[Gap], PairsOf], names: tuple[str, str], gap: Gap, source: str, if_refuted: str
+) -> Spec:
+    criterion = RankCorrelation(-1, over="members (ranked within their image set)")
     return ClaimSpec(
         sentence=f"Models with a higher {names[0]} have a lower {names[1]}.",
         source=source,
-        measure=ranked_within(pairs),
-        criterion=RankCorrelation(-1, over="members (ranked within their image set)"),
-        note=per_image_set(pairs),
+        measure=ranked_within(pairs(gap)),
+        criterion=criterion,
+        note=per_image_set(pairs(gap)),
         if_refuted=if_refuted,
-        requires=(wide_range(gap, names[1]), mig_settled),
+        requires=(wide_range(gap, names[1]), lasting(criterion, lambda other: ranked_within(pairs(other)), gap)),
     )
 
 
@@ -216,10 +253,10 @@ CONTRAST_REFUTED = (
 
 FIG_4 = f"{PAPER}, Fig. 4"
 CORRELATIONS = (
-    _correlation(score_pairs(in_use, _mig), ("OD-Score", "MIG"), _mig, f"{FIG_4} (i) to (l)", OD_REFUTED),
-    _correlation(score_pairs(in_use, _mig_sup), ("OD-Score", "MIG-sup"), _mig_sup, f"{FIG_4} (m) to (p)", OD_REFUTED),
+    _correlation(partial(score_pairs, in_use), ("OD-Score", "MIG"), _mig, f"{FIG_4} (i) to (l)", OD_REFUTED),
+    _correlation(partial(score_pairs, in_use), ("OD-Score", "MIG-sup"), _mig_sup, f"{FIG_4} (m) to (p)", OD_REFUTED),
     _correlation(
-        score_pairs(lambda d: d.published, _mig),
+        partial(score_pairs, lambda d: d.published),
         ("OD-Score as published", "MIG"),
         _mig,
         f"{FIG_4}, with the published score",
