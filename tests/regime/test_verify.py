@@ -1,7 +1,5 @@
 """Each statement on posteriors that satisfy it and on posteriors that do not."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -212,20 +210,3 @@ def test_too_few_samples_are_refused():
 def test_kinds_of_the_wrong_number_are_refused():
     with pytest.raises(InputError, match="kind must be one of active, passive, mixed for each of the 2 latents"):
         verify(np.zeros((5, 2)), np.ones((5, 2)), kind=["active"])
-
-
-def test_distances_do_not_depend_on_how_many_rows_are_in_memory(monkeypatch):
-    q = planted.posteriors(["active", "passive", "mixed"], 1000, prior="conditional", share=0.3, seed=0)
-    whole = verified(q)
-    monkeypatch.setattr(sys.modules[verify.__module__], "ROWS_AT_ONCE", 137)
-    in_parts = verified(q)
-    for name, statement in whole.statements.items():
-        np.testing.assert_allclose(in_parts[name].per_latent, statement.per_latent, rtol=1e-12)
-
-
-def test_more_samples_narrow_the_interval():
-    q = planted.posteriors(["active", "passive"], 20_000, seed=0)
-    few, many = (verified(q, max_samples=count)["Proposition 2 (i)"] for count in (1000, 20_000))
-    assert many.high - many.low < (few.high - few.low) / 2
-    with pytest.raises(InputError, match="max_samples"):
-        verified(q, max_samples=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,16 +98,6 @@ def posteriors_of(sample: EncodedSample) -> Posteriors:
     values = (sample.mean, sample.variance, sample.prior_mean, sample.prior_variance)
     arrays = dict(zip(FIELDS, (value.double().cpu().numpy() for value in values), strict=True))
     return _read_rows(arrays, slice(None), sample.rows)
-
-
-def concatenate(parts: Sequence[Posteriors]) -> Posteriors:
-    """The posteriors of several samples as one."""
-    return Posteriors(
-        np.concatenate([part.mean for part in parts]),
-        np.concatenate([part.variance for part in parts]),
-        np.concatenate([part.prior_mean for part in parts]),
-        np.concatenate([part.prior_variance for part in parts]),
-    )
 
 
 def _open_arrays(mean: object, variance: object, prior_mean: object, prior_variance: object) -> dict[str, np.ndarray]:

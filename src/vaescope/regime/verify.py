@@ -22,13 +22,10 @@ from vaescope.regime.posteriors import Array, Posteriors, read_sample
 from vaescope.regime.statistics import PosteriorStatistics, Thresholds
 from vaescope.validation import whole_number
 
-MAX_SAMPLES = 10_000  # as in the paper's histograms
-ROWS_AT_ONCE = 10_000  # samples whose distribution functions are in memory at a time
+MAX_SAMPLES = 10_000  # as in the paper's histograms; larger data sets are subsampled
 TAILS = 4.0  # deviations at which distribution functions end; at 2 an eighth of the area would be missing
 GRID = 256  # points at which distribution functions are compared: quantiles, and as many at equal steps
 NO_SUCH_LATENT = "no such latent"
-OtherCdf = Callable[[int, slice, Array], Array]
-"""Distribution functions of one latent, for some of the samples, at the points of a grid."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,6 @@ def verify(
     tolerances: Tolerances | None = None,
     resamples: int = 200,
     seed: int = 0,
-    max_samples: int = MAX_SAMPLES,
 ) -> Verification:
     """Check the statements of the paper on these posteriors.
 
@@ -133,7 +129,6 @@ def verify(
         tolerances: largest distances that count as ≈ and as ≪ 1.
         resamples: bootstrap samples.
         seed: of the bootstrap.
-        max_samples: larger data sets are subsampled to this many samples.
 
     >>> from vaescope.regime import planted
     >>> q = planted.posteriors(["active", "passive", "mixed"])
@@ -141,8 +136,7 @@ def verify(
     True
     """
     whole_number("resamples", resamples, minimum=20)
-    whole_number("max_samples", max_samples, minimum=2)
-    posteriors = read_sample(mean, variance, prior_mean, prior_variance, count=max_samples)
+    posteriors = read_sample(mean, variance, prior_mean, prior_variance, count=MAX_SAMPLES)
     if len(posteriors) < 2:
         raise InputError(f"statements about samples need at least 2 samples, got {len(posteriors)}.")
     limits = thresholds or Thresholds()
@@ -279,34 +273,31 @@ class _Check:
         statement = _statement(name, sentence, used, shares.mean(1, keepdims=True), self.tolerances.between)
         return replace(statement, per_latent=shares[0])
 
-    def _distribution(self, name: str, sentence: str, latents: list[int], other: OtherCdf) -> Statement:
+    def _distribution(
+        self, name: str, sentence: str, latents: list[int], other: Callable[[int, Array], Array]
+    ) -> Statement:
         tolerance = self.tolerances.distribution
         if not latents:
             return _without_latents(name, sentence, tolerance)
         worst = np.stack([self._wasserstein(k, other) for k in latents], axis=1)
         return _statement(name, sentence, latents, worst, tolerance)
 
-    def _wasserstein(self, k: int, other: OtherCdf) -> Array:
+    def _wasserstein(self, k: int, other: Callable[[int, Array], Array]) -> Array:
         """Distance of z_k from another distribution, for each resample, in standard deviations of the prior."""
         q = self.posteriors
         grid = _grid(q, k)
-        difference = np.zeros((len(self.weights), len(grid)))
-        for first in range(0, len(q), ROWS_AT_ONCE):
-            rows = slice(first, first + ROWS_AT_ONCE)
-            cdf = _cdf(q.mean[rows, k], q.variance[rows, k], grid)
-            difference += self.weights[:, rows] @ (cdf - other(k, rows, grid))
-        area = trapezoid(np.abs(difference), grid, axis=1)
+        cdf = _cdf(q.mean[:, k], q.variance[:, k], grid)
+        area = trapezoid(np.abs(self.weights @ (cdf - other(k, grid))), grid, axis=1)
         return np.asarray(area / np.sqrt(q.prior_variance[:, k].mean() + q.prior_mean[:, k].var()))
 
-    def _prior_cdf(self, k: int, rows: slice, grid: Array) -> Array:
-        return _cdf(self.posteriors.prior_mean[rows, k], self.posteriors.prior_variance[rows, k], grid)
+    def _prior_cdf(self, k: int, grid: Array) -> Array:
+        return _cdf(self.posteriors.prior_mean[:, k], self.posteriors.prior_variance[:, k], grid)
 
-    def _mean_cdf(self, k: int, rows: slice, grid: Array) -> Array:
-        return (self.posteriors.mean[rows, k, None] <= grid).astype(float)
+    def _mean_cdf(self, k: int, grid: Array) -> Array:
+        return (self.posteriors.mean[:, k, None] <= grid).astype(float)
 
-    def _mixture_cdf(self, k: int, rows: slice, grid: Array) -> Array:
-        passive = self._passive_samples(k)[rows, None]
-        return np.where(passive, self._prior_cdf(k, rows, grid), self._mean_cdf(k, rows, grid))
+    def _mixture_cdf(self, k: int, grid: Array) -> Array:
+        return np.where(self._passive_samples(k)[:, None], self._prior_cdf(k, grid), self._mean_cdf(k, grid))
 
     def _passive_samples(self, k: int) -> np.ndarray:
         return self.posteriors.information[:, k] <= self.limits.passive_kl

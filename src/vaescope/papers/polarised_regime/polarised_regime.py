@@ -45,7 +45,6 @@ from vaescope.papers.polarised_regime.polarised_regime_results import (
 from vaescope.papers.results import DIVERGED
 from vaescope.papers.trained import FactorData, TrainedExperiment, TrainingStack, train_stack
 from vaescope.protocol import LatentModel
-from vaescope.regime.posteriors import Posteriors, concatenate, posteriors_of
 from vaescope.regime.verify import Statement, Verification
 from vaescope.theory import jacobian
 from vaescope.training import MemberSpec
@@ -54,23 +53,24 @@ from vaescope.training.loop import EpochMetrics
 BINS = 60
 JACOBIAN_SAMPLES = 64  # test images at which the decoder is differentiated
 RECORDED_SAMPLES = 1000  # test images on which the regime is recorded after every epoch
-STATEMENT_IMAGES = 10_000  # further images on which statements are measured, as many as in the paper's histograms
-DECIDING_IMAGES = 100_000  # the same for members with a statement whose interval contains its tolerance
+STATEMENT_SAMPLES = 10_000  # further images on which statements are measured, as many as in the paper's histograms
 TRUNCATION_SAMPLES = 200  # test images on which codes are truncated
 PRIOR_HIDDEN = (50, 50, 50)  # of the prior's networks, as in the authors' code
 HELD_OUT = 0.1  # of the images; half for validation and classifiers, half for measuring
 RESAMPLES = 200  # for the intervals of statements
 FEWEST_RESAMPLES = 20  # where only the distance is needed
-FURTHER_SEED = 1_000_000  # added to a member's seed for further images, once for each 10,000 of them
+FURTHER_SEED = 1_000_000  # added to a member's seed for further images
 FINISHING_RATE = 0.1  # of the learning rate, in finishing epochs
 CLASSIFIED = ("shape", "scale")  # factors with few values
 
 
 @dataclass(frozen=True, eq=False)
 class RegimeData(FactorData):
-    """With the factors of the validation images, on which classifiers are trained."""
+    """With the factors of the validation images, on which classifiers are trained, and further images."""
 
     validation_factors: Float[Tensor, "M k"]
+    further: Float[Tensor, "S n"]
+    """Rows of further images, on which the statements are measured at the end."""
 
 
 class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, RegimeMeasurement]):
@@ -81,8 +81,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
         "or learned. Every latent is compared with its own prior. Histograms show one active and one passive latent "
         "of each model, as in the paper. Every statement of the paper is then measured as a distance with a bootstrap "
         "interval. Distances are relative to the prior, because the learned priors are so narrow that all variances "
-        "are far below one. It is measured on 10,000 further images, and on 100,000 where an interval contains the "
-        "tolerance. The quick and laptop profiles have images of 32 x 32 pixels, with the log-likelihood "
+        "are far below one. The quick and laptop profiles have images of 32 x 32 pixels, with the log-likelihood "
         "weighted by 4 so that it counts as much against the KL as at 64 x 64, and about 1,100 and 30,000 steps at a "
         "learning rate of 1e-3, which decays; the laptop profile adds 15,000 steps from 1e-4 on, along which the "
         "statements are measured after every epoch. The paper has 300,000 steps at 1e-4. A statement is refuted if a "
@@ -151,7 +150,8 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
         parts = split(rows, fractions=(1 - HELD_OUT, HELD_OUT / 2))
         first = len(parts.train)
         validation = drawn.factors[first : first + len(parts.validation)]
-        return RegimeData(parts, drawn.factors[-len(parts.test) :], validation)
+        further = _rows(_images(STATEMENT_SAMPLES, settings.size, cell.seed + FURTHER_SEED), cell.model)
+        return RegimeData(parts, drawn.factors[-len(parts.test) :], validation, further)
 
     def objective(self, cell: RegimeCell, samples: int, settings: RegimeSettings) -> Objective:
         return balanced(beta_elbo, size=settings.size, reference=settings.balanced_size)
@@ -179,7 +179,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
 
         def measure(epoch: int, member: Member) -> dict[str, float]:
             x, auxiliary = member.split_auxiliary(data[member.seed].observations.test[:RECORDED_SAMPLES])
-            found = _verified(posteriors_of(encode(member, x, auxiliary)), resamples=FEWEST_RESAMPLES)
+            found = _verified(encode(member, x, auxiliary), resamples=FEWEST_RESAMPLES)
             distances = {name: found[name].distance if found[name].latents else 0.0 for name in report.STATEMENTS}
             return {"active": float(found.kind.count("active")), "mixed": float(found.kind.count("mixed")), **distances}
 
@@ -205,7 +205,7 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
                 error=_floats(advice.error),
                 elbo=_floats(() if advice.elbo is None else advice.elbo),
             ),
-            statements=_statements(cell, member, settings.size),
+            statements=_statements(encode(member, *member.split_auxiliary(data.further))),
             active_histograms=active,
             passive_histograms=passive,
             mean_accuracy=on_means,
@@ -272,39 +272,24 @@ def _per_latent(judged: regime.Regime, encoded: EncodedSample, optimal_ratios: T
     )
 
 
-def _statements(cell: RegimeCell, member: Member, size: int) -> dict[str, StatementRow]:
-    """Distance, interval and verdict of every statement, by name, on as many images as deciding them takes."""
-    images = STATEMENT_IMAGES
-    found = _verified(_further_posteriors(cell, member, size, images))
-    if any(statement.verdict == "undecided" for statement in found.statements.values()):
-        images = DECIDING_IMAGES
-        found = _verified(_further_posteriors(cell, member, size, images))
-    return {name: _statement_row(statement, images) for name, statement in found.statements.items()}
+def _statements(encoded: EncodedSample) -> dict[str, StatementRow]:
+    """Distance, interval and verdict of every statement, by name."""
+    return {name: _statement_row(statement) for name, statement in _verified(encoded).statements.items()}
 
 
-def _further_posteriors(cell: RegimeCell, member: Member, size: int, count: int) -> Posteriors:
-    """Posteriors of images that neither training nor other measurements use, rendered and encoded in parts."""
-    parts = []
-    for part in range(1, count // STATEMENT_IMAGES + 1):
-        rows = _rows(_images(STATEMENT_IMAGES, size, cell.seed + part * FURTHER_SEED), cell.model)
-        parts.append(posteriors_of(encode(member, *member.split_auxiliary(rows))))
-    return concatenate(parts)
-
-
-def _verified(posteriors: Posteriors, resamples: int = RESAMPLES) -> Verification:
+def _verified(encoded: EncodedSample, resamples: int = RESAMPLES) -> Verification:
     return regime.verify(
-        posteriors.mean,
-        posteriors.variance,
-        prior_mean=posteriors.prior_mean,
-        prior_variance=posteriors.prior_variance,
+        encoded.mean,
+        encoded.variance,
+        prior_mean=encoded.prior_mean,
+        prior_variance=encoded.prior_variance,
         resamples=resamples,
-        max_samples=DECIDING_IMAGES,
     )
 
 
-def _statement_row(statement: Statement, images: int) -> StatementRow:
+def _statement_row(statement: Statement) -> StatementRow:
     distance = Distance(float(statement.distance), float(statement.low), float(statement.high))
-    return StatementRow(statement.verdict, statement.tolerance, distance if statement.latents else None, images)
+    return StatementRow(statement.verdict, statement.tolerance, distance if statement.latents else None)
 
 
 # histograms -----------------------------------------------------------------------------------

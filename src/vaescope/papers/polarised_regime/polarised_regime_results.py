@@ -113,8 +113,6 @@ class StatementRow:
     tolerance: float
     distance: Distance | None
     """None without a latent of the kind that the statement is about."""
-    images: int = 10_000
-    """Images that it was measured on."""
 
 
 @dataclass(frozen=True)
