@@ -210,3 +210,14 @@ def test_too_few_samples_are_refused():
 def test_kinds_of_the_wrong_number_are_refused():
     with pytest.raises(InputError, match="kind must be one of active, passive, mixed for each of the 2 latents"):
         verify(np.zeros((5, 2)), np.ones((5, 2)), kind=["active"])
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 30.0])
+def test_posteriors_at_their_priors_have_the_moments_of_their_priors_however_much_the_prior_means_vary(spread):
+    """Prop. 2 (i) follows from Prop. 1 (i): also if what little μ deviates by is aligned with the prior mean."""
+    prior_mean = spread * np.random.default_rng(0).standard_normal((5000, 1))
+    shift = 0.2 * prior_mean / prior_mean.std()  # of 0.2 prior deviations, growing with the prior mean
+    found = verify(prior_mean + shift, np.ones((5000, 1)), prior_mean=prior_mean, kind=["passive"], prior_variance=1.0)
+    deviation = 2 * 0.2 * spread + 0.2**2  # of Var(μ), in units of σ†²
+    assert found["Proposition 2 (i)"].distance == pytest.approx(deviation / (1 + spread**2), rel=0.05)
+    assert found["Proposition 1 (i)"].distance == pytest.approx(0.2, rel=0.05)

@@ -165,7 +165,7 @@ class _Check:
 
     def all(self) -> Verification:
         q, near = self.posteriors, self.tolerances
-        scale = q.prior_variance.mean(0)
+        scale, over_data = q.prior_variance.mean(0), self._prior_variance_over_data
         passive, active, mixed = (self._latents_of_kind(kind) for kind in ("passive", "active", "mixed"))
         found = [
             self._polarised(),
@@ -189,8 +189,8 @@ class _Check:
                 passive,
                 near.moments,
                 [
-                    lambda: np.abs(self._mean(q.mean - q.prior_mean)) / np.sqrt(scale),
-                    lambda: np.abs(self._variance(q.mean) - self._variance(q.prior_mean)) / scale,
+                    lambda: np.abs(self._mean(q.mean - q.prior_mean)) / np.sqrt(over_data),
+                    lambda: np.abs(self._variance(q.mean) - self._variance(q.prior_mean)) / over_data,
                 ],
             ),
             self._moment(
@@ -234,6 +234,15 @@ class _Check:
     @property
     def _fixed_mean(self) -> bool:
         return bool((np.ptp(self.posteriors.prior_mean, axis=0) == 0).all())
+
+    @property
+    def _prior_variance_over_data(self) -> Array:
+        """Variance of z†_j over the data: that of one sample, and that of the prior means of different samples.
+
+        It is the unit of Prop. 2 (i), because in units of σ†² alone, Var(μ) - Var(μ†) ≈ 2 Cov(μ - μ†, μ†) grows with
+        the spread of μ†, however close every posterior is to its prior.
+        """
+        return np.asarray(self.posteriors.prior_variance.mean(0) + self.posteriors.prior_mean.var(0))
 
     # weighted moments over samples, (resample, latent) --------------------------------------------
 
@@ -288,7 +297,7 @@ class _Check:
         grid = _grid(q, k)
         cdf = _cdf(q.mean[:, k], q.variance[:, k], grid)
         area = trapezoid(np.abs(self.weights @ (cdf - other(k, grid))), grid, axis=1)
-        return np.asarray(area / np.sqrt(q.prior_variance[:, k].mean() + q.prior_mean[:, k].var()))
+        return np.asarray(area / np.sqrt(self._prior_variance_over_data[k]))
 
     def _prior_cdf(self, k: int, grid: Array) -> Array:
         return _cdf(self.posteriors.prior_mean[:, k], self.posteriors.prior_variance[:, k], grid)
