@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 import torch
@@ -47,9 +47,12 @@ def precisions(value: object, points: int) -> Tensor:
     >>> precisions(100, 2)
     tensor([100., 100.], dtype=torch.float64)
     """
-    if not isinstance(value, Tensor | np.ndarray | list | tuple) or math.prod(np.shape(value)) == 1:
+    if isinstance(value, Real):
         return torch.full((points,), precision(value), dtype=torch.float64)
-    given = torch.from_numpy(array(value, "precision")).double()
+    found = array(value, "precision")
+    if found.size == 1:
+        return torch.full((points,), precision(found.item()), dtype=torch.float64)
+    given = torch.from_numpy(np.array(found, dtype=np.float64))
     if given.shape != (points,):
         raise InputError(
             f"precision must be one number, or one for each of the {points} points, got shape {tuple(given.shape)}."

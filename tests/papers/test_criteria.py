@@ -351,6 +351,7 @@ def test_verdicts_are_counted():
     [
         ([5.0, 6.0, 7.0, 8.0, 9.0], [0.0, 1.0, 2.0, 3.0, 4.0], Verdict.HOLDS, "p = 0.004"),  # 1 of 252 orders
         ([0.0, 1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0, 9.0], Verdict.REFUTED, "p = 1."),
+        ([0.0, 1.0, 2.0, 8.0, 9.0], [1.5, 2.5, 3.0, 3.5, 4.0], Verdict.UNDECIDED, "overlap too much"),  # lower median
         ([5.0, 6.0, 7.0], [0.0, 1.0, 2.0], Verdict.UNDECIDED, "p is at least 0.05: 5 members of each are needed"),
         ([0.0, 1.0, 6.0, 7.0, 8.0], [2.0, 3.0, 4.0, 5.0, 9.0], Verdict.UNDECIDED, "overlap too much"),
         ([], [1.0], Verdict.UNDECIDED, "No finished member"),

@@ -212,12 +212,24 @@ def test_kinds_of_the_wrong_number_are_refused():
         verify(np.zeros((5, 2)), np.ones((5, 2)), kind=["active"])
 
 
+@pytest.mark.parametrize("deviation", [0.05, 0.2])
 @pytest.mark.parametrize("spread", [0.1, 1.0, 30.0])
-def test_posteriors_at_their_priors_have_the_moments_of_their_priors_however_much_the_prior_means_vary(spread):
-    """Prop. 2 (i) follows from Prop. 1 (i): also if what little μ deviates by is aligned with the prior mean."""
+def test_moments_of_passive_means_deviate_little_however_much_the_prior_means_vary(spread, deviation):
+    """The distance from Prop. 2 (i) is at most r + r², where r is that from Prop. 1 (i). Deviations along the prior
+    means are the worst case.
+    """
     prior_mean = spread * np.random.default_rng(0).standard_normal((5000, 1))
-    shift = 0.2 * prior_mean / prior_mean.std()  # of 0.2 prior deviations, growing with the prior mean
+    shift = deviation * prior_mean / prior_mean.std()  # in prior deviations, growing with the prior mean
     found = verify(prior_mean + shift, np.ones((5000, 1)), prior_mean=prior_mean, kind=["passive"], prior_variance=1.0)
-    deviation = 2 * 0.2 * spread + 0.2**2  # of Var(μ), in units of σ†²
-    assert found["Proposition 2 (i)"].distance == pytest.approx(deviation / (1 + spread**2), rel=0.05)
-    assert found["Proposition 1 (i)"].distance == pytest.approx(0.2, rel=0.05)
+    r, moments = (found[name].distance for name in ("Proposition 1 (i)", "Proposition 2 (i)"))
+    assert r == pytest.approx(deviation, rel=0.05)
+    assert moments == pytest.approx((2 * deviation * spread + deviation**2) / (1 + spread**2), rel=0.05)
+    assert moments <= r + r**2
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0])
+def test_passive_means_that_vary_more_than_learned_prior_means_fail(spread):
+    prior_mean = spread * np.random.default_rng(0).standard_normal((5000, 1))
+    for mean in (1.2 * prior_mean, 0.8 * prior_mean, prior_mean + 0.5 * np.hypot(1, spread)):
+        found = verify(mean, np.ones((5000, 1)), prior_mean=prior_mean, kind=["passive"], prior_variance=1.0)
+        assert found["Proposition 2 (i)"].verdict == "fails"

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -266,12 +267,29 @@ def test_a_precision_for_every_point_is_one_call_for_all(prior):
 
 
 @pytest.mark.parametrize(
+    ("given", "points"),
+    [
+        (100, 2),
+        ([100.0], 1),
+        (np.float32(100), 2),
+        (torch.tensor(100.0), 2),
+        (np.full(4, 100)[::-2], 2),
+        (np.broadcast_to(100.0, 2), 2),
+        ([torch.tensor(100.0, requires_grad=True)] * 2, 2),
+    ],
+)
+def test_precisions_of_any_container(given, points):
+    assert validation.precisions(given, points).tolist() == [100.0] * points
+
+
+@pytest.mark.parametrize(
     ("precision", "message"),
     [
         (torch.tensor([1.0, 2.0, 3.0]), r"one for each of the 2 points, got shape \(3,\)"),
         (torch.tensor([1.0, 0.0]), "precision must be > 0, got 0"),
         (torch.tensor([math.inf, 1.0]), "precision must be > 0, got inf"),
         (-1.0, "precision must be > 0, got -1"),
+        ([[1.0, 2.0], [3.0]], "precision"),
     ],
 )
 def test_precisions_that_cannot_be(precision, message):

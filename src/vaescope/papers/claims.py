@@ -183,33 +183,37 @@ def members_converged(minimum: float = 0.8) -> Callable[[Sequence[Result], objec
 
 def lasting_refutation(
     criterion: Criterion[D],
-    measure: Callable[[Sequence[R], int | None], D],
+    measure: Callable[[Sequence[R], float | None], D],
     recorded: Callable[[R], Sequence[float]],
     quantity: str,
 ) -> Callable[[Sequence[R], object], str | None]:
     """A condition for claims about a quantity that is recorded after every epoch: what refutes them must last.
 
-    The claim is judged with the values after every epoch of the last third of training, and has to be refuted by each.
+    The claim is judged with the values of this quantity after the epochs of the last third of every member's training,
+    and counts as refuted only if it fails with each. Everything else that is measured is that of the end.
 
     Args:
         criterion: of the claim.
-        measure: from the finished results to what the criterion judges, with the values after an epoch, counted back
-            from 1 for the last one; None for the final values.
+        measure: from the finished results to what the criterion judges, with the `late_value` of the quantity at this
+            part of the last third, or with its final value for None.
         recorded: values after every epoch of a member; empty where they were not recorded.
         quantity: what it is, in words.
     """
 
     def condition(results: Sequence[R], settings: object) -> str | None:
-        def refuted(epoch: int | None) -> bool:
-            return criterion.judge(measure(results, epoch)).verdict is Verdict.REFUTED
+        def refuted(part: float | None) -> bool:
+            return criterion.judge(measure(results, part)).verdict is Verdict.REFUTED
 
         if not refuted(None):
             return None  # the criterion itself says why the claim is undecided
-        late = min((len(recorded(r)) for r in results), default=0) // 3
+        lengths = [len(recorded(r)) for r in results]
+        if not all(lengths):
+            return f"The {quantity} was not recorded after every epoch."
+        late = min(lengths) // 3
         if late < FEWEST_LATE:
             return TOO_SHORT
-        others = sum(not refuted(epoch) for epoch in range(1, late + 1))
-        return f"The {quantity} after {others} of the last {late} epochs does not refute it." if others else None
+        others = sum(not refuted(step / (late - 1)) for step in range(late))
+        return f"The {quantity} after {others} of {late} late epochs does not refute it." if others else None
 
     return condition
 
@@ -237,6 +241,16 @@ def settled(
         return f"The {quantity} of {members} still changed{amount} over the last third of the epochs."
 
     return condition
+
+
+def late_value(curve: Sequence[float], part: float) -> float:
+    """The value at a part of the last third of the epochs: 0 is its first epoch, 1 the last one.
+
+    >>> late_value((0.1, 0.2, 0.3, 0.4, 0.5, 0.6), 0.0), late_value((0.1, 0.2, 0.3, 0.4, 0.5, 0.6), 1.0)
+    (0.5, 0.6)
+    """
+    late = curve[-max(1, len(curve) // 3) :]
+    return late[round(part * (len(late) - 1))]
 
 
 def late_change(curve: Sequence[float]) -> float:

@@ -345,7 +345,7 @@ class LargerGroup:
     """Members of one setting have larger values than those of another: a one-sided Mann-Whitney test, exact.
 
     Undecided with so few members that no order of their values has a small p, or if groups overlap too much for it;
-    refuted if the median is not larger.
+    refuted if the median is not larger, nor anything in the interval of its difference.
 
     Args:
         quantity: what is compared.
@@ -376,7 +376,7 @@ class LargerGroup:
         interval = median_difference_interval(data.larger, data.smaller)
         if few := self._too_few(data):
             return Judgement(Verdict.UNDECIDED, gain, f"{reason} {few}", *interval)
-        if gain <= 0:
+        if gain <= 0 and interval[1] <= 0:
             return Judgement(Verdict.REFUTED, gain, reason, *interval)
         if p < self.p:
             return Judgement(Verdict.HOLDS, gain, reason, *interval)

@@ -35,7 +35,8 @@ class Tolerances:
     pointwise: float = 0.25
     """Root mean square over samples of (μ - μ†)/σ† and of log σ²/σ†²."""
     moments: float = 0.1
-    """Means and variances over the data, in units of the prior's."""
+    """Means and variances over the data, in units of the prior: for Prop. 2 (i) of z† over the data, for Prop. 3 (i)
+    of σ†² on average."""
     small: float = 0.1
     """Largest value that counts as ≪ 1."""
     distribution: float = 0.1
@@ -240,7 +241,8 @@ class _Check:
         """Variance of z†_j over the data: that of one sample, and that of the prior means of different samples.
 
         It is the unit of Prop. 2 (i), because in units of σ†² alone, Var(μ) - Var(μ†) ≈ 2 Cov(μ - μ†, μ†) grows with
-        the spread of μ†, however close every posterior is to its prior.
+        the spread of μ†, however close every posterior is to its prior. In this unit, and for the same σ† of all
+        samples, it is at most r + r², where r is the distance from Prop. 1 (i).
         """
         return np.asarray(self.posteriors.prior_variance.mean(0) + self.posteriors.prior_mean.var(0))
 
@@ -292,7 +294,7 @@ class _Check:
         return _statement(name, sentence, latents, worst, tolerance)
 
     def _wasserstein(self, k: int, other: Callable[[int, Array], Array]) -> Array:
-        """Distance of z_k from another distribution, for each resample, in standard deviations of the prior."""
+        """Distance of z_k from another distribution, for each resample, in standard deviations of z† over the data."""
         q = self.posteriors
         grid = _grid(q, k)
         cdf = _cdf(q.mean[:, k], q.variance[:, k], grid)

@@ -21,6 +21,7 @@ from vaescope.papers.embrace_the_gap.sprites_results import (
     TrainingCurve,
     best_members,
 )
+from vaescope.papers.embrace_the_gap.sprites_settings import REMEDIES
 from vaescope.papers.embrace_the_gap.sprites_start import latents_of, weights_at_factors
 from vaescope.papers.experiment import RunOptions
 from vaescope.papers.results import from_rows
@@ -201,3 +202,37 @@ def test_epoch_metrics_of_a_member_that_has_just_diverged_are_nan():
     found = metrics(1, Member(model, params, seed=0))
     assert all(np.isnan(value) for value in found.values())
     assert np.isfinite(metrics(1, Member(model, model.init([0]), seed=0))["mcc"])
+
+
+# remedies -------------------------------------------------------------------------------------
+
+
+def test_remedies_change_training_and_nothing_else():
+    settings = EXPERIMENT.laptop
+    cells = {cell.remedy: cell for cell in EXPERIMENT.cells(settings) if cell.data_set == 1 and cell.remedy}
+    assert set(cells) == set(REMEDIES) == set(settings.remedies)
+    trained = {name: EXPERIMENT.training_of(cell, settings) for name, cell in cells.items()}
+    assert trained["more-latents"] == settings
+    assert EXPERIMENT.model(cells["more-latents"], settings).latent_dim == 10
+    low = trained["published-precision"]
+    assert (low.precision, low.precision_start, low.precision_warmup) == (4.0, 4.0, 0)
+    assert EXPERIMENT.member(cells["published-precision"], 0, settings).precision == 4.0
+    slow = trained["slow-rise"]
+    assert (slow.precision_start, slow.precision_hold, slow.precision_warmup) == (2.0, 0, 6000)
+    assert len({EXPERIMENT.stack_key(cell) for cell in EXPERIMENT.cells(settings)}) == 4 * (2 + len(REMEDIES))
+
+
+@pytest.mark.parametrize(("mcc", "verdict"), [(0.97, "holds"), (0.7, "refuted")])
+def test_remedies_are_judged_by_themselves(mcc, verdict):
+    """A remedy changes neither the claims about other members nor their best member."""
+    remedied = [
+        finished(SpriteCell(data_set, 0, remedy="slow-rise"), replace(GOOD, mcc=mcc), elbo=9.0) for data_set in (1, 2)
+    ]
+    settings = replace(EXPERIMENT.quick, remedies=("slow-rise",))
+    claims = judge(EXPERIMENT, planted() + remedied, settings)
+    assert str(claims[-1].verdict) == verdict
+    assert claims[-1].note == (
+        "Latents in use: 4, 4. Their ELBO is higher than that of the best other member by 7 nats (median)."
+    )
+    assert [str(claim.verdict) for claim in claims[:-1]] == verdicts(EXPERIMENT, planted())
+    assert all(not r.cell.remedy for r in best_members(planted() + remedied))

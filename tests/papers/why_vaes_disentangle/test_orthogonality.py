@@ -6,6 +6,7 @@ import pytest
 
 from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged
 from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
+from vaescope.papers.claims import TOO_SHORT
 from vaescope.papers.why_vaes_disentangle.disentangling import OBJECTIVES, DisentanglingCell
 from vaescope.papers.why_vaes_disentangle.orthogonality import EXPERIMENT
 from vaescope.papers.why_vaes_disentangle.orthogonality_results import (
@@ -135,11 +136,23 @@ def test_what_refutes_a_claim_about_mig_must_last_although_the_elbo_may_still_im
     worse = planted(lambda o: gaps(UP[-1 - o], UP[o]))
     assert by_verdict(unconverged(worse)) == by_verdict(worse)
     reasons = [claim.reason for claim in judge(EXPERIMENT, still_training(worse))]
-    assert reasons[1] == "The MIG after 4 of the last 5 epochs does not refute it."
-    for recorded in (slice(0), slice(14)):
-        short = [replace(r, measured=replace(r.measured, mig_curve=r.measured.mig_curve[recorded])) for r in worse]
+    assert reasons[1] == "The MIG after 4 of 5 late epochs does not refute it."
+    reasons = {0: "The MIG was not recorded after every epoch.", 14: TOO_SHORT}
+    for epochs, reason in reasons.items():
+        short = [replace(r, measured=replace(r.measured, mig_curve=r.measured.mig_curve[:epochs])) for r in worse]
         assert by_verdict(short) == by_verdict(still_training(worse))
-        assert judge(EXPERIMENT, short)[1].reason == "The last third of training has fewer than 5 epochs."
+        assert judge(EXPERIMENT, short)[1].reason == reason
+
+
+def test_late_epochs_are_the_last_third_of_every_training():
+    """A claim that fails at the end of some trainings, and held over the rest of their last third, is undecided."""
+    worse = planted(lambda o: gaps(UP[-1 - o], UP[o]))
+    good = {r.cell: UP[order] for order, r in enumerate(worse)}
+    curves = [(0.0,) * 20 + (good[r.cell],) * 5 + r.measured.mig_curve[-5:] for r in worse]
+    longer = [replace(r, measured=replace(r.measured, mig_curve=own)) for r, own in zip(worse, curves, strict=True)]
+    assert judge(EXPERIMENT, longer)[1].reason == "The MIG after 5 of 10 late epochs does not refute it."
+    mixed = [*longer[:-1], worse[-1]]  # one training of 15 epochs: five late epochs of each are compared
+    assert judge(EXPERIMENT, mixed)[1].reason == "The MIG after 3 of 5 late epochs does not refute it."
 
 
 def test_groups_that_overlap_are_undecided_for_that_reason():

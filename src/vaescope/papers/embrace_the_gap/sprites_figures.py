@@ -49,6 +49,7 @@ def all_figures(results: Results, size: int) -> list[ReportFigure]:
 
 def _training_curves(results: Results) -> Figure:
     figure, axes = figures.row_of_panels(2, width=5.6)
+    results = [r for r in results if not r.cell.remedy]
     best = best_members(results)
     colours = {data_set: f"C{index}" for index, data_set in enumerate(dict.fromkeys(r.cell.data_set for r in results))}
     for result in results:

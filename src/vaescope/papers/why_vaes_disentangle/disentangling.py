@@ -253,7 +253,7 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         )
 
     def epoch_metrics(self, data: Mapping[int, FactorData], settings: DisentanglingSettings) -> EpochMetrics:
-        """The MIG of the test images after every epoch: claims about it need it to have settled."""
+        """The MIG of the test images after every epoch: what refutes a claim about it must last."""
 
         def measure(epoch: int, member: Member) -> dict[str, float]:
             own = data[member.seed]

@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from vaescope.papers.claims import ClaimSpec, Criterion, lasting_refutation, members_converged, settled
+from vaescope.papers.claims import (
+    ClaimSpec,
+    Criterion,
+    lasting_refutation,
+    late_value,
+    members_converged,
+    settled,
+)
 from vaescope.papers.criteria import Bound, Groups, LargerGroup, Pairs, RankCorrelation, at_least, below, within
 from vaescope.papers.statistics import median, rank_test, relative_ranks
 from vaescope.papers.why_vaes_disentangle.disentangling import (
@@ -152,8 +159,8 @@ mig_settled = settled("MIG", _mig_curve, tolerance=SETTLED_MIG)
 def lasting(
     criterion: Criterion[D], measure: Callable[[Gap], Callable[[Results, object], D]], gap: Gap
 ) -> Callable[[Results, object], str | None]:
-    """A condition of claims about a gap: it refutes them after every late epoch; where only the MIG is recorded, that
-    has settled.
+    """A condition of claims about the MIG: they fail at all late epochs, given everything else that was measured at the
+    end. The MIG-sup is not recorded after every epoch; claims about it need the MIG to have settled.
 
     Args:
         criterion: of the claim.
@@ -163,10 +170,10 @@ def lasting(
     if gap is not _mig:
         return mig_settled
 
-    def at_epoch(results: Results, epoch: int | None) -> D:
-        return measure(_mig if epoch is None else lambda found: found.mig_curve[-epoch])(results, None)
+    def late(results: Results, part: float | None) -> D:
+        return measure(_mig if part is None else lambda found: late_value(found.mig_curve, part))(results, None)
 
-    return lasting_refutation(criterion, at_epoch, _mig_curve, "MIG")
+    return lasting_refutation(criterion, late, _mig_curve, "MIG")
 
 
 def _claims_on(images: ImageSet) -> list[Spec]:
