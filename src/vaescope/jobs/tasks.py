@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from vaescope.errors import InputError, RunError
 from vaescope.training import Progress as TrainingProgress
+from vaescope.training.progress import SECONDS_BETWEEN_LINES
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,13 @@ def one_line_error(error: BaseException) -> Exception:
 
 
 class ProgressLines:
-    """A progress line for every running task, in a terminal; messages are always printed."""
+    """A progress line for every running task, in a terminal; without one, a line is printed every half minute.
 
-    def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
+    Messages are always printed.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -98,6 +103,8 @@ class ProgressLines:
             transient=True,
         )
         self.tasks: dict[str, TaskID] = {}
+        self._totals: dict[str, int] = {}
+        self._printed_at: dict[str, float] = {}
 
     def __enter__(self) -> ProgressLines:
         self.progress.__enter__()
@@ -114,9 +121,15 @@ class ProgressLines:
             return
         if event.task not in self.tasks:
             self.tasks[event.task] = self.progress.add_task(event.task, total=None, state="")
+            self._printed_at[event.task] = time.monotonic()
         if event.total is not None:
             self.progress.reset(self.tasks[event.task], total=event.total, state=event.text)
+            self._totals[event.task] = event.total
         self.progress.update(self.tasks[event.task], completed=event.done, state=event.text)
+        if not self.console.is_terminal and time.monotonic() - self._printed_at[event.task] > SECONDS_BETWEEN_LINES:
+            total = self._totals.get(event.task, event.done)
+            self.console.print(f"{event.task}: epoch {event.done} of {total}, {event.text}", markup=False)
+            self._printed_at[event.task] = time.monotonic()
 
     def remove(self, task: str) -> None:
         if task in self.tasks:
