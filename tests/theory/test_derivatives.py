@@ -129,3 +129,13 @@ def test_decoders_with_attention():
     best = vs.theory.project(decode, decode(z), precision=1e6, start=z)
     offset = vs.theory.mean_offset(decode, z, precision=1e6)
     torch.testing.assert_close(best.mean - z, offset, rtol=0.02, atol=1e-8)
+
+
+def test_a_decoder_that_is_constant_around_the_first_point_is_differentiated():
+    """Networks of ReLUs have such points, most of all early in training."""
+
+    def decoder(z):
+        return torch.relu(z - 0.5)
+
+    z = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    torch.testing.assert_close(vs.theory.jacobian(decoder, z), torch.stack([torch.zeros(2, 2), torch.eye(2)]))

@@ -13,6 +13,7 @@ from vaescope.errors import InputError
 
 Decoder = Callable[[Tensor], Tensor]
 CHUNK_ELEMENTS = 2**24  # Jacobian entries in memory at a time when only a summary per point is needed
+NEARBY = 1e-2  # distance at which the output of a detached decoder changes, and that of a locally constant one does not
 
 
 def check_latents(z: Tensor, name: str = "z") -> None:
@@ -44,7 +45,8 @@ def check_decoder(decoder: Decoder, z: Float[Tensor, "N d"]) -> int:
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"decoder must support forward-mode differentiation, but torch reports: {reason}") from None
-    if not bool(columns.any()) and bool((decode_flat(decoder, probe + 1) != output).any()):
+    # compared close by: a network of ReLUs may be constant around a point and change further away
+    if not bool(columns.any()) and bool((decode_flat(decoder, probe + NEARBY) != output).any()):
         raise InputError("decoder changes with z, but its derivative is zero: it detaches its output from z.")
     return output.shape[1]
 
