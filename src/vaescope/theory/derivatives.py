@@ -13,7 +13,7 @@ from vaescope.errors import InputError
 
 Decoder = Callable[[Tensor], Tensor]
 CHUNK_ELEMENTS = 2**24  # Jacobian entries in memory at a time when only a summary per point is needed
-NEARBY = 1e-2  # distance at which the output of a detached decoder changes, and that of a locally constant one does not
+NEARBY = 1e-3  # distance at which the output of a detached decoder changes, and that of a locally constant one does not
 
 
 def check_latents(z: Tensor, name: str = "z") -> None:
