@@ -169,7 +169,8 @@ def certify(
     >>> from vaescope.adapters import from_callables
     >>> exact = from_callables(  # x = z + noise of variance 1: the posterior is N(x/2, 1/2)
     ...     encode=lambda x: (x / 2, 0.5 + 0 * x), decode=lambda z: z, latent_dim=1, precision=1.0)
-    >>> found = certify(exact, 2**0.5 * torch.randn(200, 1), progress=None)
+    >>> x = 2**0.5 * torch.randn(400, 1, generator=torch.Generator().manual_seed(0))
+    >>> found = certify(exact, x, progress=None)
     >>> found.findings, round(float(found.width_ratio[0]), 1), found.transfers
     ([], 1.0, True)
     """
