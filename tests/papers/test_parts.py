@@ -3,12 +3,13 @@
 import pytest
 
 from vaescope.cli import dispatch
+from vaescope.errors import InputError, RunError
 from vaescope.jobs import run_in_this_process
 from vaescope.papers.catalogue import find_experiment
 from vaescope.papers.experiment import RunOptions
 from vaescope.papers.jobs import part_tasks
 from vaescope.papers.run import PARTS, Part, reproduce, solve_part
-from vaescope.runs.files import read_json, read_rows
+from vaescope.runs.files import read_json, read_rows, write_json
 from vaescope.training import NoProgress
 
 TINY = {"samples": 300, "epochs": 2, "precisions": (1e1, 1e3)}
@@ -79,10 +80,18 @@ def test_parts_do_not_repeat_what_the_experiment_has(experiment, whole, tmp_path
     assert solve_part(experiment, OPTIONS, Part(1, 2), out=tmp_path, progress=NoTraining()) == 0
 
 
-def test_tasks_of_parts_have_their_own_folders(tmp_path):
-    tasks = part_tasks([find_experiment(NAME)], tmp_path, OPTIONS, 2)
-    assert [task.name for task in tasks] == [f"{NAME} (1 of 2)", f"{NAME} (2 of 2)"]
-    assert len({task.folder for task in tasks}) == 2
+def test_each_part_begins_with_another_experiment(tmp_path):
+    infos = [find_experiment(name) for name in (NAME, "self-consistency", "elbo-gap")]
+    tasks = part_tasks(infos, tmp_path, OPTIONS, 2)
+    assert [task.name for task in tasks] == ["3 experiments (1 of 2)", "3 experiments (2 of 2)"]
+    assert [task.argument.names for task in tasks] == [
+        (NAME, "self-consistency", "elbo-gap"),
+        ("self-consistency", "elbo-gap", NAME),
+    ]
+    assert [task.name for task in part_tasks(infos[:1], tmp_path, OPTIONS, 2)] == [
+        f"{NAME} (1 of 2)",
+        f"{NAME} (2 of 2)",
+    ]
 
 
 def test_jobs_divide_a_single_experiment(tmp_path, monkeypatch):
@@ -90,3 +99,19 @@ def test_jobs_divide_a_single_experiment(tmp_path, monkeypatch):
     assert dispatch(["reproduce", "principal-axes", "--jobs", "2", "--seeds", "2", "--out", str(tmp_path)]) == 0
     assert len(read_rows(tmp_path / "principal-axes" / "results.parquet")) >= 2
     assert not (tmp_path / "principal-axes" / PARTS).exists()
+
+
+def test_split_divides_several_and_one_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("vaescope.jobs.run_in_processes", lambda tasks, jobs: run_in_this_process(tasks))
+    names = ["principal-axes", "beta-precision"]
+    write_json(tmp_path / "beta-precision" / "config.json", {"version": 3, "experiment": "another", "settings": {}})
+    with pytest.raises(RunError, match=r"1 of 2 did not finish: beta-precision \(.*holds a run of 'another'"):
+        dispatch(["reproduce", *names, "--jobs", "2", "--split", "--seeds", "2", "--out", str(tmp_path)])
+    assert (tmp_path / "principal-axes" / "report.html").exists()
+    assert not (tmp_path / "principal-axes" / PARTS).exists()
+    assert "principal-axes" in capsys.readouterr().out
+
+
+def test_a_cluster_is_given_whole_experiments(tmp_path):
+    with pytest.raises(InputError, match="--split divides experiments among processes of this machine"):
+        dispatch(["reproduce", "principal-axes", "--split", "--executor", "ray", "--out", str(tmp_path)])

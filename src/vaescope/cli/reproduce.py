@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
@@ -17,6 +18,9 @@ from vaescope.cli.tracking import check_track, track
 from vaescope.errors import InputError, RunError
 from vaescope.papers.catalogue import PROFILES, ExperimentInfo, experiments, find_experiment
 from vaescope.settings import CHECKPOINT_SECONDS
+
+if TYPE_CHECKING:
+    from vaescope.jobs import Task
 
 VERDICT_COLOURS = {"holds": "green", "refuted": "red", "undecided": "yellow"}
 
@@ -40,6 +44,8 @@ class Reproduce:
     """Folder for the results [default: runs/PROFILE]."""
     seeds: int | None = None
     """How many seeds [default: the profile's]."""
+    split: bool = False
+    """Divide every experiment among the jobs, instead of giving them whole ones; a single one is always divided."""
     device: str = "cpu"
     """Where to compute: cpu, cuda, ..."""
     checkpoint_seconds: float = CHECKPOINT_SECONDS
@@ -60,6 +66,8 @@ class Reproduce:
         if self.seeds is not None:
             whole_number("--seeds", self.seeds)
         self.executor.check()
+        if self.split and self.executor.executor != "local":
+            raise InputError("--split divides experiments among processes of this machine: leave out --executor.")
         check_track(self.track)
         out = self.out or Path("runs") / self.profile
         try:
@@ -84,32 +92,44 @@ class Reproduce:
             track=self.track,
         )
         tasks = experiment_tasks(infos, out, options)
-        in_workers = self.executor.executor != "local" or (self.executor.jobs > 1 and len(tasks) > 1)
-        console, failed = new_console(), []
-        if not in_workers and self.executor.jobs > 1:
-            parts = part_tasks(infos, out, options, self.executor.jobs)
-            failed = [(name, error) for name, _, error in self.executor.run(parts) if error is not None]
-            if failed:
-                _raise_failures(failed, len(parts))
+        console = new_console()
+        failed: dict[str, Exception] = {}
+        if self.executor.executor == "local" and self.executor.jobs == 1:
+            outcomes = run_in_this_process(tasks)
+        elif self.executor.executor == "local" and (self.split or len(tasks) == 1):
+            failed = self._solve_parts(part_tasks(infos, out, options, self.executor.jobs))
+            outcomes = run_in_this_process([task for task in tasks if task.name not in failed])
+        else:
+            outcomes = self.executor.run(tasks)
         index = write_index(out, self.profile)
-        for name, claims, error in self.executor.run(tasks) if in_workers else run_in_this_process(tasks):
+        for name, claims, error in outcomes:
             index = write_index(out, self.profile)
             if error is not None:
-                failed.append((name, error))
+                failed[name] = error
             elif isinstance(claims, list_type):
                 _print_claims(console, name, claims)
         if failed:
             _raise_failures(failed, len(tasks))
         console.print(str(index.resolve()), soft_wrap=True, markup=False)
 
+    def _solve_parts(self, parts: Sequence[Task]) -> dict[str, Exception]:
+        """Solve the parts of all experiments; the errors of those that failed, by name."""
+        failed: dict[str, Exception] = {}
+        for _, errors, error in self.executor.run(parts):
+            if error is not None:
+                raise error
+            if isinstance(errors, dict):
+                failed |= errors
+        return failed
+
 
 list_type = list  # the option `list` hides the built-in name in the class
 
 
-def _raise_failures(failed: Sequence[tuple[str, Exception]], total: int) -> None:
+def _raise_failures(failed: Mapping[str, Exception], total: int) -> None:
     if total == 1:
-        raise failed[0][1]
-    listed = "; ".join(f"{name} ({error})" for name, error in failed)
+        raise next(iter(failed.values()))
+    listed = "; ".join(f"{name} ({error})" for name, error in failed.items())
     raise RunError(f"{len(failed)} of {total} did not finish: {listed}")
 
 

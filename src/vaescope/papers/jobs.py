@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vaescope.jobs import Task
+from vaescope.jobs.tasks import one_line_error
 from vaescope.papers.catalogue import ExperimentInfo, find_experiment
 from vaescope.papers.experiment import RunOptions
 from vaescope.papers.run import Part, reproduce, solve_part, write_index
@@ -29,25 +30,42 @@ def experiment_tasks(infos: Sequence[ExperimentInfo], out: Path, options: RunOpt
 
 @dataclass(frozen=True)
 class PartJob:
-    """Some of the cells of an experiment."""
+    """Some of the cells of every experiment."""
 
-    name: str
+    names: tuple[str, ...]
     options: RunOptions
     part: Part
 
 
 def part_tasks(infos: Sequence[ExperimentInfo], out: Path, options: RunOptions, count: int) -> list[Task]:
-    """`count` tasks per experiment, each with its share of the cells; run the experiment afterwards to merge them."""
-    jobs = [PartJob(info.name, options, Part(index, count)) for info in infos for index in range(count)]
-    return [
-        Task(f"{job.name} ({job.part.index + 1} of {count})", run_part, job, out, str(job.part.folder(job.name)))
-        for job in jobs
-    ]
+    """`count` tasks, each with its share of the cells of every experiment.
+
+    Run the experiments afterwards to merge them. Each task begins with another experiment: what one compiles, the
+    others then find in the compiler's cache.
+    """
+    names = [info.name for info in infos]
+    label = names[0] if len(names) == 1 else f"{len(names)} experiments"
+    tasks = []
+    for index in range(count):
+        first = index % len(names)
+        job = PartJob((*names[first:], *names[:first]), options, Part(index, count))
+        tasks.append(Task(f"{label} ({index + 1} of {count})", run_part, job, out))
+    return tasks
 
 
-def run_part(job: PartJob, out: Path, progress: Progress) -> int:
-    """Solve a part of an experiment in a worker; returns how many cells it has."""
-    return solve_part(find_experiment(job.name).load(), job.options, job.part, out=out, progress=progress)
+def run_part(job: PartJob, out: Path, progress: Progress) -> dict[str, Exception]:
+    """Solve a part of every experiment in a worker; the errors of those that failed, by name."""
+    failed = {}
+    for name in job.names:
+        if len(job.names) > 1:
+            progress.message(name)
+        try:
+            solve_part(find_experiment(name).load(), job.options, job.part, out=out, progress=progress)
+        except BrokenPipeError:  # the parent process is gone
+            raise
+        except Exception as error:
+            failed[name] = one_line_error(error)
+    return failed
 
 
 def run_job(job: ExperimentJob, out: Path, progress: Progress) -> list[dict[str, Plain]]:
