@@ -47,10 +47,14 @@ def hermite_nodes(order: int, like: Tensor) -> tuple[Float[Tensor, " K"], Float[
 
 def hermite_grid(dim: int, order: int, like: Tensor) -> tuple[Float[Tensor, "Q d"], Float[Tensor, " Q"]]:
     """The tensor-product rule in `dim` dimensions, with `order ** dim` nodes."""
-    t, w = _hermite_rule(order)
-    points = np.array(list(product(t, repeat=dim)))
-    weights = np.array([np.prod(c) for c in product(w, repeat=dim)])
+    points, weights = _cached_grid(dim, order)
     return like.new_tensor(points), like.new_tensor(weights)
+
+
+@cache
+def _cached_grid(dim: int, order: int) -> tuple[np.ndarray, np.ndarray]:
+    t, w = _hermite_rule(order)
+    return np.array(list(product(t, repeat=dim))), np.prod(list(product(w, repeat=dim)), axis=1)
 
 
 def even_nodes(count: int, like: Tensor) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:

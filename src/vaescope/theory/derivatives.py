@@ -1,4 +1,4 @@
-"""Jacobians of decoders by forward-mode differentiation: one pass per latent, whatever the number of outputs."""
+"""Jacobians of decoders by forward-mode differentiation: its cost grows with the latents, not with the outputs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from vaescope.errors import InputError
 
 Decoder = Callable[[Tensor], Tensor]
 CHUNK_ELEMENTS = 2**24  # Jacobian entries in memory at a time when only a summary per point is needed
+STACKED_ELEMENTS = 2**18  # Jacobian entries up to which all columns are computed in one pass
 NEARBY = 1e-3  # distance at which the output of a detached decoder changes, and that of a locally constant one does not
 
 
@@ -41,7 +42,7 @@ def check_decoder(decoder: Decoder, z: Float[Tensor, "N d"]) -> int:
     if not bool(output.isfinite().all()):
         raise InputError("decoder returned NaN or infinity at the first point; check its inputs and weights.")
     try:
-        columns = _columns(decoder, probe)
+        columns = _columns(decoder, probe, output.shape[1])
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"decoder must support forward-mode differentiation, but torch reports: {reason}") from None
@@ -79,6 +80,26 @@ def push_forward(function: Decoder, z: Tensor, direction: Tensor) -> tuple[Tenso
     return found[0], found[1]
 
 
+def along_axes(z: Float[Tensor, "N *Q d"]) -> tuple[Float[Tensor, "M *Q d"], Float[Tensor, "M *Q d"]]:
+    """All points once for each latent, and its direction: `push_forward` then gives all columns of a Jacobian at once.
+
+    Forward-mode differentiation takes about 0.2 ms per operation however few the points are, so one pass is faster.
+
+    >>> points, directions = along_axes(torch.tensor([[5.0, 6.0]]))
+    >>> points.tolist(), directions.tolist()
+    ([[5.0, 6.0], [5.0, 6.0]], [[1.0, 0.0], [0.0, 1.0]])
+    """
+    d = z.shape[-1]
+    axes = torch.eye(d, dtype=z.dtype, device=z.device).repeat_interleave(len(z), dim=0)
+    points = z.repeat(d, *[1] * (z.ndim - 1))
+    return points, axes.reshape(len(points), *[1] * (z.ndim - 2), d).expand_as(points)
+
+
+def as_columns(stacked: Float[Tensor, "M ..."], d: int) -> Float[Tensor, "N ... d"]:
+    """What `push_forward` gives at the points and directions of `along_axes`, with the latents as the last axis."""
+    return stacked.unflatten(0, (d, -1)).movedim(0, -1)
+
+
 def jacobian_column(decoder: Decoder, z: Float[Tensor, "N d"], k: int) -> Float[Tensor, "N n"]:
     """∂f/∂z_k at every point, the output flattened; `check_decoder` explains decoders that fail here."""
 
@@ -90,8 +111,12 @@ def jacobian_column(decoder: Decoder, z: Float[Tensor, "N d"], k: int) -> Float[
     return push_forward(flat, z, direction)[1]
 
 
-def _columns(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n d"]:
-    return torch.stack([jacobian_column(decoder, z, k) for k in range(z.shape[1])], dim=-1)
+def _columns(decoder: Decoder, z: Float[Tensor, "N d"], outputs: int) -> Float[Tensor, "N n d"]:
+    """All columns of the Jacobian, in one pass if they are small."""
+    d = z.shape[1]
+    if outputs * z.numel() > STACKED_ELEMENTS:
+        return torch.stack([jacobian_column(decoder, z, k) for k in range(d)], dim=-1)
+    return as_columns(push_forward(lambda points: decode_flat(decoder, points), *along_axes(z))[1], d)
 
 
 def jacobian(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n d"]:
@@ -106,8 +131,7 @@ def jacobian(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n d"
              [0., 6.]]])
     """
     check_latents(z)
-    check_decoder(decoder, z)
-    return _columns(decoder, z)
+    return _columns(decoder, z, check_decoder(decoder, z))
 
 
 def jacobians(decoder: Decoder, z: Float[Tensor, "N d"]) -> Iterator[Float[Tensor, "M n d"]]:
@@ -115,7 +139,7 @@ def jacobians(decoder: Decoder, z: Float[Tensor, "N d"]) -> Iterator[Float[Tenso
     check_latents(z)
     outputs = check_decoder(decoder, z)
     for chunk in z.split(max(1, CHUNK_ELEMENTS // (outputs * z.shape[1]))):
-        yield _columns(decoder, chunk)
+        yield _columns(decoder, chunk, outputs)
 
 
 def column_norms(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vaescope.theory.derivatives import push_forward
+from vaescope.theory.derivatives import along_axes, as_columns, push_forward
 from vaescope.theory.families import Family
 from vaescope.theory.problem import Problem, transform_nodes
 from vaescope.theory.rules import Rule, increasing_orders, rule
@@ -114,15 +114,11 @@ def _hessian(problem: Problem, shape: Family, mean: Tensor, factor: Tensor, coar
     chunks = []
     for rows in problem.chunks(2 * len(nodes) * problem.dim):
         part, L = problem.take(rows), factor[rows]
-        slope = torch.func.grad(lambda u, part=part: part.misfit(u).sum())
-        u = transform_nodes(mean[rows], L, nodes)
-        columns = []
-        for k in range(problem.dim):
-            direction = torch.zeros_like(u)
-            direction[..., k] = 1
-            gradient, column = push_forward(slope, u, direction)
-            columns.append(column)
-        second = torch.einsum("nia,nqij,njb->nqab", L, torch.stack(columns, dim=-1), L)
+        repeated = part.repeat(problem.dim)
+        slope = torch.func.grad(lambda u, repeated=repeated: repeated.misfit(u).sum())
+        gradients, columns = push_forward(slope, *along_axes(transform_nodes(mean[rows], L, nodes)))
+        gradient = gradients[: len(L)]
+        second = torch.einsum("nia,nqij,njb->nqab", L, as_columns(columns, problem.dim), L)
         first = torch.einsum("q,qdp,nqd->np", weights, features, torch.einsum("nij,nqi->nqj", L, gradient))
         hessian = torch.einsum("q,qap,nqab,qbr->npr", weights, features, second, features)
         # a scale enters as exp(b), so its second derivative includes the first
@@ -150,11 +146,8 @@ def _regular_gradient(problem: Problem, shape: Family, mean: Tensor, factor: Ten
 
 
 def _regular_hessian(problem: Problem, shape: Family, mean: Tensor, factor: Tensor) -> Tensor:
-    slope = torch.func.grad(lambda p: _regular(problem, shape, mean, factor, p).sum())
-    zero = torch.zeros(len(mean), shape.size, dtype=mean.dtype, device=mean.device)
-    columns = []
-    for k in range(shape.size):
-        direction = torch.zeros_like(zero)
-        direction[:, k] = 1
-        columns.append(torch.func.jvp(slope, (zero,), (direction,))[1])
-    return torch.stack(columns, dim=-1)
+    size = shape.size
+    means, factors = mean.repeat(size, 1), factor.repeat(size, 1, 1)
+    slope = torch.func.grad(lambda p: _regular(problem, shape, means, factors, p).sum())
+    zero = torch.zeros(len(mean), size, dtype=mean.dtype, device=mean.device)
+    return as_columns(push_forward(slope, *along_axes(zero))[1], size)

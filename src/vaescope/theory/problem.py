@@ -14,12 +14,20 @@ from torch import Tensor
 from vaescope import validation
 from vaescope.distributions import Prior
 from vaescope.errors import InputError
-from vaescope.theory.derivatives import Decoder, check_decoder, check_latents, decode_flat, push_forward
+from vaescope.theory.derivatives import (
+    Decoder,
+    along_axes,
+    as_columns,
+    check_decoder,
+    check_latents,
+    decode_flat,
+    push_forward,
+)
 from vaescope.theory.optimal import check_support
 from vaescope.theory.rules import Rule
 
 MAX_TRIED_LATENTS = 64  # where nothing else says how many latents there are
-CHUNK_NUMBERS = 2**22  # decoded numbers in memory at a time
+CHUNK_NUMBERS = 2**20  # decoded numbers at a time: more would leave the cache
 
 
 @runtime_checkable
@@ -55,6 +63,10 @@ class Problem:
     def take(self, rows: Tensor | slice) -> Problem:
         """The same problem for some of the points."""
         return replace(self, x=self.x[rows], precision=self.precision[rows])
+
+    def repeat(self, times: int) -> Problem:
+        """The same points several times, one copy after another."""
+        return replace(self, x=self.x.repeat(times, 1), precision=self.precision.repeat(times))
 
     def with_precision(self, precision: float) -> Problem:
         """The same points with one γ² for all."""
@@ -105,12 +117,8 @@ class Problem:
 
     def linearise(self, u: Float[Tensor, "N d"]) -> tuple[Float[Tensor, "N n"], Float[Tensor, "N n d"]]:
         """f and its Jacobian with respect to u."""
-        columns, output = [], self.output(u)
-        for k in range(self.dim):
-            direction = torch.zeros_like(u)
-            direction[:, k] = 1
-            columns.append(push_forward(self.output, u, direction)[1])
-        return output, torch.stack(columns, dim=-1)
+        output, slopes = push_forward(self.output, *along_axes(u))
+        return output[: len(u)], as_columns(slopes, self.dim)
 
     def laplace_precision(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N d d"]:
         """Σ†⁻¹ + γ² JᵀJ in u: the Gauss–Newton precision of the posterior at u."""
