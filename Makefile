@@ -36,7 +36,7 @@ paper: install
 results/laptop results/paper: results/%: %
 	mkdir -p $@
 	cp -r runs/$*/. $@/
-	rm -rf $@/*/weights $@/*/history.parquet
+	rm -rf $@/*/weights $@/*/history.parquet $@/*/.lock
 
 lint: install
 	$(BIN)/ruff check .

@@ -92,6 +92,7 @@ BAD_VALUES = {
     "choice of another type": (lambda: validation.choice("noise", 3, ("fixed",)), "noise must be one of fixed, got 3"),
     "fraction": (lambda: validation.whole_number("draws", 2.5), "draws must be a whole number, got 2.5"),
     "boolean as an integer": (lambda: validation.whole_number("draws", True), "whole number, got True"),
+    "booleans as precisions": (lambda: validation.precisions([True, False], 2), "numbers > 0, got booleans"),
     "too few": (lambda: validation.whole_number("draws", 1, minimum=2), "draws must be at least 2, got 1"),
     "text as a number": (lambda: validation.number("beta", "2"), "beta must be a number, got '2'"),
     "NaN as a number": (lambda: validation.number("beta", NAN), "beta must be finite, got nan"),

@@ -50,6 +50,8 @@ def precisions(value: object, points: int) -> Tensor:
     if isinstance(value, Real):
         return torch.full((points,), precision(value), dtype=torch.float64)
     found = array(value, "precision")
+    if found.dtype == bool:
+        raise InputError("precision must be numbers > 0, got booleans; it is 1 / decoder variance.")
     if found.size == 1:
         return torch.full((points,), precision(found.item()), dtype=torch.float64)
     given = torch.from_numpy(np.array(found, dtype=np.float64))

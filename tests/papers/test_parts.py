@@ -4,12 +4,12 @@ import pytest
 
 from vaescope.cli import dispatch
 from vaescope.errors import InputError, RunError
-from vaescope.jobs import run_in_this_process
+from vaescope.jobs import Outcome, run_in_this_process
 from vaescope.papers.catalogue import find_experiment
-from vaescope.papers.experiment import RunOptions
+from vaescope.papers.experiment import PARTS, RunOptions
 from vaescope.papers.jobs import part_tasks
-from vaescope.papers.run import PARTS, Part, reproduce, solve_part
-from vaescope.runs.files import read_json, read_rows, write_json
+from vaescope.papers.run import Part, reproduce, solve_part
+from vaescope.runs.files import read_json, read_rows
 from vaescope.training import NoProgress
 
 TINY = {"samples": 300, "epochs": 2, "precisions": (1e1, 1e3)}
@@ -102,14 +102,44 @@ def test_jobs_divide_a_single_experiment(tmp_path, monkeypatch):
 
 
 def test_split_divides_several_and_one_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("vaescope.jobs.run_in_processes", lambda tasks, jobs: run_in_this_process(tasks))
+    given = []
+
+    def in_this_process(tasks, jobs):
+        given.extend(task.name for task in tasks)
+        return run_in_this_process(tasks)
+
+    def fails_once(experiment, options, part, **rest):
+        if experiment.name == "beta-precision" and part.index == 1:
+            raise ValueError("a fault of one part\nwith details")
+        return solve_part(experiment, options, part, **rest)
+
+    monkeypatch.setattr("vaescope.jobs.run_in_processes", in_this_process)
+    monkeypatch.setattr("vaescope.papers.jobs.solve_part", fails_once)
     names = ["principal-axes", "beta-precision"]
-    write_json(tmp_path / "beta-precision" / "config.json", {"version": 3, "experiment": "another", "settings": {}})
-    with pytest.raises(RunError, match=r"1 of 2 did not finish: beta-precision \(.*holds a run of 'another'"):
+    message = r"1 of 2 did not finish: beta-precision \(ValueError: a fault of one part\)"
+    with pytest.raises(RunError, match=message):
         dispatch(["reproduce", *names, "--jobs", "2", "--split", "--seeds", "2", "--out", str(tmp_path)])
+    assert given == ["2 experiments (1 of 2)", "2 experiments (2 of 2)"]
     assert (tmp_path / "principal-axes" / "report.html").exists()
     assert not (tmp_path / "principal-axes" / PARTS).exists()
+    assert not (tmp_path / "beta-precision" / "report.html").exists()
     assert "principal-axes" in capsys.readouterr().out
+
+
+def test_a_lost_process_is_named_after_the_others_have_finished(tmp_path, monkeypatch):
+    def one_is_lost(tasks, jobs):
+        yield Outcome(tasks[0].name, error=RunError("the worker process was killed by signal 9, 3 times."))
+        yield from run_in_this_process(tasks[1:])
+
+    monkeypatch.setattr("vaescope.jobs.run_in_processes", one_is_lost)
+    with pytest.raises(RunError, match=r"1 of 2 did not finish: principal-axes \(1 of 2\) \(the worker process"):
+        dispatch(["reproduce", "principal-axes", "--jobs", "2", "--seeds", "2", "--out", str(tmp_path)])
+    assert (tmp_path / "principal-axes" / PARTS / "1-of-2" / "results.parquet").exists()
+
+
+def test_split_needs_jobs(tmp_path):
+    with pytest.raises(InputError, match="--split divides experiments among processes: add --jobs 2"):
+        dispatch(["reproduce", "principal-axes", "--split", "--out", str(tmp_path)])
 
 
 def test_a_cluster_is_given_whole_experiments(tmp_path):

@@ -43,6 +43,30 @@ def test_results_do_not_depend_on_chunks(monkeypatch):
     torch.testing.assert_close(ima_contrast(decoder, z), at_once)
 
 
+def test_one_pass_gives_the_columns_of_a_pass_per_latent(monkeypatch):
+    decoder, z = conv_decoder(), torch.randn(7, 3, dtype=torch.float64)
+    in_one_pass = jacobian(decoder, z)
+    monkeypatch.setattr("vaescope.theory.derivatives.STACKED_ELEMENTS", 0)
+    torch.testing.assert_close(jacobian(decoder, z), in_one_pass)
+
+
+def test_small_jacobians_decode_once_and_large_ones_a_column_at_a_time(monkeypatch):
+    calls = []
+
+    def decoder(z):
+        calls.append(len(z))
+        return z.sin()
+
+    z = torch.randn(10, 3, dtype=torch.float64)
+    jacobian(decoder, z)
+    assert calls[-1] == 30
+    assert max(calls[:-1]) == 1  # the checks decode a single point
+    monkeypatch.setattr("vaescope.theory.derivatives.STACKED_ELEMENTS", 0)
+    calls.clear()
+    jacobian(decoder, z)
+    assert max(calls) == 10
+
+
 def test_contrast_agrees_with_determinants():
     J = torch.randn(20, 6, 3, dtype=torch.float64)
     expected = J.norm(dim=1).log().sum(1) - 0.5 * torch.logdet(J.mT @ J)

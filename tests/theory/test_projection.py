@@ -57,6 +57,26 @@ def test_linear_vae_projection_quadrature_and_closed_forms_agree(d, precision, c
         torch.testing.assert_close(found.mean, linear.posterior(x, W, precision)[0], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("d", [7, 8, 9])
+def test_more_latents_than_a_grid_allows_agree_with_the_closed_form(d):
+    W, x = linear_case(d, 1e2, collinear=False)
+    found = project(lambda z: z @ W.T, x, precision=1e2, latent_dim=d)
+    assert found.converged.all()
+    torch.testing.assert_close(found.elbo, linear.elbo(x, W, 1e2), rtol=1e-8, atol=0.0)
+
+
+def test_hessians_in_one_pass_and_column_by_column_agree(monkeypatch):
+    def decoder(z):
+        return torch.cat([z.sin(), z.square(), z.prod(1, keepdim=True)], dim=1)
+
+    x = decoder(torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    at_once = project(decoder, x, precision=1e2, latent_dim=2)
+    monkeypatch.setattr("vaescope.theory.newton.CHUNK_NUMBERS", 1)
+    separately = project(decoder, x, precision=1e2, latent_dim=2)
+    torch.testing.assert_close(separately.elbo, at_once.elbo, rtol=1e-10, atol=0.0)
+    assert torch.equal(separately.converged, at_once.converged)
+
+
 @pytest.mark.parametrize("family", ["isotropic", "full"])
 def test_linear_vae_other_families(family):
     W, x = linear_case(3, 50.0, collinear=False)

@@ -45,7 +45,8 @@ class Reproduce:
     seeds: int | None = None
     """How many seeds [default: the profile's]."""
     split: bool = False
-    """Divide every experiment among the jobs, instead of giving them whole ones; a single one is always divided."""
+    """With --jobs: divide every experiment among the processes, instead of giving each process whole experiments. A
+    single experiment is divided without it."""
     device: str = "cpu"
     """Where to compute: cpu, cuda, ..."""
     checkpoint_seconds: float = CHECKPOINT_SECONDS
@@ -66,6 +67,8 @@ class Reproduce:
         if self.seeds is not None:
             whole_number("--seeds", self.seeds)
         self.executor.check()
+        if self.split and self.executor.jobs == 1 and self.executor.executor == "local":
+            raise InputError("--split divides experiments among processes: add --jobs 2.")
         if self.split and self.executor.executor != "local":
             raise InputError("--split divides experiments among processes of this machine: leave out --executor.")
         check_track(self.track)
@@ -115,11 +118,14 @@ class Reproduce:
     def _solve_parts(self, parts: Sequence[Task]) -> dict[str, Exception]:
         """Solve the parts of all experiments; the errors of those that failed, by name."""
         failed: dict[str, Exception] = {}
-        for _, errors, error in self.executor.run(parts):
+        lost: dict[str, Exception] = {}
+        for part, errors, error in self.executor.run(parts):
             if error is not None:
-                raise error
-            if isinstance(errors, dict):
+                lost[part] = error
+            elif isinstance(errors, dict):
                 failed |= errors
+        if lost:
+            _raise_failures(lost, len(parts))
         return failed
 
 

@@ -117,7 +117,7 @@ class ProgressLines:
 
     def show(self, event: ProgressEvent) -> None:
         if event.done is None:
-            self.console.print(f"{event.task}: {event.text}", markup=False)
+            self.console.print(f"{event.task}: {event.text}", markup=False, soft_wrap=True)
             return
         if event.task not in self.tasks:
             self.tasks[event.task] = self.progress.add_task(event.task, total=None, state="")
@@ -128,7 +128,8 @@ class ProgressLines:
         self.progress.update(self.tasks[event.task], completed=event.done, state=event.text)
         if not self.console.is_terminal and time.monotonic() - self._printed_at[event.task] > SECONDS_BETWEEN_LINES:
             total = self._totals.get(event.task, event.done)
-            self.console.print(f"{event.task}: epoch {event.done} of {total}, {event.text}", markup=False)
+            line = f"{event.task}: epoch {event.done} of {total}, {event.text}"
+            self.console.print(line, markup=False, soft_wrap=True)
             self._printed_at[event.task] = time.monotonic()
 
     def remove(self, task: str) -> None:

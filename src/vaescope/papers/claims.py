@@ -243,13 +243,22 @@ def settled(
     return condition
 
 
+def late_part(curve: Sequence[float]) -> Sequence[float]:
+    """The values of the last third of the epochs, at least one.
+
+    >>> late_part((1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
+    (5.0, 6.0)
+    """
+    return curve[-max(1, len(curve) // 3) :]
+
+
 def late_value(curve: Sequence[float], part: float) -> float:
     """The value at a part of the last third of the epochs: 0 is its first epoch, 1 the last one.
 
     >>> late_value((0.1, 0.2, 0.3, 0.4, 0.5, 0.6), 0.0), late_value((0.1, 0.2, 0.3, 0.4, 0.5, 0.6), 1.0)
     (0.5, 0.6)
     """
-    late = curve[-max(1, len(curve) // 3) :]
+    late = late_part(curve)
     return late[round(part * (len(late) - 1))]
 
 
@@ -259,5 +268,5 @@ def late_change(curve: Sequence[float]) -> float:
     >>> late_change((0.1, 0.5, 0.7, 0.9, 0.91, 0.92)) < 0.011
     True
     """
-    late = curve[-max(1, len(curve) // 3) :]
+    late = late_part(curve)
     return max(late) - min(late) if len(late) > 1 else math.inf

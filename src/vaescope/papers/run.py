@@ -14,7 +14,7 @@ from vaescope.errors import RunError
 from vaescope.jobs.tracking.live import live_observer
 from vaescope.papers.catalogue import ExperimentInfo, experiments
 from vaescope.papers.claims import Claim
-from vaescope.papers.experiment import C, Context, Experiment, M, RunOptions, S
+from vaescope.papers.experiment import PARTS, C, Context, Experiment, M, RunOptions, S
 from vaescope.papers.report import COMPARISON, TIMING, read_seconds, write_report
 from vaescope.papers.results import Results, from_rows, to_row
 from vaescope.plain import plain_fields
@@ -22,8 +22,6 @@ from vaescope.report.page import IndexEntry, comparison_page, index_page
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.files import read_json, write_json, write_text
 from vaescope.training import Progress
-
-PARTS = "parts"
 
 
 def reproduce(experiment: Experiment[S, C, M], options: RunOptions, *, out: Path, progress: Progress) -> list[Claim]:

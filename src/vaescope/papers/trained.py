@@ -16,7 +16,7 @@ from vaescope.data.arrays import Split
 from vaescope.models import VAE, Member
 from vaescope.models.networks import Params
 from vaescope.objectives import Objective, beta_elbo
-from vaescope.papers.experiment import Context, Experiment, Settings
+from vaescope.papers.experiment import PARTS, Context, Experiment, Settings
 from vaescope.papers.results import DIVERGED, Diverged, Result, SeedCell
 from vaescope.plain import plain_fields
 from vaescope.runs import Cell
@@ -189,7 +189,9 @@ class TrainedExperiment(Experiment[S, C, M]):
         rows = [_row(cell) for cell in cells]
         if context.out is not None:
             for name in self.shares_members_with:
-                context.run.import_members(rows, context.out / name)
+                folder = context.out / name
+                for source in (folder, *sorted(folder.glob(f"{PARTS}/*-of-*"))):
+                    context.run.import_members(rows, source)
         model = self.model(cells[0], settings)
         for group in pending_stacks(context.run, model, rows):
             own = [by_row[tuple(row.items())] for row in group]

@@ -36,13 +36,16 @@ def decode_flat(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n
 
 
 def check_decoder(decoder: Decoder, z: Float[Tensor, "N d"]) -> int:
-    """Decode and differentiate at the first point; returns n, the number of outputs."""
+    """Decode and differentiate at the first point; returns n, the number of outputs.
+
+    No other point is decoded: a decoder with an auxiliary value per row can be checked with that of the first row.
+    """
     probe = z[:1]
     output = decode_flat(decoder, probe)
     if not bool(output.isfinite().all()):
         raise InputError("decoder returned NaN or infinity at the first point; check its inputs and weights.")
     try:
-        columns = _columns(decoder, probe, output.shape[1])
+        columns = _column_by_column(decoder, probe)
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"decoder must support forward-mode differentiation, but torch reports: {reason}") from None
@@ -111,16 +114,19 @@ def jacobian_column(decoder: Decoder, z: Float[Tensor, "N d"], k: int) -> Float[
     return push_forward(flat, z, direction)[1]
 
 
-def _columns(decoder: Decoder, z: Float[Tensor, "N d"], outputs: int) -> Float[Tensor, "N n d"]:
+def jacobian_columns(decoder: Decoder, z: Float[Tensor, "N d"], outputs: int) -> Float[Tensor, "N n d"]:
     """All columns of the Jacobian, in one pass if they are small."""
-    d = z.shape[1]
     if outputs * z.numel() > STACKED_ELEMENTS:
-        return torch.stack([jacobian_column(decoder, z, k) for k in range(d)], dim=-1)
-    return as_columns(push_forward(lambda points: decode_flat(decoder, points), *along_axes(z))[1], d)
+        return _column_by_column(decoder, z)
+    return as_columns(push_forward(lambda points: decode_flat(decoder, points), *along_axes(z))[1], z.shape[1])
+
+
+def _column_by_column(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n d"]:
+    return torch.stack([jacobian_column(decoder, z, k) for k in range(z.shape[1])], dim=-1)
 
 
 def jacobian(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n d"]:
-    """J[i, :, k] = ∂f/∂z_k at z_i, the output flattened. One forward-mode pass per latent.
+    """J[i, :, k] = ∂f/∂z_k at z_i, the output flattened, by forward-mode differentiation.
 
     Args:
         decoder: maps latents (N, d) to outputs (N, ...).
@@ -131,7 +137,7 @@ def jacobian(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n d"
              [0., 6.]]])
     """
     check_latents(z)
-    return _columns(decoder, z, check_decoder(decoder, z))
+    return jacobian_columns(decoder, z, check_decoder(decoder, z))
 
 
 def jacobians(decoder: Decoder, z: Float[Tensor, "N d"]) -> Iterator[Float[Tensor, "M n d"]]:
@@ -139,7 +145,7 @@ def jacobians(decoder: Decoder, z: Float[Tensor, "N d"]) -> Iterator[Float[Tenso
     check_latents(z)
     outputs = check_decoder(decoder, z)
     for chunk in z.split(max(1, CHUNK_ELEMENTS // (outputs * z.shape[1]))):
-        yield _columns(decoder, chunk, outputs)
+        yield jacobian_columns(decoder, chunk, outputs)
 
 
 def column_norms(decoder: Decoder, z: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.theory.derivatives import along_axes, as_columns, push_forward
 from vaescope.theory.families import Family
-from vaescope.theory.problem import Problem, transform_nodes
+from vaescope.theory.problem import CHUNK_NUMBERS, Problem, transform_nodes
 from vaescope.theory.rules import Rule, increasing_orders, rule
 
 TOLERANCE = 1e-10  # of the gradient norm, in units of the posterior
@@ -114,11 +117,8 @@ def _hessian(problem: Problem, shape: Family, mean: Tensor, factor: Tensor, coar
     chunks = []
     for rows in problem.chunks(2 * len(nodes) * problem.dim):
         part, L = problem.take(rows), factor[rows]
-        repeated = part.repeat(problem.dim)
-        slope = torch.func.grad(lambda u, repeated=repeated: repeated.misfit(u).sum())
-        gradients, columns = push_forward(slope, *along_axes(transform_nodes(mean[rows], L, nodes)))
-        gradient = gradients[: len(L)]
-        second = torch.einsum("nia,nqij,njb->nqab", L, as_columns(columns, problem.dim), L)
+        gradient, columns = _misfit_derivatives(part, transform_nodes(mean[rows], L, nodes))
+        second = torch.einsum("nia,nqij,njb->nqab", L, columns, L)
         first = torch.einsum("q,qdp,nqd->np", weights, features, torch.einsum("nij,nqi->nqj", L, gradient))
         hessian = torch.einsum("q,qap,nqab,qbr->npr", weights, features, second, features)
         # a scale enters as exp(b), so its second derivative includes the first
@@ -126,6 +126,23 @@ def _hessian(problem: Problem, shape: Family, mean: Tensor, factor: Tensor, coar
         hessian[:, logs, logs] += first[:, logs]
         chunks.append(hessian)
     return torch.cat(chunks) + _regular_hessian(problem, shape, mean, factor)
+
+
+def _misfit_derivatives(
+    problem: Problem, u: Float[Tensor, "N Q d"]
+) -> tuple[Float[Tensor, "N Q d"], Float[Tensor, "N Q d d"]]:
+    """Gradient and Hessian of the misfit at every node: in one pass, or for large outputs one column at a time."""
+
+    def slope_of(own: Problem) -> Callable[[Tensor], Tensor]:
+        return torch.func.grad(lambda u: own.misfit(u).sum())
+
+    d = problem.dim
+    points, directions = along_axes(u)
+    if u.numel() * problem.x.shape[1] <= CHUNK_NUMBERS:
+        gradients, columns = push_forward(slope_of(problem.repeat(d)), points, directions)
+        return gradients[: len(u)], as_columns(columns, d)
+    found = [push_forward(slope_of(problem), u, direction) for direction in directions.chunk(d)]
+    return found[0][0], torch.stack([column for _, column in found], dim=-1)
 
 
 # the part of the ELBO that does not depend on the decoder: prior and entropy -------------------
@@ -147,7 +164,11 @@ def _regular_gradient(problem: Problem, shape: Family, mean: Tensor, factor: Ten
 
 def _regular_hessian(problem: Problem, shape: Family, mean: Tensor, factor: Tensor) -> Tensor:
     size = shape.size
-    means, factors = mean.repeat(size, 1), factor.repeat(size, 1, 1)
-    slope = torch.func.grad(lambda p: _regular(problem, shape, means, factors, p).sum())
-    zero = torch.zeros(len(mean), size, dtype=mean.dtype, device=mean.device)
-    return as_columns(push_forward(slope, *along_axes(zero))[1], size)
+    rows = max(1, CHUNK_NUMBERS // (8 * size * problem.dim**2))
+    chunks = []
+    for m, L in zip(mean.split(rows), factor.split(rows), strict=True):
+        means, factors = m.repeat(size, 1), L.repeat(size, 1, 1)
+        slope = torch.func.grad(lambda p, m=means, L=factors: _regular(problem, shape, m, L, p).sum())
+        zero = torch.zeros(len(m), size, dtype=m.dtype, device=m.device)
+        chunks.append(as_columns(push_forward(slope, *along_axes(zero))[1], size))
+    return torch.cat(chunks)

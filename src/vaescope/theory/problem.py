@@ -16,12 +16,10 @@ from vaescope.distributions import Prior
 from vaescope.errors import InputError
 from vaescope.theory.derivatives import (
     Decoder,
-    along_axes,
-    as_columns,
     check_decoder,
     check_latents,
     decode_flat,
-    push_forward,
+    jacobian_columns,
 )
 from vaescope.theory.optimal import check_support
 from vaescope.theory.rules import Rule
@@ -73,7 +71,7 @@ class Problem:
         return replace(self, precision=torch.full_like(self.precision, precision))
 
     def chunks(self, nodes: int) -> Iterator[slice]:
-        """Slices of points, small enough that decoding `nodes` codes per point fits in memory."""
+        """Slices of points, at least one each, such that decoding `nodes` codes per point stays in the cache."""
         size = max(1, CHUNK_NUMBERS // (nodes * max(self.x.shape[1], 16 * self.dim)))
         for first in range(0, len(self.x), size):
             yield slice(first, min(first + size, len(self.x)))
@@ -117,8 +115,7 @@ class Problem:
 
     def linearise(self, u: Float[Tensor, "N d"]) -> tuple[Float[Tensor, "N n"], Float[Tensor, "N n d"]]:
         """f and its Jacobian with respect to u."""
-        output, slopes = push_forward(self.output, *along_axes(u))
-        return output[: len(u)], as_columns(slopes, self.dim)
+        return self.output(u), jacobian_columns(self.output, u, self.x.shape[1])
 
     def laplace_precision(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N d d"]:
         """Σ†⁻¹ + γ² JᵀJ in u: the Gauss–Newton precision of the posterior at u."""

@@ -20,7 +20,7 @@ from vaescope.theory.families import make_family
 from vaescope.theory.modes import find_mode
 from vaescope.theory.newton import maximise
 from vaescope.theory.problem import Problem, latent_dimension, make_problem, prepare
-from vaescope.theory.rules import increasing_orders, rule
+from vaescope.theory.rules import Rule, increasing_orders, rule
 
 ACCEPTED = 1e-8  # largest final gradient norm of a converged point
 RESOLVED = 1e-9  # change of the ELBO from one quadrature order to the next
@@ -76,7 +76,7 @@ def project(
     mode = find_mode(problem, guess)
     mean, factor = mode, _first_factor(problem, mode, family)
     norms = torch.full_like(mode[:, 0], math.inf)
-    errors, misfits = norms.clone(), norms.clone()
+    errors = norms.clone()
     todo = torch.arange(len(mode), device=mode.device)
     orders = increasing_orders(dim)
     for position, order in enumerate(orders):
@@ -84,16 +84,16 @@ def project(
         mean[todo], factor[todo], norms[todo] = maximise(part, shape, mean[todo], factor[todo], rule(dim, order, x))
         if position == 0:
             continue  # the lowest order only gives a starting point
-        finer = orders[min(position + 1, len(orders) - 1)]
-        coarser = orders[position - 1] if finer == order else order
-        first, misfits[todo] = (
-            part.expected_misfit(mean[todo], factor[todo], rule(dim, other, x)) for other in (coarser, finer)
+        above = orders[min(position + 1, len(orders) - 1)]
+        compared = orders[position - 1] if above == order else above
+        here, there = (
+            part.expected_misfit(mean[todo], factor[todo], rule(dim, other, x)) for other in (order, compared)
         )
-        errors[todo] = (first - misfits[todo]).abs()
+        errors[todo] = (here - there).abs()
         todo = todo[errors[todo] > RESOLVED]
         if not len(todo):
             break
-    return _result(problem, FullGaussian(mean, factor), misfits, norms, errors)
+    return _result(problem, mean, factor, norms, errors, orders[-1])
 
 
 def elbo(
@@ -117,8 +117,7 @@ def elbo(
     posterior = as_full(posterior)
     dim = posterior.mean.shape[-1]
     problem = make_problem(decoder, x, precision=precision, prior=prior, dim=dim, probe=posterior.mean)
-    finest = rule(dim, increasing_orders(dim)[-1], posterior.mean)
-    return _elbo(problem, posterior, problem.expected_misfit(posterior.mean, posterior.scale, finest))
+    return _elbo(problem, posterior.mean, posterior.scale, rule(dim, increasing_orders(dim)[-1], posterior.mean))
 
 
 def as_full(posterior: Posterior) -> FullGaussian:
@@ -138,13 +137,14 @@ def _first_factor(problem: Problem, mode: Tensor, family: str) -> Tensor:
     return torch.diag_embed(diagonal.rsqrt())
 
 
-def _elbo(problem: Problem, posterior: FullGaussian, misfit: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """The ELBO, given the expected misfit."""
-    return misfit + problem.constant - kl(posterior, problem.prior)
+def _elbo(problem: Problem, mean: Tensor, factor: Tensor, fine: Rule) -> Tensor:
+    posterior = FullGaussian(mean, factor)
+    return problem.expected_misfit(mean, factor, fine) + problem.constant - kl(posterior, problem.prior)
 
 
-def _result(problem: Problem, posterior: FullGaussian, misfit: Tensor, norms: Tensor, errors: Tensor) -> Projection:
-    value = _elbo(problem, posterior, misfit)
-    z_mean, z_variance = problem.prior.moments(posterior.mean, posterior.marginal_variance)
+def _result(problem: Problem, mean: Tensor, factor: Tensor, norms: Tensor, errors: Tensor, order: int) -> Projection:
+    posterior = FullGaussian(mean, factor)
+    value = _elbo(problem, mean, factor, rule(problem.dim, order, mean))
+    z_mean, z_variance = problem.prior.moments(mean, posterior.marginal_variance)
     converged = (norms <= ACCEPTED) & value.isfinite()
     return Projection(z_mean, z_variance, value, converged, norms, errors, posterior)
