@@ -29,6 +29,7 @@ ORDER = [
     "distributions",
     "protocol",
     "data",
+    "kernels",
     "models",
     "objectives",
     "training",

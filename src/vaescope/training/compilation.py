@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from vaescope.distributions.quadrature import CONSTANT
+from vaescope.kernels.convolution import is_available
+from vaescope.kernels.instructions import cpu_supports
 from vaescope.models import VAE
 from vaescope.objectives.elbo import Objective
 from vaescope.training.batches import Batches, step_layout
@@ -97,8 +99,7 @@ def has_bfloat16(device: torch.device) -> bool:
     """Whether a device has instructions for bfloat16; without them it is emulated and slow."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # not in all versions of PyTorch
-    return device.type == "cpu" and any(getattr(torch.cpu, check, lambda: False)() for check in checks)
+    return device.type == "cpu" and (cpu_supports("avx512_bf16") or cpu_supports("amx_tile"))
 
 
 def _should_compile(problem: Problem, steps_per_epoch: int) -> bool:
@@ -159,7 +160,7 @@ def _compile(function: Callable[P, T], *, unchecked: bool) -> Callable[P, T]:
         function: what to compile.
         unchecked: compile as a single graph, and do not check whether later arguments fit it.
     """
-    for constant in CONSTANT:
+    for constant in (*CONSTANT, is_available):
         torch.compiler.assume_constant_result(constant)
     options: dict[str, object] = {"realize_reads_threshold": REUSED_READS}
     # what older versions of PyTorch lack only costs time there
