@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-from sklearn.ensemble import (
-    ExtraTreesClassifier,
-    ExtraTreesRegressor,
-    GradientBoostingClassifier,
-    GradientBoostingRegressor,
-)
+from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
 from vaescope import validation
+from vaescope.metrics.forest import Forest
 from vaescope.metrics.input_warnings import input_warnings
 from vaescope.metrics.inputs import CodesAndFactors, read_inputs, standardise
 from vaescope.metrics.quiet import without_fit_warnings
@@ -133,9 +128,9 @@ def fit_factor(inputs: CodesAndFactors, k: int, model: str, trees: int = TREES) 
     return importance, max(0.0, float(fitted.score(test.codes, y_test)))
 
 
-def _tree_model(model: str, discrete: bool, samples: int, trees: int) -> Any:
+def _tree_model(
+    model: str, discrete: bool, samples: int, trees: int
+) -> Forest | GradientBoostingClassifier | GradientBoostingRegressor:
     if model == "boosted":
         return (GradientBoostingClassifier if discrete else GradientBoostingRegressor)(random_state=0)
-    leaf = min(5, max(1, samples // 20))
-    forest = ExtraTreesClassifier if discrete else ExtraTreesRegressor
-    return forest(n_estimators=trees, min_samples_leaf=leaf, max_features=None, random_state=0)
+    return Forest(classes=discrete, trees=trees, min_samples_leaf=min(5, max(1, samples // 20)))
