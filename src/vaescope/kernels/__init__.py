@@ -1,1 +1,1 @@
-"""Own C++ kernels, where PyTorch's are far from what a processor can do. Everything works without them, more slowly."""
+"""Custom C++ kernels, where PyTorch's are far slower than the processor. Everything works without them, more slowly."""

@@ -56,6 +56,7 @@ struct Sizes {
 // are divided into blocks of R. Lanes are coarse channels, in groups of 32.
 
 constexpr int VECTORS = 2, GROUP = VECTORS * LANES;
+constexpr int SLICES = 8;  // parts of a batch that are summed separately, so that sums do not depend on the threads
 
 // One fine row, with a column of zeros before it: block by block, the pairs of every two coarse columns.
 template <int R>
@@ -92,7 +93,7 @@ inline void multiply(const Pair* coarse, const Pair* fine, int64_t pairs, __m512
   }
 }
 
-// The sum over images `begin` to `end`, in the order (block, i, group, r, lane), in chunks of images that fit the cache.
+// The sum over images `begin` to `end`, in the order (block, i, group, r, lane), in chunks that fit the cache.
 template <int R>
 void add_images(const bf16* fine, const bf16* coarse, float* total, Sizes s, int64_t begin, int64_t end) {
   const int64_t rows = s.rows(), pairs = (s.columns() + 1) / 2, padded_width = (KERNEL * pairs + KERNEL) * s.fine;
@@ -138,26 +139,28 @@ void add_images(const bf16* fine, const bf16* coarse, float* total, Sizes s, int
 
 template <int R>
 void weight_gradient(const bf16* fine, const bf16* coarse, float* gradient, Sizes s, int threads) {
-  const int64_t groups = s.coarse / GROUP, row = KERNEL * s.fine;
-  auto totals = uninitialised<float>(threads * s.weights());
+  const int64_t groups = s.coarse / GROUP, row = KERNEL * s.fine, slices = std::min<int64_t>(SLICES, s.images);
+  auto totals = uninitialised<float>(slices * s.weights());
 #pragma omp parallel num_threads(threads)
   {
-#pragma omp for schedule(static, 1)
-    for (int t = 0; t < threads; ++t)
-      add_images<R>(fine, coarse, totals.get() + t * s.weights(), s, s.images * t / threads, s.images * (t + 1) / threads);
 #pragma omp for schedule(static)
-    for (int64_t o = 0; o < s.coarse; ++o)
-      for (int64_t i = 0; i < KERNEL; ++i)
-        for (int64_t k = 0; k < row; ++k) {
-          const int64_t from = ((((k / R) * KERNEL + i) * groups + o / GROUP) * R + k % R) * GROUP + o % GROUP;
-          float sum = 0;
-          for (int t = 0; t < threads; ++t) sum += totals[t * s.weights() + from];
-          gradient[(o * KERNEL + i) * row + k] = sum;
-        }
+    for (int64_t t = 0; t < slices; ++t)
+      add_images<R>(fine, coarse, totals.get() + t * s.weights(), s, s.images * t / slices,
+                    s.images * (t + 1) / slices);
+#pragma omp for schedule(static)
+    for (int64_t block = 0; block < groups * KERNEL * row / R; ++block) {  // (block, i, group), as in add_images
+      float sums[R * GROUP] = {};
+      for (int64_t t = 0; t < slices; ++t)
+        for (int k = 0; k < R * GROUP; ++k) sums[k] += totals[t * s.weights() + block * R * GROUP + k];
+      const int64_t group = block % groups, i = block / groups % KERNEL, first = block / groups / KERNEL * R;
+      for (int o = 0; o < GROUP; ++o)
+        for (int r = 0; r < R; ++r)
+          gradient[((group * GROUP + o) * KERNEL + i) * row + first + r] = sums[r * GROUP + o];
+    }
   }
 }
 
-// From coarse to fine: the transposed convolution, and the gradient of a convolution with respect to its input ---------
+// From coarse to fine: the transposed convolution, and the gradient of a convolution with respect to its input --------
 //
 //   fine[2h + p, 2w + q, c] = sum over a, b in {0, 1} and o of  coarse[h - 1 + p + a, w - 1 + q + b, o]
 //                                                              weight[o, 3 - p - 2a, 3 - q - 2b, c]
@@ -165,10 +168,10 @@ void weight_gradient(const bf16* fine, const bf16* coarse, float* gradient, Size
 // Pairs are neighbours in o, so that a pair of the coarse image is one number in memory. Lanes are fine channels.
 
 using PackWeights = void (*)(const bf16* weight, Pair* to, Sizes s);
-using FillRow = void (*)(const bf16* coarse, const Pair* weights, bf16* fine, Sizes s, int p);
+using FillRow = void (*)(const Pair* coarse, const Pair* weights, bf16* fine, Sizes s, int p);
 
-// Coarse images have a border of zeros; `coarse` points to row h - 1, and this many numbers lie between its rows.
-int64_t padded_row(Sizes s) { return (s.columns() + 2) * s.coarse; }
+// Coarse images have a border of zeros; `coarse` points to row h - 1, and this many pairs lie between its rows.
+int64_t padded_row(Sizes s) { return (s.columns() + 2) * s.coarse / 2; }
 
 void pack_weights(const bf16* weight, Pair* to, Sizes s) {  // (p, q, a, b, o / 2, c)
   for (int index = 0; index < 16; ++index) {
@@ -183,7 +186,7 @@ void pack_weights(const bf16* weight, Pair* to, Sizes s) {  // (p, q, a, b, o / 
 
 // R columns and V vectors of channels at a time.
 template <int R, int V>
-void fill_row(const bf16* coarse, const Pair* weights, bf16* fine, Sizes s, int p) {
+void fill_row(const Pair* coarse, const Pair* weights, bf16* fine, Sizes s, int p) {
   const int64_t half = s.coarse / 2;
   for (int64_t channel = 0; channel < s.fine; channel += V * LANES)
     for (int q = 0; q < 2; ++q)
@@ -192,7 +195,7 @@ void fill_row(const bf16* coarse, const Pair* weights, bf16* fine, Sizes s, int 
         for (auto& row : sums) std::fill_n(row, V, _mm512_setzero_ps());
         for (int a = 0; a < 2; ++a)
           for (int b = 0; b < 2; ++b) {
-            auto from = reinterpret_cast<const Pair*>(coarse + (p + a) * padded_row(s) + (w + q + b) * s.coarse);
+            const Pair* from = coarse + (p + a) * padded_row(s) + (w + q + b) * half;
             const Pair* weight = weights + (p * 8 + q * 4 + a * 2 + b) * half * s.fine + channel;
             for (int64_t o = 0; o < half; ++o, weight += s.fine) {
               __m512bh right[V];
@@ -217,16 +220,16 @@ void pack_few_weights(const bf16* weight, Pair* to, Sizes s) {  // (p, a, b, o /
     for (int64_t o = 0; o < s.coarse; o += 2)
       for (int lane = 0; lane < LANES; ++lane) {
         const int64_t j = lane / s.fine + 3 - 2 * b;
-        const bf16* low = weight + ((o * KERNEL + 3 - p - 2 * a) * KERNEL + j) * s.fine + lane % s.fine;
         const bool exists = lane < KERNEL * s.fine && 0 <= j && j < KERNEL;
-        *to++ = exists ? join(low[0], low[KERNEL * KERNEL * s.fine]) : 0;
+        const int64_t low = ((o * KERNEL + 3 - p - 2 * a) * KERNEL + j) * s.fine + lane % s.fine;
+        *to++ = exists ? join(weight[low], weight[low + KERNEL * KERNEL * s.fine]) : 0;
       }
   }
 }
 
 // R times four fine columns at a time.
 template <int R>
-void fill_row_of_few(const bf16* coarse, const Pair* weights, bf16* fine, Sizes s, int p) {
+void fill_row_of_few(const Pair* coarse, const Pair* weights, bf16* fine, Sizes s, int p) {
   const int64_t half = s.coarse / 2;
   const auto used = static_cast<__mmask16>((1u << KERNEL * s.fine) - 1);
   for (int64_t w = 0; w < s.columns(); w += 2 * R) {
@@ -234,7 +237,7 @@ void fill_row_of_few(const bf16* coarse, const Pair* weights, bf16* fine, Sizes 
     std::fill_n(sums, R, _mm512_setzero_ps());
     for (int a = 0; a < 2; ++a)
       for (int b = 0; b < 4; ++b) {
-        auto from = reinterpret_cast<const Pair*>(coarse + (p + a) * padded_row(s) + (w + b) * s.coarse);
+        const Pair* from = coarse + (p + a) * padded_row(s) + (w + b) * half;
         const Pair* weight = weights + (p * 8 + a * 4 + b) * half * LANES;
         for (int64_t o = 0; o < half; ++o, weight += LANES) {
           const __m512bh right = load(weight);
@@ -271,24 +274,26 @@ void vaescope_weight_gradient(const bf16* fine, const bf16* coarse, float* gradi
   run(fine, coarse, gradient, s, threads);
 }
 
-void vaescope_upsample(const bf16* coarse, const bf16* weight, bf16* fine, int64_t images, int64_t height, int64_t width,
-                       int64_t fine_channels, int64_t coarse_channels, int threads) {
+void vaescope_upsample(const bf16* coarse, const bf16* weight, bf16* fine, int64_t images, int64_t height,
+                       int64_t width, int64_t fine_channels, int64_t coarse_channels, int threads) {
   const Sizes s{images, height, width, fine_channels, coarse_channels};
-  const int64_t row = s.columns() * s.coarse;
+  const int64_t row = s.columns() * s.coarse;  // numbers of a coarse row
   const PackWeights pack = s.fine <= 4 ? pack_few_weights : pack_weights;
   const FillRow fill = fastest_fill(s);
   auto packed = uninitialised<Pair>(16 * s.coarse / 2 * std::max<int64_t>(s.fine, LANES));
   pack(weight, packed.get(), s);
 #pragma omp parallel num_threads(threads)
   {
-    auto padded = zeros<bf16>((s.rows() + 2) * padded_row(s));
+    auto padded = zeros<Pair>((s.rows() + 2) * padded_row(s));
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < s.images; ++n) {
       for (int64_t h = 0; h < s.rows(); ++h)
-        std::copy_n(coarse + (n * s.rows() + h) * row, row, padded.get() + (h + 1) * padded_row(s) + s.coarse);
+        std::memcpy(padded.get() + (h + 1) * padded_row(s) + s.coarse / 2, coarse + (n * s.rows() + h) * row,
+                    row * sizeof(bf16));
       for (int p = 0; p < 2; ++p)  // rows of one parity use the same half of the weights
         for (int64_t h = 0; h < s.rows(); ++h)
-          fill(padded.get() + h * padded_row(s), packed.get(), fine + (n * s.height + 2 * h + p) * s.width * s.fine, s, p);
+          fill(padded.get() + h * padded_row(s), packed.get(), fine + (n * s.height + 2 * h + p) * s.width * s.fine, s,
+               p);
     }
   }
 }

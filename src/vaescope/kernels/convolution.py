@@ -20,31 +20,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vaescope.errors import InputError
 from vaescope.kernels.instructions import cpu_supports
 from vaescope.kernels.library import load_library
 
 KERNEL, STRIDE, PADDING = 4, 2, 1
 SOURCE = Path(__file__).with_name("convolution.cpp")
 INSTRUCTIONS = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16")
-GROUP = 32  # channels come in multiples of this
-FEW = 4  # or are at most as many fine ones
+GROUP = 32  # numbers of channels are multiples of this
+FEW = 4  # except that a fine image may have at most this many
 
 
-def is_fast(fine: tuple[int, int, int], coarse: int) -> bool:
+def has_kernel(fine: tuple[int, int, int], coarse: int) -> bool:
     """Whether there is a kernel for these sizes, and this processor can run it.
 
     Args:
         fine: channels, height and width of the fine image.
         coarse: channels of the coarse image.
     """
+    return _fits(fine, coarse) and is_available()
+
+
+def _fits(fine: tuple[int, int, int], coarse: int) -> bool:
     channels, height, width = fine
     few = channels <= FEW and width % 4 == 0
-    fits = coarse % GROUP == 0 and height % 2 == width % 2 == 0 and (few or channels % GROUP == 0)
-    return fits and is_available()
+    even = height % 2 == width % 2 == 0
+    return min(*fine, coarse) > 0 and even and coarse % GROUP == 0 and (few or channels % GROUP == 0)
 
 
 def is_available() -> bool:
-    """Whether the kernels can run: instructions for bfloat16, but no faster ones (AMX), and a compiler."""
+    """Whether kernels can run: on Linux, with a compiler, and with AVX512-BF16 but not AMX, which is faster."""
     return _library() is not None
 
 
@@ -53,6 +58,59 @@ def _library() -> ctypes.CDLL | None:
     if cpu_supports("amx_tile") or not cpu_supports("avx512_bf16") or not sys.platform.startswith("linux"):
         return None
     return load_library(SOURCE, *INSTRUCTIONS)
+
+
+# with gradients of any order: each of these is linear in both arguments, and its gradients are the other two ---------
+
+
+class _Bilinear(torch.autograd.Function):
+    """A function of two tensors that is linear in each. It has no forward-mode derivative, which cannot be compiled."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+
+class Downsample(_Bilinear):
+    """The convolution from a fine to a coarse image: `Downsample.apply(fine, weight)`."""
+
+    @staticmethod
+    def forward(fine: Tensor, weight: Tensor) -> Tensor:
+        return downsample(fine, weight)
+
+    @staticmethod
+    def backward(ctx: Any, coarse: Tensor) -> tuple[Tensor | None, Tensor]:
+        fine, weight = ctx.saved_tensors
+        return Upsample.apply(coarse, weight) if ctx.needs_input_grad[0] else None, WeightGradient.apply(fine, coarse)
+
+
+class Upsample(_Bilinear):
+    """The transposed convolution from a coarse to a fine image: `Upsample.apply(coarse, weight)`."""
+
+    @staticmethod
+    def forward(coarse: Tensor, weight: Tensor) -> Tensor:
+        return upsample(coarse, weight)
+
+    @staticmethod
+    def backward(ctx: Any, fine: Tensor) -> tuple[Tensor, Tensor]:
+        coarse, weight = ctx.saved_tensors
+        return Downsample.apply(fine, weight), WeightGradient.apply(fine, coarse)
+
+
+class WeightGradient(_Bilinear):
+    """The gradient of the weights: `WeightGradient.apply(fine, coarse)`."""
+
+    @staticmethod
+    def forward(fine: Tensor, coarse: Tensor) -> Tensor:
+        return weight_gradient(fine, coarse)
+
+    @staticmethod
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor, Tensor]:
+        fine, coarse = ctx.saved_tensors
+        return Upsample.apply(coarse, weight), Downsample.apply(fine, weight)
+
+
+# without gradients ---------------------------------------------------------------------------
 
 
 def downsample(fine: Tensor, weight: Tensor) -> Tensor:
@@ -85,28 +143,42 @@ def weight_gradient(fine: Tensor, coarse: Tensor) -> Tensor:
     return _OPERATIONS.weight_gradient(fine, coarse)
 
 
-# operations that the compiler calls without looking into them: what they compute, and the shapes of their results
+# what these operations compute; the compiler does not look into them
 
 
 def _downsample(fine: Tensor, weight: Tensor) -> Tensor:
     kernels = weight.to(torch.bfloat16).permute(0, 3, 1, 2)
-    return _channels_last(F.conv2d(_channels_last(fine), kernels, None, STRIDE, PADDING))
+    with torch.autocast("cpu", enabled=False):
+        return _channels_last(F.conv2d(_channels_last(fine), kernels, None, STRIDE, PADDING))
 
 
 def _upsample(coarse: Tensor, weight: Tensor) -> Tensor:
     fine = _new_fine(coarse, weight)
+    _check(fine, coarse, weight)
     _call("vaescope_upsample", _channels_last(coarse), weight.to(torch.bfloat16).contiguous(), fine, fine, coarse)
     return fine
 
 
 def _weight_gradient(fine: Tensor, coarse: Tensor) -> Tensor:
     gradient = _new_weight(fine, coarse)
+    _check(fine, coarse, gradient)
     _call("vaescope_weight_gradient", _channels_last(fine), _channels_last(coarse), gradient, fine, coarse)
     return gradient
 
 
 def _channels_last(images: Tensor) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last)
+
+
+def _check(fine: Tensor, coarse: Tensor, weight: Tensor) -> None:
+    """Kernels trust their sizes, so nothing else may reach them."""
+    images, channels, height, width = fine.shape
+    expected = (images, coarse.shape[1], height // 2, width // 2), (coarse.shape[1], KERNEL, KERNEL, channels)
+    if not _fits((channels, height, width), coarse.shape[1]) or (coarse.shape, weight.shape) != expected:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (fine, coarse, weight))
+        raise InputError(f"no kernel for a fine image, a coarse image and weights of the shapes {shapes}.")
+    if fine.dtype != torch.bfloat16 or coarse.dtype != torch.bfloat16:
+        raise InputError(f"images must be bfloat16, got {fine.dtype} and {coarse.dtype}.")
 
 
 def _call(name: str, first: Tensor, second: Tensor, output: Tensor, fine: Tensor, coarse: Tensor) -> None:
@@ -117,6 +189,9 @@ def _call(name: str, first: Tensor, second: Tensor, output: Tensor, fine: Tensor
     getattr(_library(), name)(*pointers, *sizes, ctypes.c_int(torch.get_num_threads()))
 
 
+# shapes of their results
+
+
 def _new_fine(coarse: Tensor, weight: Tensor) -> Tensor:
     return _new_images(coarse, weight.shape[3], 2 * coarse.shape[2], 2 * coarse.shape[3])
 
@@ -125,9 +200,8 @@ def _new_coarse(fine: Tensor, weight: Tensor) -> Tensor:
     return _new_images(fine, len(weight), fine.shape[2] // 2, fine.shape[3] // 2)
 
 
-def _new_images(like: Tensor, channels: int, height: int, width: int) -> Tensor:
-    size = (len(like), channels, height, width)
-    return torch.empty(size, dtype=torch.bfloat16, device=like.device, memory_format=torch.channels_last)
+def _new_images(like: Tensor, *size: int | torch.SymInt) -> Tensor:
+    return torch.empty((len(like), *size), dtype=torch.bfloat16, device=like.device, memory_format=torch.channels_last)
 
 
 def _new_weight(fine: Tensor, coarse: Tensor) -> Tensor:
@@ -145,40 +219,3 @@ _define("downsample", "Tensor fine, Tensor weight", _downsample, _new_coarse)
 _define("upsample", "Tensor coarse, Tensor weight", _upsample, _new_fine)
 _define("weight_gradient", "Tensor fine, Tensor coarse", _weight_gradient, _new_weight)
 _OPERATIONS = torch.ops.vaescope
-
-
-# with gradients
-
-
-class Downsample(torch.autograd.Function):
-    """`downsample` with its gradients. `Downsample.apply(fine, weight)`."""
-
-    @staticmethod
-    def forward(fine: Tensor, weight: Tensor) -> Tensor:
-        return downsample(fine, weight)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, coarse: Tensor) -> tuple[Tensor | None, Tensor]:
-        fine, weight = ctx.saved_tensors
-        return upsample(coarse, weight) if ctx.needs_input_grad[0] else None, weight_gradient(fine, coarse)
-
-
-class Upsample(torch.autograd.Function):
-    """`upsample` with its gradients. `Upsample.apply(coarse, weight)`."""
-
-    @staticmethod
-    def forward(coarse: Tensor, weight: Tensor) -> Tensor:
-        return upsample(coarse, weight)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, fine: Tensor) -> tuple[Tensor, Tensor]:
-        coarse, weight = ctx.saved_tensors
-        return downsample(fine, weight), weight_gradient(fine, coarse)

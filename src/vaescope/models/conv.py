@@ -141,7 +141,7 @@ def _transform(layer: Layer, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if layer.kind == "linear":
         return F.linear(h.flatten(1), weight, bias)
     h = (h if h.ndim == 4 else h[:, :, None, None]).to(memory_format=torch.channels_last)
-    out = _convolve_in_bfloat16(layer, h, weight) if _has_kernel(layer, h) else _convolve(layer, h, weight)
+    out = _convolve_in_bfloat16(layer, h, weight) if _uses_kernel(layer, h) else _convolve(layer, h, weight)
     # added separately: oneDNN takes as long for the gradient of a bfloat16 bias as for that of the weights
     return out + bias.to(out.dtype)[:, None, None]
 
@@ -158,9 +158,11 @@ def _convolve_in_bfloat16(layer: Layer, h: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-def _has_kernel(layer: Layer, h: Tensor) -> bool:
+def _uses_kernel(layer: Layer, h: Tensor) -> bool:
     """Whether this layer computes in bfloat16, and faster by the package's own kernels than by PyTorch's."""
     if h.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return False
+    if torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return False
     if (layer.kernel, layer.stride, layer.padding) != (kernels.KERNEL, kernels.STRIDE, kernels.PADDING):
         return False
@@ -168,7 +170,7 @@ def _has_kernel(layer: Layer, h: Tensor) -> bool:
     fine, coarse = ((channels, height, width), layer.outputs)
     if layer.kind == "deconv":
         fine, coarse = ((layer.outputs, 2 * height, 2 * width), channels)
-    return kernels.is_fast(fine, coarse)
+    return kernels.has_kernel(fine, coarse)
 
 
 def _batch_norm(h: Tensor, params: Params, prefix: str) -> Tensor:

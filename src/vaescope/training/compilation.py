@@ -53,6 +53,8 @@ def build_functions(problem: Problem, batches: Batches, state: StackState, progr
         progress.message("No C++ compiler found: training runs uncompiled, up to three times slower.")
         compiled = False
     autocast = problem.device.type if _use_bfloat16(problem) else None
+    if autocast == "cpu":
+        is_available()  # compiles the kernels, outside of PyTorch's compiler, which hides warnings
     # members that train one after another share what is compiled; stacks do not, because the order of a sum can depend
     # on the number of members that a function was first compiled for
     shared = not problem.model.networks.stackable and _is_hashable((problem.model, problem.trained_objective))
