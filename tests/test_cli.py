@@ -5,6 +5,8 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from vaescope import __version__, cli
 
@@ -103,6 +105,22 @@ def test_training_on_a_file_and_going_on(capsys, tmp_path):
     assert more.count("finished") == 2
     assert (tmp_path / "run" / "results.parquet").exists()
     assert "made with other settings (training.batch_size was 64, is 32)" in refuse(capsys, *call, "--batch-size", "32")
+
+
+def test_training_in_several_processes(capsys, tmp_path):
+    call = ["train", "dsprites", "--rows", "40", "--epochs", "1", "--batch-size", "16", "--seeds", "3"]
+    alone, divided = tmp_path / "alone", tmp_path / "divided"
+    for extra in (["--out", str(alone)], ["--out", str(divided), "--jobs", "2"]):
+        assert succeed(capsys, *call, *extra).count("finished") == 3
+    assert not (divided / "parts").exists()
+    names = sorted(path.name for path in (alone / "weights").iterdir())
+    assert len(names) == 3
+    assert names == sorted(path.name for path in (divided / "weights").iterdir())
+    for name in names:
+        expected, found = (load_file(folder / "weights" / name) for folder in (alone, divided))
+        assert all(torch.allclose(found[key], value, atol=1e-5) for key, value in expected.items())
+    assert "made with other settings" in refuse(capsys, *call, "--out", str(divided), "--jobs", "2", "--epochs", "2")
+    assert "--jobs must be at least 1" in refuse(capsys, *call, "--out", str(divided), "--jobs", "0")
 
 
 def test_training_an_ivae(capsys, tmp_path):

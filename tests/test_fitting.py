@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import vaescope as vs
+from vaescope.fitting import prepare_fit
 from vaescope.protocol import LatentModel
+from vaescope.runs.parts import Part
 from vaescope.settings import FitSettings, ModelSettings
 from vaescope.training import NoProgress, TrainSettings
 
@@ -136,3 +138,37 @@ def test_help_lists_every_setting():
 def test_a_file_can_be_fitted(tmp_path):
     np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(80, 4)))
     assert len(vs.fit(tmp_path / "data.npy", latent_dim=2, settings=QUICK, progress=NoProgress())) == 1
+
+
+def test_parts_of_a_run_are_merged_and_not_trained_again(tmp_path):
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    settings = FitSettings().updated({"latent_dim": 2, "epochs": 2, "seeds": 3, "out": tmp_path / "run"})
+    job = prepare_fit(x, settings)
+    part = job.part(Part(0, 2))
+    assert [member.seed for member in part.members] == [0, 2]
+    part.run(NoProgress(), load=False)
+    trained = []
+    fitted = job.run(Epochs(trained))
+    assert trained == [1]  # a single member was left
+    assert [member.seed for member in fitted.members] == [0, 1, 2]
+    assert all(len(history["elbo"]) == 2 for history in fitted.history)
+    assert not (tmp_path / "run" / "parts").exists()
+    assert job.part(Part(0, 2)).members == []
+
+
+def test_a_part_without_schedules_belongs_to_a_run_with_them(tmp_path):
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    options = {"latent_dim": 2, "epochs": 1, "kl_schedule": ["constant", "linear(steps=10)"], "out": tmp_path / "run"}
+    job = prepare_fit(x, FitSettings().updated(options))
+    job.part(Part(0, 2)).run(NoProgress(), load=False)
+    assert len(job.run(NoProgress()).members) == 2
+
+
+class Epochs(NoProgress):
+    """Remembers how many members every training had."""
+
+    def __init__(self, members):
+        self.members = members
+
+    def begin(self, members, epochs):
+        self.members.append(members)

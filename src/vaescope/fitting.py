@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from vaescope.objectives.names import objective_by_name
 from vaescope.plain import Plain, plain_fields
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import load_members, pending_stacks, save_members
+from vaescope.runs.parts import PARTS, Part, part_folders
 from vaescope.runs.store import cell_key
 from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
 from vaescope.tables import to_frame, to_html
@@ -168,6 +170,8 @@ class FitJob:
     """Rows are observations, followed by the auxiliary input of an iVAE."""
     members: Sequence[MemberSpec]
     objective: Objective
+    all_members: Sequence[MemberSpec] | None = None
+    """Of the whole run, if `members` are a part of them."""
 
     def run(
         self,
@@ -188,12 +192,12 @@ class FitJob:
         stack = self.data.split_rows(VALIDATION_SHARE)
         if self.settings.storage.out is None:
             return Fit(self._train(stack, self.members, progress, None, observer))
-        storage = self.settings.storage
         by_cell = {tuple(self._cell(member).values()): member for member in self.members}
         cells = [self._cell(member) for member in by_cell.values()]
-        with RunFolder.locked(
-            Path(self.settings.storage.out), self._config(), checkpoint_seconds=storage.checkpoint_seconds
-        ) as run:
+        seconds = self.settings.storage.checkpoint_seconds
+        with RunFolder.locked(self._folder, self._config(), checkpoint_seconds=seconds) as run:
+            for folder in part_folders(run.path):
+                run.import_members(cells, folder)
             for group in pending_stacks(run, self.model, cells, max_members):
                 members = [by_cell[tuple(cell.values())] for cell in group]
                 save_members(run, group, self._train(stack, members, progress, run, observer))
@@ -201,8 +205,28 @@ class FitJob:
                 trained = load_members(run, self.model, missing, [by_cell[tuple(c.values())] for c in missing])
                 rows = [{**c, **m.summary().to_dict()} for c, m in zip(missing, trained, strict=True)]
                 run.add_rows(rows, missing)
+            shutil.rmtree(run.path / PARTS, ignore_errors=True)  # all of its members are here now
             kept = [self._cell(member) for member in self.members]
             return Fit(load_members(run, self.model, kept, self.members) if load else [], run.path)
+
+    def part(self, part: Part) -> FitJob:
+        """The members of a part that the run folder does not have yet, to be trained in a folder of their own.
+
+        `run` takes them over afterwards.
+
+        Args:
+            part: which share of the members.
+        """
+        run = RunFolder(self._folder, self._config())
+        own = [member for member in part.share(self.members) if not run.has_weights(self._cell(member))]
+        storage = replace(self.settings.storage, out=part.folder(run.path))
+        return replace(self, members=own, settings=replace(self.settings, storage=storage), all_members=self.members)
+
+    @property
+    def _folder(self) -> Path:
+        if self.settings.storage.out is None:
+            raise InputError("out is required: the folder for the run.")
+        return Path(self.settings.storage.out)
 
     def _train(
         self,
@@ -228,7 +252,7 @@ class FitJob:
 
     @property
     def _has_schedules(self) -> bool:
-        return any(member.kl_schedule != "constant" for member in self.members)
+        return any(member.kl_schedule != "constant" for member in self.all_members or self.members)
 
     def _cell(self, member: MemberSpec) -> Cell:
         """What identifies a member in the run folder; the schedule only if a member of the run has one."""

@@ -6,10 +6,11 @@ from vaescope.cli import dispatch
 from vaescope.errors import InputError, RunError
 from vaescope.jobs import Outcome, run_in_this_process
 from vaescope.papers.catalogue import find_experiment
-from vaescope.papers.experiment import PARTS, RunOptions
+from vaescope.papers.experiment import RunOptions
 from vaescope.papers.jobs import part_tasks
-from vaescope.papers.run import Part, reproduce, solve_part
+from vaescope.papers.run import reproduce, solve_part
 from vaescope.runs.files import read_json, read_rows
+from vaescope.runs.parts import PARTS, Part
 from vaescope.training import NoProgress
 
 TINY = {"samples": 300, "epochs": 2, "precisions": (1e1, 1e3)}

@@ -26,8 +26,6 @@ from vaescope.settings import CHECKPOINT_SECONDS
 from vaescope.training import Progress
 from vaescope.training.observer import Observer
 
-PARTS = "parts"  # the subfolder of a run in which processes solve their shares
-
 C = TypeVar("C", bound=SeedCell)
 M = TypeVar("M")
 TableRow = Mapping[str, object]

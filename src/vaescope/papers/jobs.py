@@ -10,8 +10,9 @@ from vaescope.jobs import Task
 from vaescope.jobs.tasks import one_line_error
 from vaescope.papers.catalogue import ExperimentInfo, find_experiment
 from vaescope.papers.experiment import RunOptions
-from vaescope.papers.run import Part, reproduce, solve_part, write_index
+from vaescope.papers.run import reproduce, solve_part, write_index
 from vaescope.plain import Plain
+from vaescope.runs.parts import Part
 from vaescope.training import Progress
 
 

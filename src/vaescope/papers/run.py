@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 
 from vaescope import validation
@@ -14,13 +13,14 @@ from vaescope.errors import RunError
 from vaescope.jobs.tracking.live import live_observer
 from vaescope.papers.catalogue import ExperimentInfo, experiments
 from vaescope.papers.claims import Claim
-from vaescope.papers.experiment import PARTS, C, Context, Experiment, M, RunOptions, S
+from vaescope.papers.experiment import C, Context, Experiment, M, RunOptions, S
 from vaescope.papers.report import COMPARISON, TIMING, read_seconds, write_report
 from vaescope.papers.results import Results, from_rows, to_row
 from vaescope.plain import plain_fields
 from vaescope.report.page import IndexEntry, comparison_page, index_page
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.files import read_json, write_json, write_text
+from vaescope.runs.parts import PARTS, Part, part_folders
 from vaescope.training import Progress
 
 
@@ -48,8 +48,8 @@ def solve_part(
     Cells and members that the experiment's own folder has are not computed again.
     """
     settings, path = experiment.settings(options), out / experiment.name
-    with _run_folder(experiment, options, out / part.folder(experiment.name)) as run:
-        own = experiment.cells(settings)[part.index :: part.count]
+    with _run_folder(experiment, options, part.folder(path)) as run:
+        own = part.share(experiment.cells(settings))
         missing = RunFolder(path, run.config).cells_without_results([_row(cell) for cell in own])
         cells = [cell for cell in own if _row(cell) in missing]
         run.import_members(missing, path)
@@ -62,17 +62,6 @@ def _context(run: RunFolder, name: str, options: RunOptions, out: Path, progress
     return Context(run, progress, options.device, out, observer)
 
 
-@dataclass(frozen=True)
-class Part:
-    """Every `count`-th cell of an experiment, from `index` on: neighbouring cells take about the same time."""
-
-    index: int
-    count: int
-
-    def folder(self, name: str) -> Path:
-        return Path(name) / PARTS / f"{self.index}-of-{self.count}"
-
-
 def _run_folder(experiment: Experiment[S, C, M], options: RunOptions, path: Path) -> AbstractContextManager[RunFolder]:
     """The locked run folder of an experiment, or of a part of it."""
     settings = plain_fields(experiment.settings(options))
@@ -83,9 +72,7 @@ def _run_folder(experiment: Experiment[S, C, M], options: RunOptions, path: Path
 def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
     """Take over everything that parts have finished, and delete parts without unfinished work."""
     seconds, parts = [], run.path / PARTS
-    for folder in sorted(parts.glob("*-of-*")):
-        if not (folder / "config.json").exists():
-            continue
+    for folder in part_folders(run.path):
         part = RunFolder(folder, run.config)
         run.import_members([cell for cell in cells if part.has_weights(cell)], folder)
         finished = [cell for cell in run.cells_without_results(cells) if part.rows([cell])]

@@ -16,11 +16,12 @@ from vaescope.data.arrays import Split
 from vaescope.models import VAE, Member
 from vaescope.models.networks import Params
 from vaescope.objectives import Objective, beta_elbo
-from vaescope.papers.experiment import PARTS, Context, Experiment, Settings
+from vaescope.papers.experiment import Context, Experiment, Settings
 from vaescope.papers.results import DIVERGED, Diverged, Result, SeedCell
 from vaescope.plain import plain_fields
 from vaescope.runs import Cell
 from vaescope.runs.members import load_members, pending_stacks, save_members
+from vaescope.runs.parts import part_folders
 from vaescope.runs.store import cell_key
 from vaescope.training import MemberSpec, Progress, TrainSettings, train
 from vaescope.training.checkpoint import CheckpointStore
@@ -190,7 +191,7 @@ class TrainedExperiment(Experiment[S, C, M]):
         if context.out is not None:
             for name in self.shares_members_with:
                 folder = context.out / name
-                for source in (folder, *sorted(folder.glob(f"{PARTS}/*-of-*"))):
+                for source in (folder, *part_folders(folder)):
                     context.run.import_members(rows, source)
         model = self.model(cells[0], settings)
         for group in pending_stacks(context.run, model, rows):
