@@ -3,6 +3,11 @@
 import jaxtyping
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# a shared machine can be slow at any moment: no test depends on the time of an example
+settings.register_profile("vaescope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("vaescope")
 
 
 def pytest_runtest_setup(item):

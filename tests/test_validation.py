@@ -133,7 +133,7 @@ NUMERIC = st.one_of(
 SHAPES = arrays.array_shapes(min_dims=2, max_dims=4, max_side=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(array=NUMERIC.flatmap(lambda kind: arrays.arrays(kind, SHAPES)))
 def test_arrays_of_every_numeric_type_and_shape(array):
     """Values are either unchanged or, if not finite, rejected."""
@@ -152,7 +152,7 @@ def test_arrays_of_every_numeric_type_and_shape(array):
         np.testing.assert_array_equal(matrix, array.astype(np.float64))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(array=arrays.arrays(st.sampled_from(["U3", "S3", "datetime64[D]", "complex64"]), arrays.array_shapes()))
 def test_arrays_of_other_types_are_rejected(array):
     with pytest.raises(vs.InputError, match="x must be an array of numbers"):

@@ -24,14 +24,14 @@ def sources(d: int, seed: int, count: int = 50) -> torch.Tensor:
     return vs.Uniform(-0.5, 0.5).sample(count, d, generator=torch.Generator().manual_seed(seed))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(name=st.sampled_from(sorted(MIXINGS)), d=st.integers(1, 8), seed=st.integers(0, 10_000))
 def test_inverse(name, d, seed):
     mixing, z = MIXINGS[name](d, seed), sources(d, seed)
     torch.testing.assert_close(mixing.inverse(mixing(z)), z, rtol=1e-7, atol=1e-7)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(name=st.sampled_from(sorted(MIXINGS)), d=st.integers(1, 6), seed=st.integers(0, 10_000))
 def test_log_determinant_matches_autograd(name, d, seed):
     mixing, z = MIXINGS[name](d, seed), sources(d, seed, 10)
@@ -77,7 +77,7 @@ def test_a_moebius_mixing_is_conformal_and_centred():
     assert float((x.mean(0) / x.std(0)).abs().max()) < 0.02
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(dim=st.integers(2, 6), contrast=st.floats(0.0, 20.0), seed=st.integers(0, 1000))
 def test_linear_maps_have_the_specified_contrast_and_unit_volume(dim, contrast, seed):
     weight = LinearMap(dim, contrast=contrast, seed=seed).maps[0].weight

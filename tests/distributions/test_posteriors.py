@@ -24,7 +24,7 @@ def as_torch(posterior):
     return td.MultivariateNormal(posterior.mean, scale_tril=torch.diag_embed(sd))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(name=st.sampled_from(sorted(POSTERIOR_FAMILIES)), d=st.integers(1, 6), seed=st.integers(0, 1000))
 def test_kl_from_a_normal_prior_matches_torch(name, d, seed):
     posterior = random_posterior(name, d, seed)

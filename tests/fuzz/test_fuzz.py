@@ -113,7 +113,7 @@ SHAPES = arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
 
 
 @pytest.mark.filterwarnings("ignore:Stored array")
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(array=DTYPES.flatmap(lambda dtype: arrays.arrays(dtype, SHAPES)))
 def test_arrays_of_any_dtype_and_shape(array, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")

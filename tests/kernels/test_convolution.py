@@ -68,7 +68,7 @@ def test_kernels_agree_with_float32(sizes):
     width=st.integers(1, 19),
     images=st.integers(1, 4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_kernels_agree_for_every_size(fine, coarse, height, width, images):
     check_all(fine, coarse, 2 * height, 4 * width if fine <= 4 else 2 * width, images)
 

@@ -23,7 +23,7 @@ def test_identity_is_perfect_and_noise_is_not(factors):
     assert linear_r2(noise, factors).score < 0.02
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     order=st.permutations(range(3)), scales=st.lists(st.floats(0.1, 10) | st.floats(-10, -0.1), min_size=3, max_size=3)
 )

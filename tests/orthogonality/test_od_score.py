@@ -31,7 +31,7 @@ def orthogonal_columns(rng, n, d, *, equal=False):
     return Q * lengths * rng.choice([-1, 1], d)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seeds, st.integers(1, 7), st.integers(0, 20), st.booleans())
 def test_orthogonal_columns_score_zero(seed, d, more, equal):
     rng = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ def test_the_published_score_of_orthogonal_columns_is_bad():
     assert od_score([M, spoiled], align=False)[0] > 0.3
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seeds, st.integers(2, 6))
 def test_scores_are_invariant_to_order_and_sign_of_columns_and_rotation_of_rows(seed, d):
     rng = np.random.default_rng(seed)
@@ -64,7 +64,7 @@ def test_scores_are_invariant_to_order_and_sign_of_columns_and_rotation_of_rows(
     np.testing.assert_allclose(od_score(moved), od_score(given_), atol=1e-8)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seeds, st.floats(1e-3, 1e3))
 def test_scores_are_invariant_to_a_common_scale(seed, scale):
     rng = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def test_scores_are_invariant_to_a_common_scale(seed, scale):
     np.testing.assert_allclose(od_score(scale * given_), od_score(given_), rtol=1e-7, atol=1e-12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seeds, st.integers(1, 6))
 def test_alignment_keeps_the_product_and_moves_v_towards_the_identity(seed, d):
     M = torch.from_numpy(np.random.default_rng(seed).normal(size=(9, d)))
@@ -174,7 +174,7 @@ def test_ten_thousand_rows():
 # matrices -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seeds, st.integers(1, 6))
 def test_the_nearest_orthonormal_matrix_is_the_polar_factor(seed, d):
     M = np.random.default_rng(seed).normal(size=(8, d))
@@ -208,7 +208,7 @@ def test_the_contrast_of_a_matrix_is_that_of_the_decoder():
     assert column_contrast([[1.0, 0.0], [1.0, 0.0]]) == torch.inf
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seeds, st.integers(2, 6))
 def test_orthogonal_columns_are_a_diagonal_gram_matrix(seed, d):
     """Prop. 5: the columns of M, MᵀM and the columns of Σ Vᵀ say the same."""

@@ -23,7 +23,7 @@ def judged(q: Posteriors, **options):
     return classify(q.mean, q.variance, prior_mean=q.prior_mean, prior_variance=q.prior_variance, **options)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(kinds, st.sampled_from(planted.PRIORS), st.floats(0.15, 0.85), st.integers(0, 10_000))
 def test_planted_kinds_are_found_under_any_prior(truth, prior, share, seed):
     q = planted.posteriors(truth, 600, prior=prior, share=share, seed=seed)
@@ -35,7 +35,7 @@ def test_planted_kinds_are_found_under_any_prior(truth, prior, share, seed):
     assert not regime.boundary.any()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(kinds, st.integers(0, 1000), st.floats(0.01, 100.0), st.floats(-50.0, 50.0))
 def test_verdicts_are_invariant_to_units_and_to_the_order_of_samples_and_latents(truth, seed, scale, offset):
     q = planted.posteriors(truth, 300, prior="conditional", seed=seed)

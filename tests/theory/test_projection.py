@@ -148,7 +148,7 @@ def projected(name, precision):
     return decoder(z), project(decoder, decoder(z), precision=precision, prior=prior, start=z)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     name=st.sampled_from(sorted(SMOOTH)),
     precision=st.sampled_from([1.0, 30.0, 1e3, 1e5]),
