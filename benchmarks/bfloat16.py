@@ -39,6 +39,7 @@ def main() -> None:
                     seeds=chosen.seeds,
                     epochs=EPOCHS,
                     decay="cosine",
+                    compile="always",
                     mixed_precision=kind,
                     progress=NoProgress(),
                     **settings,
