@@ -110,6 +110,7 @@ bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.theory
 	$(BIN)/python -m benchmarks.metrics
 	$(BIN)/python -m benchmarks.images
+	$(BIN)/python -m benchmarks.division
 	$(BIN)/python -m benchmarks.orthogonality
 	$(BIN)/python -m benchmarks.checkpoints
 

@@ -9,7 +9,6 @@ import torch
 import vaescope as vs
 from vaescope.fitting import prepare_fit
 from vaescope.protocol import LatentModel
-from vaescope.runs.parts import Part
 from vaescope.settings import FitSettings, ModelSettings
 from vaescope.training import NoProgress, TrainSettings
 
@@ -140,28 +139,57 @@ def test_a_file_can_be_fitted(tmp_path):
     assert len(vs.fit(tmp_path / "data.npy", latent_dim=2, settings=QUICK, progress=NoProgress())) == 1
 
 
-def test_parts_of_a_run_are_merged_and_not_trained_again(tmp_path):
-    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
-    settings = FitSettings().updated({"latent_dim": 2, "epochs": 2, "seeds": 3, "out": tmp_path / "run"})
-    job = prepare_fit(x, settings)
-    part = job.part(Part(0, 2))
-    assert [member.seed for member in part.members] == [0, 2]
-    part.run(NoProgress(), load=False)
-    trained = []
-    fitted = job.run(Epochs(trained))
-    assert trained == [1]  # a single member was left
+IMAGES = torch.rand(40, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def image_job(out, **options):
+    return prepare_fit(IMAGES, FitSettings().updated({"latent_dim": 2, "epochs": 1, "out": out, **options}))
+
+
+def test_members_that_were_trained_separately_are_imported(tmp_path):
+    job = image_job(tmp_path / "run", seeds=3)
+    trained, asked = [], []
+
+    def train_separately(names):
+        asked.append(dict(names))
+        job.member_job(2).run(NoProgress(), load=False)
+
+    job.member_job(0).run(NoProgress(), load=False)  # an earlier call that was interrupted afterwards
+    fitted = job.run(Epochs(trained), train_separately=train_separately)
+    assert asked == [{1: "precision=1_beta=1_seed=1", 2: "precision=1_beta=1_seed=2"}]
+    assert trained == [1]  # the member that was left
     assert [member.seed for member in fitted.members] == [0, 1, 2]
-    assert all(len(history["elbo"]) == 2 for history in fitted.history)
+    assert all(len(history["elbo"]) == 1 for history in fitted.history)
     assert not (tmp_path / "run" / "parts").exists()
-    assert job.part(Part(0, 2)).members == []
 
 
-def test_a_part_without_schedules_belongs_to_a_run_with_them(tmp_path):
-    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
-    options = {"latent_dim": 2, "epochs": 1, "kl_schedule": ["constant", "linear(steps=10)"], "out": tmp_path / "run"}
-    job = prepare_fit(x, FitSettings().updated(options))
-    job.part(Part(0, 2)).run(NoProgress(), load=False)
-    assert len(job.run(NoProgress()).members) == 2
+def test_only_folders_of_imported_members_are_deleted(tmp_path):
+    more, fewer = (image_job(tmp_path / "run", seeds=seeds) for seeds in (2, 1))
+    more.member_job(1).run(NoProgress(), load=False)
+    own = tmp_path / "run" / "parts" / "holiday.png"
+    own.write_bytes(b"a file of the user")
+    fewer.run(NoProgress())
+    assert own.exists()
+    assert more.member_job(1).settings.storage.out.exists()
+    trained = []
+    more.run(Epochs(trained))
+    assert trained == []
+    assert own.exists()
+    assert not more.member_job(1).settings.storage.out.exists()
+
+
+def test_stacks_are_not_trained_separately(tmp_path):
+    settings = FitSettings().updated({"latent_dim": 2, "epochs": 1, "seeds": 2, "out": tmp_path / "run"})
+    job = prepare_fit(torch.randn(60, 3), settings)
+    job.run(NoProgress(), train_separately=lambda names: pytest.fail("asked for separate members"))
+
+
+def test_a_member_without_a_schedule_belongs_to_a_run_with_them(tmp_path):
+    job = image_job(tmp_path / "run", kl_schedule=["constant", "linear(steps=10)"])
+    job.member_job(0).run(NoProgress(), load=False)
+    trained = []
+    assert len(job.run(Epochs(trained)).members) == 2
+    assert trained == [1]
 
 
 class Epochs(NoProgress):

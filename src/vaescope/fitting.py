@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from vaescope.objectives.names import objective_by_name
 from vaescope.plain import Plain, plain_fields
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import load_members, pending_stacks, save_members
-from vaescope.runs.parts import PARTS, Part, part_folders
+from vaescope.runs.parts import PARTS, part_folders
 from vaescope.runs.store import cell_key
 from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
 from vaescope.tables import to_frame, to_html
@@ -180,6 +179,7 @@ class FitJob:
         max_members: int | None = None,
         load: bool = True,
         observer: Observer | None = None,
+        train_separately: Callable[[Mapping[int, str]], None] | None = None,
     ) -> Fit:
         """Train the members that are not in the run folder yet, then load all of them.
 
@@ -188,6 +188,9 @@ class FitJob:
             max_members: members of a stack, at most.
             load: whether the members of a run folder are loaded at the end.
             observer: watches the members while they are trained.
+            train_separately: called with the names of missing members by index, if they do not gain from training
+                together, while the run folder is locked. It may run the `member_job` of each; this call then imports
+                what they trained.
         """
         stack = self.data.split_rows(VALIDATION_SHARE)
         if self.settings.storage.out is None:
@@ -196,8 +199,11 @@ class FitJob:
         cells = [self._cell(member) for member in by_cell.values()]
         seconds = self.settings.storage.checkpoint_seconds
         with RunFolder.locked(self._folder, self._config(), checkpoint_seconds=seconds) as run:
-            for folder in part_folders(run.path):
-                run.import_members(cells, folder)
+            self._import_separate(run, cells)
+            if train_separately is not None and not self.model.networks.stackable:
+                own = [cell for cell in cells if not run.has_weights(cell) and cell not in run.pending_stack(cells)]
+                train_separately({self._index(cell): cell_key(cell) for cell in own})
+                self._import_separate(run, cells)
             for group in pending_stacks(run, self.model, cells, max_members):
                 members = [by_cell[tuple(cell.values())] for cell in group]
                 save_members(run, group, self._train(stack, members, progress, run, observer))
@@ -205,22 +211,31 @@ class FitJob:
                 trained = load_members(run, self.model, missing, [by_cell[tuple(c.values())] for c in missing])
                 rows = [{**c, **m.summary().to_dict()} for c, m in zip(missing, trained, strict=True)]
                 run.add_rows(rows, missing)
-            shutil.rmtree(run.path / PARTS, ignore_errors=True)  # all of its members are here now
+            self._import_separate(run, cells)
             kept = [self._cell(member) for member in self.members]
             return Fit(load_members(run, self.model, kept, self.members) if load else [], run.path)
 
-    def part(self, part: Part) -> FitJob:
-        """The members of a part that the run folder does not have yet, to be trained in a folder of their own.
-
-        `run` takes them over afterwards.
+    def member_job(self, index: int) -> FitJob:
+        """The job of one member, in a folder of its own below the run folder; `run` imports it.
 
         Args:
-            part: which share of the members.
+            index: of the member.
         """
-        run = RunFolder(self._folder, self._config())
-        own = [member for member in part.share(self.members) if not run.has_weights(self._cell(member))]
-        storage = replace(self.settings.storage, out=part.folder(run.path))
-        return replace(self, members=own, settings=replace(self.settings, storage=storage), all_members=self.members)
+        member = self.members[index]
+        storage = replace(self.settings.storage, out=self._folder / PARTS / cell_key(self._cell(member)))
+        settings = replace(self.settings, storage=storage)
+        return replace(self, members=[member], settings=settings, all_members=self.members)
+
+    def _index(self, cell: Cell) -> int:
+        return next(index for index, member in enumerate(self.members) if self._cell(member) == cell)
+
+    def _import_separate(self, run: RunFolder, cells: Sequence[Cell]) -> None:
+        """Import the members that were trained in folders of their own, and delete these folders."""
+        for folder in part_folders(run.path):
+            run.import_members(cells, folder)
+            run.remove_imported(folder)
+        with suppress(OSError):  # there is none, or it is not empty
+            (run.path / PARTS).rmdir()
 
     @property
     def _folder(self) -> Path:

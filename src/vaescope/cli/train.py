@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import tyro
 from rich.table import Table
@@ -17,6 +18,7 @@ from vaescope.errors import InputError
 from vaescope.settings import FitSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
     from vaescope.data import Dataset
     from vaescope.data.files.streaming import StoredDataset
     from vaescope.fitting import Fit, FitJob
-    from vaescope.runs.parts import Part
-    from vaescope.training import Progress
+    from vaescope.training import Progress, ProgressBar
 
 SHOWN_SAMPLES = 5000  # on which members are summarised
 
@@ -44,10 +45,9 @@ class Train:
     track: str | None = None
     """Log members while they are trained, and when they have finished: the address of an MLflow server,
     tensorboard:FOLDER, or wandb:PROJECT."""
-
     jobs: int = 1
-    """Processes that train members at the same time, each with its share of the cores. Several convolutional members
-    of small images finish sooner so."""
+    """Processes that train convolutional members at the same time, each with its share of the cores and its own copy
+    of the data. Faster for several members on small images; MLPs train as one stack."""
 
     def run(self) -> int:
         out = self.settings.storage.out
@@ -55,11 +55,13 @@ class Train:
             raise InputError("--out is required: the folder for the run.")
         check_track(self.track)
         whole_number("--jobs", self.jobs)
+        from vaescope.training import ProgressBar
+
         data, auxiliary = self._data()
         job = self._job(data, auxiliary)
-        if self.jobs > 1:
-            _run_parts(self, job, out)
-        fitted = self._run_job(job)
+        with ProgressBar("train") as progress:
+            separately = partial(_train_separately, self, out, progress) if self.jobs > 1 else None
+            fitted = self._run_job(job, progress, train_separately=separately)
         track(self.track, [out])
         console = new_console()
         console.print(_member_table(fitted, data, auxiliary))
@@ -76,59 +78,49 @@ class Train:
         settings = replace(self.settings, model=replace(self.settings.model, model=kind))
         return prepare_fit(data, settings, auxiliary=auxiliary)
 
-    def _run_job(self, job: FitJob) -> Fit:
-        from vaescope.training import ProgressBar
-
-        with ProgressBar("train") as progress:
-            return self._run_watched(job, progress)
-
-    def _run_watched(self, job: FitJob, progress: Progress, *, load: bool = True) -> Fit:
+    def _run_job(self, job: FitJob, progress: Progress, **options: Any) -> Fit:
         from vaescope.jobs.tracking import live_members
         from vaescope.watch import WatchedMembers
 
         out = self.settings.storage.out
         tracked = None if self.track is None or out is None else live_members(self.track, "fit", out)
         observer = WatchedMembers(tracked, message=progress.message)
-        fitted = job.run(progress, observer=observer, load=load)
+        fitted = job.run(progress, observer=observer, **options)
         observer.close()
         return fitted
 
 
 @dataclass(frozen=True)
-class PartJob:
-    """A part of the members of a command."""
+class MemberJob:
+    """One member of a command, for a worker process."""
 
     command: Train
-    part: Part
+    index: int
 
 
-def _run_parts(command: Train, job: FitJob, out: Path) -> None:
-    """Train all members in several processes, each in a folder of its own below the run folder."""
+def _train_separately(command: Train, out: Path, progress: ProgressBar, names: Mapping[int, str]) -> None:
+    """Train these members in processes, several at a time; those that fail are left to this process."""
     from vaescope.jobs import Task, run_in_processes
-    from vaescope.runs.parts import Part
 
-    count = min(command.jobs, len(job.members))
-    parts = [Part(index, count) for index in range(count)]
-    job.part(parts[0])  # refuses a folder with other settings here, once
-    tasks = [
-        Task(f"part {part.index + 1} of {count}", run_part, PartJob(command, part), part.folder(out)) for part in parts
-    ]
-    for outcome in run_in_processes(tasks, jobs=command.jobs):
-        if outcome.error is not None:
-            raise outcome.error
+    tasks = [Task(name, run_member, MemberJob(command, index), out) for index, name in names.items()]
+    if len(tasks) < 2:
+        return
+    with progress.paused():
+        for outcome in run_in_processes(tasks, jobs=min(command.jobs, len(tasks))):
+            if outcome.error is not None:
+                progress.message(f"{outcome.name}: {outcome.error} This process trains it again.")
 
 
-def run_part(job: PartJob, out: Path, progress: Progress) -> None:
-    """Train a part in a worker process.
+def run_member(job: MemberJob, out: Path, progress: Progress) -> None:
+    """Train one member in a worker process.
 
     Args:
-        job: the command and the part.
-        out: the folder of the part.
+        job: the command and the member.
+        out: the folder of the whole run.
         progress: where progress is reported.
     """
-    own = job.command._job(*job.command._data()).part(job.part)
-    if own.members:
-        job.command._run_watched(own, progress, load=False)
+    own = job.command._job(*job.command._data()).member_job(job.index)
+    job.command._run_job(own, progress, load=False)
 
 
 def _member_table(fitted: Fit, data: Dataset | StoredDataset, auxiliary: Tensor | None) -> Table:

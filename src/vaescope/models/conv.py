@@ -159,11 +159,8 @@ def _convolve_in_bfloat16(layer: Layer, h: Tensor, weight: Tensor) -> Tensor:
 
 
 def _uses_kernel(layer: Layer, h: Tensor) -> bool:
-    """Whether this layer computes in bfloat16, and faster by the package's own kernels than by PyTorch's.
-
-    Outside of compiled functions, calls of Python functions with gradients of their own cost more than kernels save.
-    """
-    if not torch.compiler.is_compiling() or h.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+    """Whether this layer computes in bfloat16, and faster by the package's own kernels than by PyTorch's."""
+    if h.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
         return False
     if torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return False

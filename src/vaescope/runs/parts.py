@@ -44,4 +44,4 @@ def part_folders(run: Path) -> list[Path]:
     Args:
         run: the folder of the whole run.
     """
-    return sorted(file.parent for file in run.glob(f"{PARTS}/*-of-*/config.json"))
+    return sorted(file.parent for file in run.glob(f"{PARTS}/*/config.json"))

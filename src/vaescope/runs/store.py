@@ -7,6 +7,7 @@ weights, and a member with weights is never trained again.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -193,6 +194,13 @@ class RunFolder:
             if other.has_weights(cell) and not self.has_weights(cell):
                 self.add_rows(other.rows([cell], "history"), [cell], "history")
                 self.save_member(cell, *other.load_member(cell))
+
+    def remove_imported(self, source: Path) -> None:
+        """Delete the folder of a part, unless it has a member, finished or not, that this folder lacks."""
+        unfinished = RunFolder(source, read_config(source))._read_stack() or []
+        finished = [path.name for path in (source / "weights").glob("*.safetensors")]
+        if self._has_all_weights(unfinished) and all((self.path / "weights" / name).exists() for name in finished):
+            shutil.rmtree(source)
 
 
 class CheckpointFile:

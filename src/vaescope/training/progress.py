@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
@@ -138,6 +140,15 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.__exit__(kind, error, trace)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hide the bar while another one is shown."""
+        self._progress.stop()
+        try:
+            yield
+        finally:
+            self._progress.start()
 
     def begin(self, members: int, epochs: int) -> None:
         self._progress.reset(self._task, total=epochs, state=f"{members} members")
