@@ -9,6 +9,7 @@ import torch
 import vaescope as vs
 from vaescope.fitting import prepare_fit
 from vaescope.protocol import LatentModel
+from vaescope.runs import RunFolder
 from vaescope.settings import FitSettings, ModelSettings
 from vaescope.training import NoProgress, TrainSettings
 
@@ -176,6 +177,16 @@ def test_only_folders_of_imported_members_are_deleted(tmp_path):
     assert trained == []
     assert own.exists()
     assert not more.member_job(1).settings.storage.out.exists()
+
+
+def test_folders_that_are_no_part_of_the_run_are_left_alone(tmp_path):
+    own, other = tmp_path / "run" / "parts" / "own", tmp_path / "run" / "parts" / "other"
+    own.mkdir(parents=True)
+    (own / "config.json").write_text('{"name": "a file of the user"}')
+    RunFolder(other, {"experiment": "fit", "profile": "own", "settings": {}})  # another run, without members yet
+    image_job(tmp_path / "run").run(NoProgress())
+    assert (own / "config.json").exists()
+    assert (other / "config.json").exists()
 
 
 def test_stacks_are_not_trained_separately(tmp_path):

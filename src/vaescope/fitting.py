@@ -231,7 +231,7 @@ class FitJob:
 
     def _import_separate(self, run: RunFolder, cells: Sequence[Cell]) -> None:
         """Import the members that were trained in folders of their own, and delete these folders."""
-        for folder in part_folders(run.path):
+        for folder in filter(run.has_same_settings, part_folders(run.path)):
             run.import_members(cells, folder)
             run.remove_imported(folder)
         with suppress(OSError):  # there is none, or it is not empty

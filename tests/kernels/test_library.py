@@ -1,4 +1,4 @@
-"""C++ sources are compiled once; what cannot be compiled is said in one line and not loaded."""
+"""C++ sources are compiled once; what cannot be compiled is reported in one line and not loaded."""
 
 import shutil
 

@@ -72,7 +72,7 @@ def _run_folder(experiment: Experiment[S, C, M], options: RunOptions, path: Path
 def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
     """Take over everything that parts have finished, and delete parts without unfinished work."""
     seconds, parts = [], run.path / PARTS
-    for folder in part_folders(run.path):
+    for folder in filter(run.has_same_settings, part_folders(run.path)):
         part = RunFolder(folder, run.config)
         run.import_members([cell for cell in cells if part.has_weights(cell)], folder)
         finished = [cell for cell in run.cells_without_results(cells) if part.rows([cell])]

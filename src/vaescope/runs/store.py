@@ -195,6 +195,14 @@ class RunFolder:
                 self.add_rows(other.rows([cell], "history"), [cell], "history")
                 self.save_member(cell, *other.load_member(cell))
 
+    def has_same_settings(self, source: Path) -> bool:
+        """Whether a folder holds a run of the same experiment with the same settings; any other folder does not."""
+        try:
+            stored = read_config(source)
+            return stored.get("experiment") == self.config["experiment"] and not _differences(stored, self.config)
+        except (RunError, InputError):
+            return False
+
     def remove_imported(self, source: Path) -> None:
         """Delete the folder of a part, unless it has a member, finished or not, that this folder lacks."""
         unfinished = RunFolder(source, read_config(source))._read_stack() or []
