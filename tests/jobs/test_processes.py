@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,3 +61,58 @@ def test_failures_are_told_in_one_line(tmp_path):
     assert str(found["other"]) == "KeyError: 'weights'"
     with pytest.raises(InputError, match="jobs must be at least 1"):
         list(run_in_processes(tasks, jobs=0))
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from tests.jobs.test_processes import wait
+from vaescope.jobs import Task, run_in_processes
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    try:
+        list(run_in_processes([Task(name, wait, name, out) for name in ("a", "b")], jobs=2))
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def wait(name: str, out: Path, progress) -> None:
+    (out / f"{name}.started").touch()
+    time.sleep(60)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists processes as Linux does")
+@pytest.mark.parametrize("started", [False, True])
+def test_ctrl_c_ends_all_processes_without_a_traceback(tmp_path, started):
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED)
+    command = [sys.executable, str(script), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True, env=environment)
+    while len(_children(process.pid)) < 3:  # two workers, and the one that cleans up after them
+        time.sleep(0.01)
+    time.sleep(0.5)  # in the middle of importing
+    while started and len(list(tmp_path.glob("*.started"))) < 2:
+        time.sleep(0.01)
+    workers = _children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    until = time.monotonic() + 30
+    while any(map(_runs, workers)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not any(map(_runs, workers))
+
+
+def _runs(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -74,6 +76,19 @@ def run_in_this_process(tasks: Sequence[Task]) -> Iterator[Outcome]:
             yield Outcome(task.name, error=one_line_error(error))
 
 
+@contextmanager
+def _ignored_interrupts() -> Iterator[None]:
+    """Processes that are started meanwhile ignore Ctrl-C, from their first line on: their parent terminates them."""
+    if threading.current_thread() is not threading.main_thread():  # others cannot change what signals do
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class _Restart:
     """The task has to be started again."""
 
@@ -90,7 +105,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_run_worker, args=(task, threads, sender, os.getpid()), daemon=False)
-        process.start()
+        with _ignored_interrupts():
+            process.start()
         sender.close()
         return cls(task, attempt, process, receiver)
 
@@ -126,7 +142,7 @@ def _run_worker(task: Task, threads: int, sender: Connection, parent: int) -> No
     torch.set_num_threads(threads)
     try:
         sender.send(_outcome(task, sender))
-    except (KeyboardInterrupt, BrokenPipeError):  # the parent process is gone
+    except BrokenPipeError:  # the parent process is gone
         os._exit(130)
 
 

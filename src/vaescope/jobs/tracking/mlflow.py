@@ -64,7 +64,14 @@ def _one_line_errors(address: str) -> Iterator[None]:
 
 def _experiment(client: Any, name: str) -> str:
     found = client.get_experiment_by_name(name)
-    return str(found.experiment_id if found is not None else client.create_experiment(name))
+    if found is None:
+        try:
+            return str(client.create_experiment(name))
+        except Exception:  # another process created it meanwhile
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    return str(found.experiment_id)
 
 
 def _logged_runs(client: Any, experiment: str, run: TrackedRun) -> tuple[dict[str, str], dict[str, str]]:
