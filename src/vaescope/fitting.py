@@ -233,7 +233,7 @@ class FitJob:
         """Import the members that were trained in folders of their own, and delete these folders."""
         for folder in filter(run.has_same_settings, part_folders(run.path)):
             run.import_members(cells, folder)
-            run.remove_imported(folder)
+            run.remove_imported(cells, folder)
         with suppress(OSError):  # there is none, or it is not empty
             (run.path / PARTS).rmdir()
 

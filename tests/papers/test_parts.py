@@ -70,7 +70,19 @@ def test_an_interrupted_part_keeps_its_checkpoint_and_the_rest_is_solved(experim
     reproduce(experiment, options, out=tmp_path, progress=NoProgress())
     assert len(read_rows(tmp_path / NAME / "results.parquet")) == len(whole)
     left = [folder.name for folder in (tmp_path / NAME / PARTS).iterdir()]
-    assert left == ["0-of-2"]  # its checkpoint may still be wanted; nothing of it is counted
+    assert left == ["0-of-2"]  # when parts were merged, nothing else had its members
+    reproduce(experiment, options, out=tmp_path, progress=NoTraining())
+    assert not (tmp_path / NAME / PARTS).exists()
+
+
+def test_a_call_with_fewer_seeds_keeps_the_parts_of_the_others(experiment, tmp_path):
+    for index in range(2):
+        solve_part(experiment, OPTIONS, Part(index, 2), out=tmp_path, progress=NoProgress())
+    reproduce(experiment, RunOptions(changes=TINY, seeds=1), out=tmp_path, progress=NoTraining())
+    assert len(read_rows(tmp_path / NAME / "results.parquet")) == 2
+    reproduce(experiment, OPTIONS, out=tmp_path, progress=NoTraining())
+    assert len(read_rows(tmp_path / NAME / "results.parquet")) == 4
+    assert not (tmp_path / NAME / PARTS).exists()
 
 
 def test_parts_do_not_repeat_what_the_experiment_has(experiment, whole, tmp_path):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from vaescope import validation
@@ -70,8 +69,8 @@ def _run_folder(experiment: Experiment[S, C, M], options: RunOptions, path: Path
 
 
 def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
-    """Take over everything that parts have finished, and delete parts without unfinished work."""
-    seconds, parts = [], run.path / PARTS
+    """Take over everything that parts have finished, and delete parts that have nothing else."""
+    seconds = []
     for folder in filter(run.has_same_settings, part_folders(run.path)):
         part = RunFolder(folder, run.config)
         run.import_members([cell for cell in cells if part.has_weights(cell)], folder)
@@ -79,10 +78,9 @@ def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
         if finished:
             run.add_rows(part.rows(finished), finished)
             seconds.append(read_seconds(folder) or 0.0)
-        if not part.has_unfinished_stack:
-            shutil.rmtree(folder)
-    if parts.exists() and not list(parts.iterdir()):
-        parts.rmdir()
+        run.remove_imported(cells, folder)
+    with suppress(OSError):  # there is none, or it is not empty
+        (run.path / PARTS).rmdir()
     if seconds:
         _add_seconds(run, max(seconds))
 

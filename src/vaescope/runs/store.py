@@ -113,11 +113,6 @@ class RunFolder:
             return []
         return list(stack)
 
-    @property
-    def has_unfinished_stack(self) -> bool:
-        """Whether a stack was interrupted, or is in training."""
-        return self._stack_file.exists()
-
     def discard_finished_stack(self) -> None:
         """Finish an interrupted stack all of whose members were saved."""
         stack = self._read_stack()
@@ -203,11 +198,21 @@ class RunFolder:
         except (RunError, InputError):
             return False
 
-    def remove_imported(self, source: Path) -> None:
-        """Delete the folder of a part, unless it has a member, finished or not, that this folder lacks."""
-        unfinished = RunFolder(source, read_config(source))._read_stack() or []
-        finished = [path.name for path in (source / "weights").glob("*.safetensors")]
-        if self._has_all_weights(unfinished) and all((self.path / "weights" / name).exists() for name in finished):
+    def remove_imported(self, cells: Sequence[Cell], source: Path) -> None:
+        """Delete the folder of a part, unless it has results or a member, finished or not, that this folder lacks.
+
+        Args:
+            cells: some of this experiment; the columns of a cell identify the rows of results.
+            source: the folder of the part.
+        """
+        part, columns = RunFolder(source, read_config(source)), list(cells[0])
+        weights = [path.name for path in (source / "weights").glob("*.safetensors")]
+        measured = {_identity(row, columns) for row in read_rows(self._table("results"))}
+        if (
+            self._has_all_weights(part._read_stack() or [])
+            and all((self.path / "weights" / name).exists() for name in weights)
+            and all(_identity(row, columns) in measured for row in read_rows(part._table("results")))
+        ):
             shutil.rmtree(source)
 
 
