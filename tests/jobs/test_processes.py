@@ -64,12 +64,14 @@ def test_failures_are_told_in_one_line(tmp_path):
 
 
 INTERRUPTED = """
+import signal
 import sys
 from pathlib import Path
 from tests.jobs.test_processes import wait
 from vaescope.jobs import Task, run_in_processes
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell inherit that it is ignored
     out = Path(sys.argv[1])
     try:
         list(run_in_processes([Task(name, wait, name, out) for name in ("a", "b")], jobs=2))
