@@ -8,7 +8,7 @@ ZOO_STAMP := .venv/.installed-zoo
 LONG_STAMP := .venv/.installed-long
 DOCS_STAMP := .venv/.installed-docs
 
-.PHONY: install reproduce laptop results/laptop paper results/paper test test-long test-foreign test-zoo test-lowest docs chromium bench bench-machines lint clean
+.PHONY: install reproduce laptop results/laptop paper results/paper test test-shapes test-long test-foreign test-zoo test-lowest docs chromium bench bench-machines lint clean
 
 install: $(STAMP)
 
@@ -43,13 +43,15 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Tests of whole workflows, which train and measure a lot, run without checks of array shapes at every call.
-# Files run in this order, the long ones first, so that no process waits for another at the end.
+# Every test once. Files run in this order, the long ones first, so that no process waits for another at the end.
 WORKFLOWS := tests/test_docs.py tests/papers tests/diagnosis tests/jobs tests/sweeps tests/explorer tests/fuzz tests/regime \
 	tests/test_fitting.py tests/test_cli.py tests/test_contract.py tests/metrics tests/foreign
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: lint chromium
-	$(PYTEST) -m "not long" -o addopts="--doctest-modules -q" $(WORKFLOWS)
+	$(PYTEST) -m "not long" -o addopts="--doctest-modules -q" $(WORKFLOWS) tests/theory tests/training tests src
+
+# The same with checks of array shapes at every call, which double the time; whole workflows, which train and measure a lot, are left out.
+test-shapes: install
 	$(PYTEST) -m "not long" $(WORKFLOWS:%=--ignore=%)
 
 # Pages are tested in a browser; where there is none and none can be installed, these tests are skipped.

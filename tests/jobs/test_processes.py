@@ -81,13 +81,11 @@ if __name__ == "__main__":
 
 
 def wait(name: str, out: Path, progress) -> None:
-    (out / f"{name}.started").touch()
     time.sleep(60)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists processes as Linux does")
-@pytest.mark.parametrize("started", [False, True])
-def test_ctrl_c_ends_all_processes_without_a_traceback(tmp_path, started):
+def test_ctrl_c_ends_all_processes_without_a_traceback(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(INTERRUPTED)
     command = [sys.executable, str(script), str(tmp_path)]
@@ -96,8 +94,6 @@ def test_ctrl_c_ends_all_processes_without_a_traceback(tmp_path, started):
     while len(_children(process.pid)) < 3:  # two workers, and the one that cleans up after them
         time.sleep(0.01)
     time.sleep(0.5)  # in the middle of importing
-    while started and len(list(tmp_path.glob("*.started"))) < 2:
-        time.sleep(0.01)
     workers = _children(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
