@@ -123,6 +123,13 @@ def test_training_in_several_processes(capsys, tmp_path):
     assert "--jobs must be at least 1" in refuse(capsys, *call, "--out", str(divided), "--jobs", "0")
 
 
+def test_several_processes_and_a_stack(capsys, tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(80, 4)))
+    call = ["train", str(tmp_path / "x.npy"), "--latent-dim", "2", "--epochs", "1", "--out", str(tmp_path / "run")]
+    assert cli.dispatch([*call, "--jobs", "2"]) == 0
+    assert "--jobs has no effect here: MLPs train as one stack." in capsys.readouterr().err
+
+
 def test_training_an_ivae(capsys, tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "data.npz", x=rng.normal(size=(90, 4)), factors=rng.normal(size=(90, 2)))

@@ -10,6 +10,7 @@ import vaescope as vs
 from vaescope.fitting import prepare_fit
 from vaescope.protocol import LatentModel
 from vaescope.runs import RunFolder
+from vaescope.runs.lock import locked
 from vaescope.settings import FitSettings, ModelSettings
 from vaescope.training import NoProgress, TrainSettings
 
@@ -189,6 +190,41 @@ def test_folders_that_are_no_part_of_the_run_are_left_alone(tmp_path):
     assert (other / "config.json").exists()
 
 
+def test_a_member_that_was_interrupted_separately_continues_from_its_checkpoint(tmp_path):
+    options = {"seeds": 2, "epochs": 3, "checkpoint_seconds": 0.0}
+    whole = image_job(tmp_path / "whole", **options).run(NoProgress())
+    job = image_job(tmp_path / "run", **options)
+    for index in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            job.member_job(index).run(InterruptAt(2), load=False)
+    messages = InterruptAt(None)
+    fitted = job.run(messages)
+    assert messages.texts == ["Resuming after epoch 1."] * 2
+    for one, other in zip(whole.members, fitted.members, strict=True):
+        assert all(torch.equal(other.params[name], value) for name, value in one.params.items())
+    assert not (tmp_path / "run" / "parts").exists()
+
+
+def test_a_part_that_another_process_trains_is_left_alone(tmp_path):
+    job = image_job(tmp_path / "run")
+    part = job.member_job(0)
+    part.run(NoProgress(), load=False)
+    with locked(part.settings.storage.out):
+        job.run(NoProgress())
+        assert part.settings.storage.out.exists()
+    job.run(NoProgress())
+    assert not part.settings.storage.out.exists()
+
+
+def test_a_job_belongs_to_folders_with_its_data_and_settings(tmp_path):
+    job = image_job(tmp_path / "run")
+    assert not job.belongs_to(tmp_path / "run")
+    job.run(NoProgress())
+    assert job.belongs_to(tmp_path / "run")
+    assert not image_job(tmp_path / "run", learning_rate=0.5).belongs_to(tmp_path / "run")
+    assert not prepare_fit(IMAGES.flip(0), job.settings).belongs_to(tmp_path / "run")
+
+
 def test_stacks_are_not_trained_separately(tmp_path):
     settings = FitSettings().updated({"latent_dim": 2, "epochs": 1, "seeds": 2, "out": tmp_path / "run"})
     job = prepare_fit(torch.randn(60, 3), settings)
@@ -201,6 +237,20 @@ def test_a_member_without_a_schedule_belongs_to_a_run_with_them(tmp_path):
     trained = []
     assert len(job.run(Epochs(trained)).members) == 2
     assert trained == [1]
+
+
+class InterruptAt(NoProgress):
+    """Interrupts after an epoch; remembers messages."""
+
+    def __init__(self, last):
+        self.last, self.texts = last, []
+
+    def epoch(self, done, **state):
+        if done == self.last:
+            raise KeyboardInterrupt
+
+    def message(self, text):
+        self.texts.append(text)
 
 
 class Epochs(NoProgress):

@@ -32,7 +32,7 @@ from vaescope.plain import Plain, plain_fields
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import load_members, pending_stacks, save_members
 from vaescope.runs.parts import PARTS, part_folders
-from vaescope.runs.store import cell_key
+from vaescope.runs.store import cell_key, has_settings
 from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
 from vaescope.tables import to_frame, to_html
 from vaescope.training import MemberSpec, Progress, ProgressBar, train
@@ -225,6 +225,14 @@ class FitJob:
         storage = replace(self.settings.storage, out=self._folder / PARTS / cell_key(self._cell(member)))
         settings = replace(self.settings, storage=storage)
         return replace(self, members=[member], settings=settings, all_members=self.members)
+
+    def belongs_to(self, run: Path) -> bool:
+        """Whether a run folder was made with the same data and settings.
+
+        Args:
+            run: the folder.
+        """
+        return has_settings(run, self._config())
 
     def _index(self, cell: Cell) -> int:
         return next(index for index, member in enumerate(self.members) if self._cell(member) == cell)

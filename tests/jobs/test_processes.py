@@ -53,6 +53,25 @@ def test_a_killed_process_is_begun_again_and_no_one_else_notices(tmp_path, capsy
     assert "killed by signal 9, 2 times" in str(outcome.error)
 
 
+def test_a_line_that_cannot_be_printed_is_no_end_of_a_worker(tmp_path, monkeypatch):
+    def full(self, event):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(local.ProgressLines, "show", full)
+    with pytest.raises(OSError, match="No space left"):
+        list(run_in_processes([Task("a", square, 2, tmp_path)], jobs=1))
+
+
+def test_processes_share_the_cores_that_may_be_used(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [local._threads(jobs) for jobs in (1, 2, 3, 20)] == [8, 4, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert [local._threads(jobs) for jobs in (1, 2, 3, 20)] == [3, 3, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "all")
+    assert local._threads(2) == 4
+
+
 def test_failures_are_told_in_one_line(tmp_path):
     tasks = [Task(kind, fail, kind, tmp_path) for kind in ("input", "other")]
     found = {outcome.name: outcome.error for outcome in run_in_processes(tasks, jobs=2)}

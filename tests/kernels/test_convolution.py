@@ -230,7 +230,8 @@ for compiled in (True, False):
     params = model.init([0])
     moments = tuple({name: torch.zeros_like(value) for name, value in params.items()} for _ in range(2))
     step = make_step(model, beta_elbo, autocast="cpu")
-    step = torch.compile(step, fullgraph=True, backend="aot_eager") if compiled else step  # fails if it is not one graph
+    if compiled:
+        step = torch.compile(step, fullgraph=True, backend="aot_eager")  # fails if it is not one graph
     step(params, moments, *rest, torch.ones(1), torch.ones(1))
     found.append({name: value.clone() for name, value in moments[0].items()})
     with profile(activities=[ProfilerActivity.CPU]) as record:

@@ -47,7 +47,8 @@ class Train:
     tensorboard:FOLDER, or wandb:PROJECT."""
     jobs: int = 1
     """Processes that train convolutional members at the same time, each with its share of the cores and its own copy
-    of the data. Faster for several members on small images; MLPs train as one stack."""
+    of the data. Faster for several members on small images; the last digits of results depend on the number of threads.
+    MLPs train as one stack."""
 
     def run(self) -> int:
         out = self.settings.storage.out
@@ -61,6 +62,8 @@ class Train:
         job = self._job(data, auxiliary)
         with ProgressBar("train") as progress:
             separately = partial(_train_separately, self, out, progress) if self.jobs > 1 else None
+            if self.jobs > 1 and job.model.networks.stackable:
+                progress.message("--jobs has no effect here: MLPs train as one stack.")
             fitted = self._run_job(job, progress, train_separately=separately)
         track(self.track, [out])
         console = new_console()
@@ -103,12 +106,16 @@ def _train_separately(command: Train, out: Path, progress: ProgressBar, names: M
     from vaescope.jobs import Task, run_in_processes
 
     tasks = [Task(name, run_member, MemberJob(command, index), out) for index, name in names.items()]
-    if len(tasks) < 2:
+    if len(tasks) < 2:  # its checkpoint, if it was interrupted in a process of its own, is used in this one
         return
     with progress.paused():
-        for outcome in run_in_processes(tasks, jobs=min(command.jobs, len(tasks))):
-            if outcome.error is not None:
-                progress.message(f"{outcome.name}: {outcome.error} This process trains it again.")
+        outcomes = list(run_in_processes(tasks, jobs=min(command.jobs, len(tasks))))
+    failed: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.error is not None:
+            failed.setdefault(str(outcome.error), []).append(outcome.name)
+    for reason, members in failed.items():
+        progress.message(f"{', '.join(members)}: trained in this process, because another one failed: {reason}")
 
 
 def run_member(job: MemberJob, out: Path, progress: Progress) -> None:
@@ -119,8 +126,10 @@ def run_member(job: MemberJob, out: Path, progress: Progress) -> None:
         out: the folder of the whole run.
         progress: where progress is reported.
     """
-    own = job.command._job(*job.command._data()).member_job(job.index)
-    job.command._run_job(own, progress, load=False)
+    own = job.command._job(*job.command._data())
+    if not own.belongs_to(out):
+        raise InputError("the data changed after they had been read for the other members.")
+    job.command._run_job(own.member_job(job.index), progress, load=False)
 
 
 def _member_table(fitted: Fit, data: Dataset | StoredDataset, auxiliary: Tensor | None) -> Table:

@@ -36,7 +36,7 @@ def run_in_processes(tasks: Sequence[Task], *, jobs: int) -> Iterator[Outcome]:
             at most twice.
     """
     whole_number("jobs", jobs)
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = _threads(jobs)
     waiting = deque((task, 1) for task in tasks)
     running: list[_Worker] = []
     with ProgressLines() as lines:
@@ -76,6 +76,13 @@ def run_in_this_process(tasks: Sequence[Task]) -> Iterator[Outcome]:
             yield Outcome(task.name, error=one_line_error(error))
 
 
+def _threads(jobs: int) -> int:
+    """Of each of so many processes: its share of the cores that this process may use, at most OMP_NUM_THREADS."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(cores // jobs, int(limit) if limit.isdecimal() else cores))
+
+
 @contextmanager
 def _ignored_interrupts() -> Iterator[None]:
     """Processes that are started meanwhile ignore Ctrl-C, from their first line on: their parent terminates them."""
@@ -112,18 +119,18 @@ class _Worker:
 
     def receive(self, lines: ProgressLines) -> Outcome | _Restart | None:
         """Show all progress that was sent; the outcome once the task has ended, None before."""
-        try:
-            while self.receiver.poll():
+        while True:
+            try:
+                if not self.receiver.poll():
+                    return None
                 received = self.receiver.recv()
-                if isinstance(received, ProgressEvent):
-                    lines.show(received)
-                    continue
+            except (EOFError, OSError):  # the process ended without sending an outcome
+                self.process.join()
+                return self._ended(lines)
+            if not isinstance(received, ProgressEvent):
                 self.process.join()
                 return Outcome(*received)
-        except (EOFError, OSError):  # the process ended without sending an outcome
-            self.process.join()
-            return self._ended(lines)
-        return None
+            lines.show(received)
 
     def _ended(self, lines: ProgressLines) -> Outcome | _Restart:
         code = self.process.exitcode or 0

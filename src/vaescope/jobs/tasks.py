@@ -117,7 +117,8 @@ class ProgressLines:
 
     def show(self, event: ProgressEvent) -> None:
         if event.done is None:
-            self.console.print(f"{event.task}: {event.text}", markup=False, soft_wrap=True)
+            named = event.text if event.text.startswith(event.task) else f"{event.task}: {event.text}"
+            self.console.print(named, markup=False, soft_wrap=True)
             return
         if event.task not in self.tasks:
             self.tasks[event.task] = self.progress.add_task(event.task, total=None, state="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Generic, TypeVar
@@ -13,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.data.arrays import Split
+from vaescope.errors import RunError
 from vaescope.models import VAE, Member
 from vaescope.models.networks import Params
 from vaescope.objectives import Objective, beta_elbo
@@ -192,7 +194,8 @@ class TrainedExperiment(Experiment[S, C, M]):
             for name in self.shares_members_with:
                 folder = context.out / name
                 for source in (folder, *part_folders(folder)):
-                    context.run.import_members(rows, source)
+                    with suppress(RunError):  # it cannot be read, or was merged meanwhile: train these members here
+                        context.run.import_members(rows, source)
         model = self.model(cells[0], settings)
         for group in pending_stacks(context.run, model, rows):
             own = [by_row[tuple(row.items())] for row in group]

@@ -30,6 +30,7 @@ def pending_stacks(
     size = (max_members or len(rest) or 1) if model.networks.stackable else 1
     for stack in [pending] * bool(pending) + [rest[first : first + size] for first in range(0, len(rest), size)]:
         run.start_stack(stack)
+        run.adopt_checkpoint(stack)
         yield stack
 
 

@@ -29,7 +29,8 @@ from vaescope.runs.files import (
     write_rows,
     write_tensors,
 )
-from vaescope.runs.lock import locked
+from vaescope.runs.lock import is_locked, locked
+from vaescope.runs.parts import part_folders
 from vaescope.settings import CHECKPOINT_SECONDS
 
 FORMAT_VERSION = 3
@@ -113,6 +114,15 @@ class RunFolder:
             return []
         return list(stack)
 
+    def adopt_checkpoint(self, cells: Sequence[Cell]) -> None:
+        """Continue this stack from where a part of this run was interrupted in training it, if one was."""
+        own = self.checkpoint_store.path
+        for folder in part_folders(self.path):
+            if not own.exists() and self.has_same_settings(folder) and not is_locked(folder):
+                part = RunFolder(folder, read_config(folder))
+                if part._read_stack() == list(cells) and part.checkpoint_store.path.exists():
+                    part.checkpoint_store.path.replace(own)
+
     def discard_finished_stack(self) -> None:
         """Finish an interrupted stack all of whose members were saved."""
         stack = self._read_stack()
@@ -192,19 +202,19 @@ class RunFolder:
 
     def has_same_settings(self, source: Path) -> bool:
         """Whether a folder holds a run of the same experiment with the same settings; any other folder does not."""
-        try:
-            stored = read_config(source)
-            return stored.get("experiment") == self.config["experiment"] and not _differences(stored, self.config)
-        except (RunError, InputError):
-            return False
+        return has_settings(source, self.config)
 
     def remove_imported(self, cells: Sequence[Cell], source: Path) -> None:
         """Delete the folder of a part, unless it has results or a member, finished or not, that this folder lacks.
+
+        A part that another process solves is left alone.
 
         Args:
             cells: some of this experiment; the columns of a cell identify the rows of results.
             source: the folder of the part.
         """
+        if is_locked(source):
+            return
         part, columns = RunFolder(source, read_config(source)), list(cells[0])
         weights = [path.name for path in (source / "weights").glob("*.safetensors")]
         measured = {_identity(row, columns) for row in read_rows(self._table("results"))}
@@ -213,7 +223,7 @@ class RunFolder:
             and all((self.path / "weights" / name).exists() for name in weights)
             and all(_identity(row, columns) in measured for row in read_rows(part._table("results")))
         ):
-            shutil.rmtree(source)
+            shutil.rmtree(source, ignore_errors=True)  # what cannot be deleted was imported all the same
 
 
 class CheckpointFile:
@@ -238,6 +248,15 @@ class CheckpointFile:
 
 
 # settings of a folder -------------------------------------------------------------------------
+
+
+def has_settings(folder: Path, config: Mapping[str, object]) -> bool:
+    """Whether a folder holds a run of the same experiment with the same settings; any other folder does not."""
+    try:
+        stored = read_config(folder)
+        return stored.get("experiment") == config["experiment"] and not _differences(stored, config)
+    except (RunError, InputError):
+        return False
 
 
 def read_config(folder: Path) -> dict[str, object]:
