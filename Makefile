@@ -113,6 +113,7 @@ bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.metrics
 	$(BIN)/python -m benchmarks.images
 	$(BIN)/python -m benchmarks.division
+	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.orthogonality
 	$(BIN)/python -m benchmarks.checkpoints
 

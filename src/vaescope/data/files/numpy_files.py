@@ -39,7 +39,11 @@ def open_npy(path: Path) -> StoredArray:
             file.seek(start + first * stored.row_bytes)
             return _read_rows(file, path, end - first, shape, dtype)
 
-    return replace(stored, read_slice=read_slice)
+    def read_rows(indices: np.ndarray) -> np.ndarray:
+        """From a mapping of its own, whose pages are released afterwards."""
+        return np.array(open_memmap(path)[indices])
+
+    return replace(stored, read_rows=read_rows, read_slice=read_slice)
 
 
 @file_reader("an .npz archive")
