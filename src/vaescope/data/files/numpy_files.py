@@ -41,7 +41,7 @@ def open_npy(path: Path) -> StoredArray:
 
     def read_rows(indices: np.ndarray) -> np.ndarray:
         """From a mapping of its own, whose pages are released afterwards."""
-        return np.array(open_memmap(path)[indices])
+        return np.asarray(open_memmap(path)[indices])
 
     return replace(stored, read_rows=read_rows, read_slice=read_slice)
 
