@@ -6,7 +6,6 @@ import pytest
 
 from vaescope.cli import dispatch
 from vaescope.errors import RunError
-from vaescope.jobs import run_in_this_process
 from vaescope.jobs.tasks import ProgressRelay
 from vaescope.papers.catalogue import find_experiment
 from vaescope.papers.experiment import RunOptions
@@ -32,8 +31,7 @@ def test_two_at_a_time_give_the_same_results_as_one(tmp_path, capsys):
     assert all(f"{name}/report.html" in index for name in NAMES)
 
 
-def test_a_failing_experiment_does_not_stop_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("vaescope.jobs.run_in_processes", lambda tasks, jobs: run_in_this_process(tasks))
+def test_a_failing_experiment_does_not_stop_the_others(tmp_path):
     config = {"version": 3, "experiment": "something else", "settings": {}}
     write_json(tmp_path / "beta-precision" / "config.json", config)
     with pytest.raises(RunError, match=r"1 of 2 did not finish: beta-precision \(.*holds a run of 'something else'"):
