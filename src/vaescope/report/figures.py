@@ -12,6 +12,7 @@ import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 COLOURS = ("#1f5fa8", "#d1592b", "#2c8a5b", "#8150a8", "#b08a1e", "#5d6b78")
 _STYLE: Any = {
@@ -134,6 +135,11 @@ def format_axis(axis: Axes, *, title: str, x: str, y: str, log: str = "xy", lege
         axis.set_ylabel(y)
         if "x" in log and _has_positive(axis):
             axis.set_xscale("log")
+            low, high = axis.get_xlim()
+            if low > 0 and high / low < 100:  # labels of all minor ticks would overlap
+                axis.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+                axis.xaxis.set_major_formatter("{x:g}")
+                axis.xaxis.set_minor_formatter("{x:g}")
         if "y" in log and _has_positive(axis):
             axis.set_yscale("log")
         if legend:
