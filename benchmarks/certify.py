@@ -124,10 +124,10 @@ def bounds(latents: int, precision: float, budget: float) -> dict[str, object]:
 
 def _against_quadrature(member: Member, x: Tensor) -> dict[str, object]:
     """Bounds of the same simulated x, and log p(x) by quadrature."""
-    from vaescope.adapters.repaired import RepairedModel, repair
-    from vaescope.certification.gap import POINTS, bound_gap
-    from vaescope.certification.simulate import simulate
-    from vaescope.diagnosis.budget import Budget
+    from vaescope.analysis.models import RepairedModel, repair
+    from vaescope.products.certify.bounds import POINTS, bound_gap
+    from vaescope.products.certify.simulate import simulate
+    from vaescope.report.budget import Budget
 
     simulation = simulate(RepairedModel(member), repair(member, x, None, 100).sample, POINTS, None, 0)
     found = bound_gap(simulation, Budget(60.0)).sandwich

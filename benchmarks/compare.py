@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vaescope import theory
-from vaescope.comparison.paired import Paired, paired_differences
+from vaescope.products.compare.measure import Paired, paired_differences
 
 DRAWS = 1000
 SAMPLES = (60, 200)

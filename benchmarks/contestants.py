@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.timing import timed
-from vaescope.data.rows import ArrayRows
+from vaescope.data.dataset import ArrayRows
 from vaescope.models.mlp import smooth_leaky_relu
 from vaescope.training.batches import Batches
 from vaescope.training.step import adam_, adam_scales

@@ -14,8 +14,7 @@ from multiprocessing.synchronize import Barrier
 import torch
 
 from benchmarks import images
-from vaescope.training.compilation import has_bfloat16
-from vaescope.training.memory import keep_freed_memory
+from vaescope.training.compilation import has_bfloat16, keep_freed_memory
 
 SHAPES = (1, 32, 32), (3, 64, 64)
 ROUNDS, SECONDS, WARM_UP = 3, 4.0, 5

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import vaescope as vs
-from vaescope.data.invertible import random_orthogonal
-from vaescope.data.rendering.sprites import Sprites
+from vaescope.data.mixings import random_orthogonal
+from vaescope.data.rendering.images import Sprites
 
 DIM = 3
 SAMPLES = 4000

@@ -16,8 +16,7 @@ from vaescope.data.rendering import DSprites, Renderer, Shapes3D, Sprites
 from vaescope.kernels import convolution as kernels
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
-from vaescope.training.compilation import compile_stacked, has_bfloat16
-from vaescope.training.memory import keep_freed_memory
+from vaescope.training.compilation import compile_stacked, has_bfloat16, keep_freed_memory
 from vaescope.training.step import adam_scales, make_step
 
 IMAGE, LATENTS, BATCH = (3, 64, 64), 4, 64

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from benchmarks.timing import best_seconds
-from vaescope.data.rows import ArrayRows
+from vaescope.data.dataset import ArrayRows
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
 from vaescope.training.batches import Batches

@@ -2,8 +2,8 @@
 
 One model-step is one optimisation step of one model: batch size 64, three observed and three latent dimensions, two
 hidden layers of 30 units, Adam. Contestants take turns for several rounds, so that other load slows all of them; the
-best round of each counts. The stack keeps freed memory, as it does in training (`vaescope.training.memory`); its rivals
-run with the C library's own settings, and the former layout in both ways.
+best round of each counts. The stack keeps freed memory, as it does in training (`vaescope.training.compilation`);
+its rivals run with the C library's own settings, and the former layout in both ways.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import contestants
 from benchmarks.contestants import BATCH, DIM, HIDDEN, MEMBERS, SAMPLES
 from benchmarks.timing import ROUNDS, best_rates, timed
-from vaescope.data.rows import ArrayRows
+from vaescope.data.dataset import ArrayRows
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
 from vaescope.training.batches import Batches
-from vaescope.training.compilation import compile_stacked
-from vaescope.training.memory import keep_freed_memory
+from vaescope.training.compilation import compile_stacked, keep_freed_memory
 from vaescope.training.step import adam_scales, make_step
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vaescope import metrics
-from vaescope.metrics.planted_grid import FACTORS, PROCESSES
+from vaescope.metrics.planted import FACTORS, PROCESSES
 
 DATA_SETS = 20
 SAMPLES = (100, 300)

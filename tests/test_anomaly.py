@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 
 import vaescope as vs
 from tests.certification.models import LinearModel
-from vaescope.anomaly import two_sided_rank
+from vaescope.products.anomaly import two_sided_rank
 
 LINEAR = LinearModel.random(3, 8, precision=10.0)
 

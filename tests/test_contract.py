@@ -148,7 +148,7 @@ def test_preflight(tmp_path: Path) -> None:
 
 def test_experiment_and_dataset_names() -> None:
     from vaescope.data.catalogue import DATASETS
-    from vaescope.papers.catalogue import experiments
+    from vaescope_papers.catalogue import experiments
 
     assert {d.name for d in DATASETS} >= {"sprites", "dsprites", "3dshapes", "mpi3d", "3dfaces"}
     assert {e.name for e in experiments()} >= {

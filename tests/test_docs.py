@@ -98,7 +98,7 @@ def test_every_page_is_in_the_navigation():
 def test_the_reference_names_where_things_are_defined():
     pages = load("_site/pages.py").reference_pages()
     assert "::: vaescope.fitting.fit" in pages["reference/vaescope.md"]
-    assert "::: vaescope.theory.ima.ima_contrast" in pages["reference/vaescope.theory.md"]
+    assert "::: vaescope.inference.geometry.ima_contrast" in pages["reference/vaescope.theory.md"]
 
 
 def test_the_planted_scores_shown_are_what_the_metrics_say():

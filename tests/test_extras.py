@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vaescope.core.errors import EXTRAS, InputError, check_installed, require
 from vaescope.data.catalogue import dataset_from
-from vaescope.errors import InputError
-from vaescope.extras import EXTRAS, check_installed, require
 from vaescope.sweeps import read_sweep
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ import vaescope as vs
 from vaescope.fitting import prepare_fit
 from vaescope.protocol import LatentModel
 from vaescope.runs import RunFolder
-from vaescope.runs.lock import locked
+from vaescope.runs.files import locked
 from vaescope.settings import FitSettings, ModelSettings
 from vaescope.training import NoProgress, TrainSettings
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaescope.errors import InputError
-from vaescope.plain import convert, from_plain, plain_fields
+from vaescope.core.errors import InputError
+from vaescope.core.serialization import convert, from_plain, plain_fields
 from vaescope.settings import (
     FitSettings,
     MemberSettings,

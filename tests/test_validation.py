@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import sparse
 
 import vaescope as vs
-from vaescope import validation
+from vaescope.core import validation
 
 ONE, NAN, INF = [[1.0, 2.0]], float("nan"), float("inf")
 

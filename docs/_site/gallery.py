@@ -11,7 +11,7 @@
 import torch
 
 import vaescope as vs
-from vaescope.diagnosis.drawings import drawings
+from vaescope.products.diagnose.page import drawings
 
 z = vs.Normal().sample(1500, 2, generator=torch.Generator().manual_seed(0))
 x = vs.data.mixings.OrthogonalMLP(2, seed=1)(z)
@@ -29,7 +29,7 @@ for name, figure, caption in drawings(found.evidence, found.sample):
 # %%
 from sklearn.datasets import load_digits
 
-from vaescope.report.traversal import traversal_figure
+from vaescope.report.figures import traversal_figure
 
 digits = torch.tensor(load_digits().data / 16, dtype=torch.float32)
 quiet = vs.training.NoProgress()

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import vaescope as vs
-from vaescope import randomness
-from vaescope.data.arrays import split
+from vaescope.core import randomness
+from vaescope.data.dataset import split
 from vaescope.models import VAE
-from vaescope.papers.catalogue import ExperimentInfo
-from vaescope.papers.claims import ClaimSpec
-from vaescope.papers.criteria import Bound, at_most
-from vaescope.papers.experiment import ReportFigure, RunOptions
-from vaescope.papers.run import reproduce
-from vaescope.papers.trained import FactorData, TrainedExperiment, TrainedSettings
 from vaescope.report import figures
 from vaescope.training import MemberSpec, NoProgress
+from vaescope_papers.catalogue import ExperimentInfo
+from vaescope_papers.claims import ClaimSpec
+from vaescope_papers.criteria import Bound, at_most
+from vaescope_papers.experiment import ReportFigure, RunOptions
+from vaescope_papers.run import reproduce
+from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
 
 # %% [markdown]
 # **Settings, cells, measurements** are dataclasses: what is fixed, what varies, and what is measured of one member.

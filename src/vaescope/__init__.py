@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from vaescope import adapters as adapters
     from vaescope import data as data
     from vaescope import distributions as distributions
-    from vaescope import explorer as explorer
     from vaescope import interop as interop
     from vaescope import jobs as jobs
     from vaescope import metrics as metrics
@@ -23,53 +22,58 @@ if TYPE_CHECKING:
     from vaescope import sweeps as sweeps
     from vaescope import theory as theory
     from vaescope import training as training
-    from vaescope.anomaly import AnomalyScores, anomaly_scores
-    from vaescope.certification.certify import Certificate, certify
-    from vaescope.comparison.compare import Comparison, compare
-    from vaescope.diagnosis.diagnose import Diagnosis, diagnose
+    from vaescope.core.errors import InputError, RunError
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
-    from vaescope.errors import InputError, RunError
     from vaescope.fitting import Fit, fit
-    from vaescope.forecast.analyse import preflight
-    from vaescope.forecast.result import Preflight
-    from vaescope.identification.identify import Identifiability, identifiability
+    from vaescope.products import explore as explorer  # noqa: F401
+    from vaescope.products import watch as watch
+    from vaescope.products.anomaly import AnomalyScores, anomaly_scores
+    from vaescope.products.certify.certify import Certificate, certify
+    from vaescope.products.compare.compare import Comparison, compare
+    from vaescope.products.diagnose.diagnose import Diagnosis, diagnose
+    from vaescope.products.identifiability.identify import Identifiability, identifiability
+    from vaescope.products.preflight.preflight import Preflight, preflight
+    from vaescope.products.watch.watch import Watch
     from vaescope.protocol import LatentModel
-    from vaescope.watch import Watch
 
 __version__ = "0.2.0"
 
-_SUBPACKAGES = (
-    "adapters",
-    "data",
-    "distributions",
-    "explorer",
-    "interop",
-    "jobs",
-    "metrics",
-    "models",
-    "objectives",
-    "orthogonality",
-    "papers",
-    "regime",
-    "settings",
-    "sweeps",
-    "theory",
-    "training",
-    "watch",
-)
+_SUBPACKAGES = {
+    **{
+        name: f"vaescope.{name}"
+        for name in (
+            "adapters",
+            "data",
+            "distributions",
+            "interop",
+            "jobs",
+            "metrics",
+            "models",
+            "objectives",
+            "orthogonality",
+            "regime",
+            "settings",
+            "sweeps",
+            "theory",
+            "training",
+        )
+    },
+    "explorer": "vaescope.products.explore",
+    "watch": "vaescope.products.watch",
+}
 _NAMES = {
     **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),
-    **dict.fromkeys(("InputError", "RunError"), "vaescope.errors"),
+    **dict.fromkeys(("InputError", "RunError"), "vaescope.core.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
-    **dict.fromkeys(("AnomalyScores", "anomaly_scores"), "vaescope.anomaly"),
-    **dict.fromkeys(("Certificate", "certify"), "vaescope.certification"),
-    **dict.fromkeys(("Comparison", "compare"), "vaescope.comparison"),
-    **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.diagnosis"),
-    "Preflight": "vaescope.forecast.result",
-    "preflight": "vaescope.forecast.analyse",
-    **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.identification"),
+    **dict.fromkeys(("AnomalyScores", "anomaly_scores"), "vaescope.products.anomaly"),
+    **dict.fromkeys(("Certificate", "certify"), "vaescope.products.certify.certify"),
+    **dict.fromkeys(("Comparison", "compare"), "vaescope.products.compare.compare"),
+    **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.products.diagnose.diagnose"),
+    "Preflight": "vaescope.products.preflight.preflight",
+    "preflight": "vaescope.products.preflight.preflight",
+    **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.products.identifiability.identify"),
     "LatentModel": "vaescope.protocol",
-    "Watch": "vaescope.watch",
+    "Watch": "vaescope.products.watch",
 }
 
 __all__ = [
@@ -102,7 +106,7 @@ def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
     if name in _SUBPACKAGES:
-        return importlib.import_module(f"vaescope.{name}")
+        return importlib.import_module(_SUBPACKAGES[name])
     raise AttributeError(f"module 'vaescope' has no attribute {name!r}")
 
 

@@ -12,31 +12,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vaescope import validation
+from vaescope.core import validation
+from vaescope.core.errors import InputError
+from vaescope.core.serialization import Plain, plain_fields
+from vaescope.core.tables import to_frame, to_html
 from vaescope.data import Dataset
 from vaescope.data.catalogue import training_data_from
+from vaescope.data.dataset import ArrayRows, TrainingRows
 from vaescope.data.files.streaming import StoredDataset
-from vaescope.data.rows import ArrayRows, TrainingRows
 from vaescope.distributions import Prior
 from vaescope.distributions.priors import prior_from, prior_to_text
-from vaescope.errors import InputError
-from vaescope.forecast.spectrum import spectrum_of_rows
-from vaescope.forecast.start import least_variance
 from vaescope.models import VAE, Member
 from vaescope.models.auxiliary import auxiliary_columns, encode_auxiliary
 from vaescope.models.build import DataShape, build_model
 from vaescope.objectives import Objective
 from vaescope.objectives.elbo import describe as describe_objective
 from vaescope.objectives.names import objective_by_name
-from vaescope.plain import Plain, plain_fields
+from vaescope.products.preflight.phase import least_variance
+from vaescope.products.preflight.spectrum import spectrum_of_rows
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import load_members, pending_stacks, save_members
-from vaescope.runs.parts import PARTS, part_folders
-from vaescope.runs.store import cell_key, has_settings
+from vaescope.runs.store import PARTS, cell_key, has_settings, part_folders
 from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
-from vaescope.tables import to_frame, to_html
 from vaescope.training import MemberSpec, Progress, ProgressBar, train
-from vaescope.training.observer import Observer
+from vaescope.training.progress import Observer
 
 TRAINING_SHARE, VALIDATION_SHARE = 0.8, 0.2
 START_ROWS = 4000  # of narrow data, from which the start of the precision is computed

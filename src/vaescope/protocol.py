@@ -11,10 +11,10 @@ from typing import Protocol, runtime_checkable
 
 from torch import Generator, Tensor
 
+from vaescope.core.errors import InputError
+from vaescope.core.validation import whole_number
 from vaescope.distributions import Normal, Prior
-from vaescope.distributions.densities import PosteriorDensity, PriorDensity
-from vaescope.errors import InputError
-from vaescope.validation import whole_number
+from vaescope.distributions.base import PosteriorDensity, PriorDensity
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 """(x, z) -> log p(x|z), a number per row."""

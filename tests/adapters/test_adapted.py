@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import vaescope as vs
-from vaescope.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError
 from vaescope.protocol import LatentModel
 from vaescope.runs.store import FORMAT_VERSION
 from vaescope.training import NoProgress, TrainSettings

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.adapters.models import as_models
-from vaescope.adapters.repaired import RepairedModel, drawable_shape, repair, with_normal_prior
-from vaescope.errors import InputError
+from vaescope.analysis.models import RepairedModel, as_models, drawable_shape, repair, with_normal_prior
+from vaescope.core.errors import InputError
 from vaescope.models import VAE, Member
 from vaescope.protocol import check_model
 from vaescope.regime import planted, prune

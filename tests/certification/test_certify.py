@@ -9,14 +9,12 @@ from scipy import stats
 
 import vaescope as vs
 from tests.certification.models import LinearModel, curved
-from vaescope.adapters.repaired import RepairedModel, repair
-from vaescope.certification.calibration import calibrate, simultaneous_band
-from vaescope.certification.causes import find_cause
-from vaescope.certification.findings import Evidence, judge
-from vaescope.certification.joint import Joint
-from vaescope.certification.optimality import measure_optimality
-from vaescope.certification.simulate import simulate
+from vaescope.analysis.models import RepairedModel, repair
 from vaescope.cli.main import dispatch
+from vaescope.products.certify.bounds import Joint
+from vaescope.products.certify.findings import Evidence, judge
+from vaescope.products.certify.simulate import calibrate, simulate, simultaneous_band
+from vaescope.products.certify.tests import find_cause, measure_optimality
 
 PLANTED = LinearModel.random(3, 8, precision=10.0)
 

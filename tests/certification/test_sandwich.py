@@ -5,17 +5,23 @@ import torch
 
 import vaescope as vs
 from tests.certification.models import LinearModel, curved
-from vaescope.adapters.repaired import RepairedModel, repair
-from vaescope.certification.calibration import calibrate
-from vaescope.certification.coordinates import unbounded_moments
-from vaescope.certification.findings import Evidence, judge
-from vaescope.certification.gap import GapBounds, bound_gap
-from vaescope.certification.joint import Joint
-from vaescope.certification.sandwich import MIXING, Sandwich, _Path, bound_log_marginal, next_temperatures
-from vaescope.certification.simulate import simulate
-from vaescope.certification.start import Laplace, laplace_at_mode
-from vaescope.diagnosis.budget import Budget
+from vaescope.analysis.models import RepairedModel, repair
 from vaescope.distributions import Normal
+from vaescope.products.certify.bounds import (
+    MIXING,
+    GapBounds,
+    Joint,
+    Laplace,
+    Sandwich,
+    _Path,
+    bound_gap,
+    bound_log_marginal,
+    laplace_at_mode,
+    next_temperatures,
+)
+from vaescope.products.certify.findings import Evidence, judge
+from vaescope.products.certify.simulate import calibrate, simulate, unbounded_moments
+from vaescope.report.budget import Budget
 
 ROUNDING = 1e-8
 

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from vaescope import theory
-from vaescope.comparison.failures import find_failures
-from vaescope.comparison.paired import paired_differences
+from vaescope.products.compare.measure import find_failures, paired_differences
 
 DRAWS = 1000
 

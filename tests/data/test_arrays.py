@@ -6,9 +6,8 @@ import torch
 
 import vaescope as vs
 from vaescope.data import Dataset, dataset_from
-from vaescope.data.arrays import split
-from vaescope.data.auxiliary import load_auxiliary
-from vaescope.data.dataset import flatten_samples
+from vaescope.data.catalogue import load_auxiliary
+from vaescope.data.dataset import flatten_samples, split
 
 
 def test_arrays_of_any_type_become_rows_of_float32():

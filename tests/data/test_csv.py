@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import vaescope as vs
-from vaescope.data.files import csv_tables
-from vaescope.data.files.csv_tables import csv_columns, open_csv
+from vaescope.data.files import tables as csv_tables
 from vaescope.data.files.loading import load
+from vaescope.data.files.tables import csv_columns, open_csv
 
 TEXT = "id,a,b,name\n1,0.5,2,x\n2,,3,y\n3,1.5,4.5,z\n"
 

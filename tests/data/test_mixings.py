@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vaescope as vs
-from vaescope.data.invertible import Affine
-from vaescope.data.mixings import Compose, LinearMap, Mixing, Moebius, OrthogonalMLP, TriangularMLP
+from vaescope.data.mixings import Affine, Compose, LinearMap, Mixing, Moebius, OrthogonalMLP, TriangularMLP
 from vaescope.theory import contrast_of_matrix, ima_contrast, jacobian
 
 MIXINGS = {

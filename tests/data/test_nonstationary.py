@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from vaescope.data import nonstationary
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
+from vaescope.data import mixings as nonstationary
 
 
 def test_sources_have_the_stated_variances():

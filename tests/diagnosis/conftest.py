@@ -1,6 +1,6 @@
 import pytest
 
-from vaescope.diagnosis.budget import Budget
+from vaescope.report.budget import Budget
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,12 @@ from torch import nn
 
 import vaescope as vs
 from tests.diagnosis.models import VARIANCE, W, X, codes, linear, pixels
-from vaescope.adapters.weights import networks_are_initial
-from vaescope.diagnosis import page
-from vaescope.diagnosis.aggregate import separability
-from vaescope.diagnosis.drawings import drawings
-from vaescope.diagnosis.reconstruction import Reconstruction, Trial
-from vaescope.diagnosis.rules.inputs import wrong_input
-from vaescope.diagnosis.rules.wording import times
+from vaescope.analysis.models import networks_are_initial
+from vaescope.products.diagnose import page
+from vaescope.products.diagnose.data import Reconstruction, Trial, separability
+from vaescope.products.diagnose.page import drawings
+from vaescope.products.diagnose.rules_inputs import wrong_input
+from vaescope.report.wording import times
 
 
 def given(function):

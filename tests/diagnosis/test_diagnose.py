@@ -6,11 +6,11 @@ import torch
 
 import vaescope as vs
 from tests.diagnosis.models import W, X, linear, pixels, wide
-from vaescope.diagnosis import page
-from vaescope.diagnosis.budget import Budget
-from vaescope.diagnosis.gap import measure_gap
-from vaescope.diagnosis.validity import measure_validity
-from vaescope.encoded import encode
+from vaescope.analysis.encoding import encode
+from vaescope.analysis.gap import measure_gap
+from vaescope.products.diagnose import page
+from vaescope.products.diagnose.evidence import measure_validity
+from vaescope.report.budget import Budget
 
 
 def test_an_optimal_model_has_no_findings_and_agrees_with_theory():

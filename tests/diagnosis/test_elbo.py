@@ -7,7 +7,7 @@ import torch
 
 import vaescope as vs
 from tests.diagnosis.models import W, X, linear
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 
 A = torch.tensor([[2.0, 1.6, 0.3], [0.0, 1.2, 1.0]]).T
 COVARIANCE = torch.linalg.inv(torch.eye(2) + 100 * A.T @ A)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vaescope import theory
-from vaescope.diagnosis.few_latents import ORDERS, quadrature_gap
+from vaescope.analysis.gap import ORDERS, quadrature_gap
 from vaescope.distributions import DiagonalGaussian, Normal
 
 PRECISION = 50.0

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import vaescope as vs
 from tests.diagnosis.models import W, X, linear
 from vaescope import cli
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.training import NoProgress, TrainSettings
 
 QUICK = {"progress": None, "budget": 1e-3}
@@ -64,7 +64,7 @@ def test_samples_in_anything_that_holds_them(kind):
 
 
 def test_an_endless_data_set_is_read_in_part(monkeypatch):
-    monkeypatch.setattr("vaescope.containers.SAMPLES", 50)
+    monkeypatch.setattr("vaescope.core.containers.SAMPLES", 50)
     assert vs.validation.rows(Endless(), "x").shape == (50, 5)
     assert vs.validation.rows(DataLoader(Endless(), batch_size=20), "x").shape == (50, 5)
     assert vs.validation.rows(TensorDataset(X), "x").shape == (50, 5)
@@ -215,7 +215,7 @@ def test_integer_tokens():
     assert found.evidence.gap is not None or "gap" in found.skipped
     sample = found.sample
     expected = words.log_likelihood(sample.x.long(), sample.mean).detach()
-    from vaescope.adapters.log_likelihood import sample_log_likelihood
+    from vaescope.analysis.models import sample_log_likelihood
 
     torch.testing.assert_close(sample_log_likelihood(sample)(sample.x, sample.mean), expected)
 

@@ -10,8 +10,8 @@ import torch
 import vaescope as vs
 from tests.diagnosis.models import G, W, X, linear
 from vaescope import cli
-from vaescope.errors import InputError, RunError
-from vaescope.models.summary import TrainingSummary
+from vaescope.core.errors import InputError, RunError
+from vaescope.models.member import TrainingSummary
 from vaescope.training import NoProgress, TrainSettings
 
 

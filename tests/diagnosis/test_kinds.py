@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.adapters.adapted import Adapted
-from vaescope.diagnosis import diagnose_codebook
-from vaescope.diagnosis.latent_image import radial_power
-from vaescope.errors import InputError
+from vaescope.adapters.base import Adapted
+from vaescope.core.errors import InputError
+from vaescope.products.diagnose.codebook import diagnose_codebook
+from vaescope.products.diagnose.latent_image import radial_power
 
 G = torch.Generator().manual_seed(0)
 

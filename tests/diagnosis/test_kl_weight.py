@@ -7,9 +7,8 @@ import torch
 
 import vaescope as vs
 from tests.diagnosis.models import VARIANCE, W, X, codes, linear
-from vaescope.diagnosis.calibration import slope_of_draws
-from vaescope.diagnosis.scales import ruled_out
-from vaescope.encoded import encode
+from vaescope.analysis.encoding import encode
+from vaescope.products.diagnose.scales import ruled_out, slope_of_draws
 
 
 @pytest.mark.parametrize(("precision", "beta"), [(100.0, 1.0), (1.0, 0.01), (10_000.0, 100.0)])

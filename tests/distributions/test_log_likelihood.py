@@ -6,13 +6,13 @@ import torch
 from torch import distributions as td
 
 import vaescope as vs
-from vaescope.adapters.log_likelihood import sample_log_likelihood
-from vaescope.diagnosis.gap import _Points
+from vaescope.analysis.encoding import encode
+from vaescope.analysis.gap import _Points
+from vaescope.analysis.models import sample_log_likelihood
+from vaescope.core.errors import InputError
 from vaescope.distributions import kl_per_latent
 from vaescope.distributions.likelihoods import log_likelihood
-from vaescope.encoded import encode
-from vaescope.errors import InputError
-from vaescope.regime.advise import _log_likelihood as advised_log_likelihood
+from vaescope.regime.model import _log_likelihood as advised_log_likelihood
 
 G = torch.Generator().manual_seed(0)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.encoded import differentiate, encode
-from vaescope.errors import InputError
+from vaescope.analysis.encoding import differentiate, encode
+from vaescope.core.errors import InputError
 from vaescope.theory import jacobian
 
 G = torch.Generator().manual_seed(0)
@@ -32,8 +32,8 @@ def test_columns_and_norms_are_those_of_the_jacobian():
 
 
 def test_columns_are_kept_for_as_many_codes_as_fit(monkeypatch):
-    monkeypatch.setattr("vaescope.encoded.derivatives.ENTRIES", 20 * 7 * 2)
-    monkeypatch.setattr("vaescope.encoded.derivatives.CHUNK_ELEMENTS", 30 * 7)
+    monkeypatch.setattr("vaescope.analysis.encoding.ENTRIES", 20 * 7 * 2)
+    monkeypatch.setattr("vaescope.analysis.encoding.CHUNK_ELEMENTS", 30 * 7)
     found = differentiate(sample_of(curved), [2, 0])
     assert found.columns.shape == (20, 7, 2)
     assert found.norms.shape == (128, 4)

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.encoded import encode, encode_chunks, encode_sample
-from vaescope.encoded.sample import spread_rows
-from vaescope.errors import InputError
+from vaescope.analysis.encoding import encode, encode_chunks, encode_sample, spread_rows
+from vaescope.core.errors import InputError
 
 X = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
 
@@ -50,7 +49,7 @@ def sorted_rows(chunks):
 @pytest.mark.parametrize("several", [False, True])
 def test_diagnose_encodes_every_row_once_and_differentiates_once(samples, several, monkeypatch):
     """The gap, validity and identifiability are measured at points of their own, so they are left out here."""
-    module = importlib.import_module("vaescope.diagnosis.diagnose")
+    module = importlib.import_module("vaescope.products.diagnose.diagnose")
     monkeypatch.setattr(module, "measure_gap", lambda *_: None)
     monkeypatch.setattr(module, "validity_applies", lambda *_: False)
     monkeypatch.setattr(module, "_identifiability", lambda *_: None)
@@ -100,7 +99,7 @@ def test_means_for_the_metrics_are_those_of_a_direct_encoding(monkeypatch):
 
 def test_chunks_cover_all_rows_in_order(monkeypatch):
     model = vs.adapters.from_callables(encode=lambda x: (x, 1 + 0 * x), latent_dim=5)
-    monkeypatch.setattr("vaescope.encoded.sample.NUMBERS_AT_ONCE", 700)
+    monkeypatch.setattr("vaescope.analysis.encoding.NUMBERS_AT_ONCE", 700)
     chunks = list(encode_chunks(model, X))
     assert len(chunks) == 8
     torch.testing.assert_close(torch.cat([chunk.mean for chunk in chunks]), X)

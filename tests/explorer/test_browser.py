@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.explorer import Session
-from vaescope.explorer.server import Explorer
+from vaescope.products.explore.server import Explorer
+from vaescope.products.explore.session import Session
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.errors import InputError
-from vaescope.explorer import Session
-from vaescope.explorer.server import Explorer
+from vaescope.core.errors import InputError
+from vaescope.products.explore.server import Explorer
+from vaescope.products.explore.session import Session
 
 G = torch.Generator().manual_seed(0)
 W = torch.linalg.qr(torch.randn(16, 2, generator=G))[0]

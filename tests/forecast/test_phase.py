@@ -7,8 +7,8 @@ import pytest
 import torch
 from benchmarks.preflight import linear
 
-from vaescope.forecast import phase
-from vaescope.theory import linear as exact
+from vaescope.inference import linear as exact
+from vaescope.products.preflight import phase
 
 EIGENVALUES = np.array([5.0, 2.0, 0.7, 0.2])
 

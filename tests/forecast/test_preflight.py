@@ -9,8 +9,8 @@ import torch
 
 import vaescope as vs
 from vaescope.cli.main import dispatch
-from vaescope.forecast import phase
-from vaescope.forecast.conventions import conventions
+from vaescope.products.preflight import phase
+from vaescope.products.preflight.phase import conventions
 
 RNG = np.random.default_rng(0)
 TABLE = RNG.normal(size=(400, 3)) @ RNG.normal(size=(3, 6)) + 0.1 * RNG.normal(size=(400, 6))
@@ -197,7 +197,7 @@ def test_mistakes_are_one_line(x, options, message):
 
 
 def test_confirm_trains_a_grid(monkeypatch):
-    from vaescope.forecast import confirm
+    from vaescope.products.preflight import confirm
 
     monkeypatch.setattr(confirm, "STEPS", 40)
     monkeypatch.setattr(confirm, "VARIANCES", 3)
@@ -210,7 +210,7 @@ def test_confirm_trains_a_grid(monkeypatch):
 
 def test_the_unit_of_the_data_changes_nothing(monkeypatch):
     """Networks that are trained on small numbers would look collapsed."""
-    from vaescope.forecast import confirm
+    from vaescope.products.preflight import confirm
 
     monkeypatch.setattr(confirm, "STEPS", 100)
     monkeypatch.setattr(confirm, "VARIANCES", 3)

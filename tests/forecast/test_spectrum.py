@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from vaescope.forecast import spectrum
-from vaescope.forecast.dimension import intrinsic_dimension
-from vaescope.forecast.profile import profile, row_hashes
-from vaescope.forecast.source import source_of
+from vaescope.products.preflight import spectrum
+from vaescope.products.preflight.data import profile, row_hashes, source_of
+from vaescope.products.preflight.spectrum import intrinsic_dimension
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(500, 6)) * [3.0, 2.0, 1.0, 0.5, 0.2, 0.1]

@@ -29,11 +29,11 @@ from PIL import Image
 
 import vaescope as vs
 from vaescope.adapters.run import members_of
+from vaescope.core.errors import InputError, RunError
 from vaescope.data.files import load
-from vaescope.data.files.numpy_files import open_npz
+from vaescope.data.files.arrays import open_npz
 from vaescope.data.files.official import DSPRITES, FACES3D, SHAPES3D, load_official
-from vaescope.errors import InputError, RunError
-from vaescope.jobs.tracking.folder import read_run
+from vaescope.jobs.tracking import read_run
 from vaescope.runs import RunFolder
 from vaescope.runs.store import CheckpointFile
 from vaescope.sweeps import Sweep, read_sweep, run_sweep, sweep_status

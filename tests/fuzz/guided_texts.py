@@ -16,8 +16,8 @@ def main() -> None:
 
     modules = ["yaml", "vaescope.sweeps.sweep", "vaescope.runs", "vaescope.distributions.priors"]
     with atheris.instrument_imports(include=modules):
+        from vaescope.core.errors import InputError, RunError
         from vaescope.distributions.priors import prior_from_text
-        from vaescope.errors import InputError, RunError
         from vaescope.runs import RunFolder
         from vaescope.sweeps.sweep import read_sweep
 

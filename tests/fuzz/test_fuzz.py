@@ -18,8 +18,8 @@ from hypothesis.extra import numpy as arrays
 
 from vaescope import cli
 from vaescope.adapters.run import members_of
+from vaescope.core.errors import InputError, RunError
 from vaescope.data.files import load
-from vaescope.errors import InputError, RunError
 from vaescope.runs.store import CheckpointFile, RunFolder
 from vaescope.sweeps import read_sweep, sweep_status
 
@@ -154,7 +154,7 @@ def test_missing_rows_are_detected(tmp_path, monkeypatch):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from vaescope.data.files.parquet import open_parquet
+    from vaescope.data.files.tables import open_parquet
 
     pq.write_table(pa.table({"a": np.arange(10.0), "b": np.arange(10.0)}), tmp_path / "x.parquet")
     stored = open_parquet(tmp_path / "x.parquet")

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.identification.prior_term import prior_costs
-from vaescope.identification.seeds import seed_agreement
+from vaescope.products.identifiability.measure import prior_costs, seed_agreement
 
 COLUMNS = torch.linalg.qr(torch.randn(5, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64))[0]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vaescope import theory
-from vaescope.theory.rotation_cost import cost_curvature, plane_costs
+from vaescope.inference.geometry import cost_curvature, plane_costs
 
 EYE = torch.eye(2, dtype=torch.float64)
 

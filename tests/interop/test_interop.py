@@ -8,7 +8,7 @@ import torch
 
 import vaescope as vs
 from vaescope import interop
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 
 WEIGHTS = torch.linspace(-1, 1, 10).reshape(2, 5)
 

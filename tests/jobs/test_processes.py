@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vaescope.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError
 from vaescope.jobs import Task, local, run_in_processes
 
 

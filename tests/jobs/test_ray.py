@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vaescope.cli import dispatch
-from vaescope.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError
 from vaescope.jobs import Outcome, Task
 from vaescope.jobs import ray as on_ray
 from vaescope.runs.files import read_rows

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.kernels import convolution
 from vaescope.kernels.convolution import (
     Downsample,

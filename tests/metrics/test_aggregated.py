@@ -8,7 +8,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.metrics import aggregated_mig, mig
 
 GRID = np.array(list(itertools.product(range(4), range(5), range(6), range(3))), dtype=float)

@@ -12,11 +12,9 @@ from sklearn.metrics import roc_auc_score
 from vaescope import metrics
 from vaescope.metrics.evaluate import _metrics
 from vaescope.metrics.information import ContingencyTables, pairwise_information
-from vaescope.metrics.inputs import read_inputs
-from vaescope.metrics.linear import class_predictions, one_against_rest_auc
-from vaescope.metrics.logistic import LogisticRegression
+from vaescope.metrics.informativeness import LogisticRegression, class_predictions, one_against_rest_auc
+from vaescope.metrics.inputs import read_inputs, without_fit_warnings
 from vaescope.metrics.planted import classes
-from vaescope.metrics.quiet import without_fit_warnings
 
 
 @pytest.fixture

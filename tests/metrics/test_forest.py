@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-from vaescope.metrics.forest import Forest
+from vaescope.metrics.importances import Forest
 
 
 @pytest.mark.parametrize("classes", [True, False])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from vaescope import InputError, metrics
-from vaescope.metrics.features import residuals, shared_error_inflation
-from vaescope.metrics.planted_grid import ENCODERS, FACTORS, PROCESSES
+from vaescope.metrics.conditional import residuals, shared_error_inflation
+from vaescope.metrics.planted import ENCODERS, FACTORS, PROCESSES
 
 SAMPLES = 600
 NOISE = ("Gaussian noise", "uniform noise")

@@ -10,7 +10,7 @@ from sklearn.metrics import mutual_info_score, r2_score
 
 from vaescope import metrics
 from vaescope.metrics import inputs
-from vaescope.metrics.dci import concentration
+from vaescope.metrics.importances import concentration
 from vaescope.metrics.information import bin_indices
 from vaescope.metrics.planted import CODES, classes, continuous
 

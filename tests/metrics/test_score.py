@@ -8,7 +8,7 @@ import torch
 
 import vaescope as vs
 from vaescope import metrics
-from vaescope.metrics.amari import amari_distance
+from vaescope.metrics.correlation import amari_distance
 from vaescope.metrics.information import bin_indices
 from vaescope.metrics.inputs import read_inputs
 from vaescope.metrics.planted import classes, continuous

@@ -5,9 +5,9 @@ import json
 import pytest
 
 import vaescope as vs
+from vaescope.core.serialization import plain_fields
 from vaescope.models import ConvNetworks, MLPNetworks
 from vaescope.models.build import DataShape, build_model, model_from_config
-from vaescope.plain import plain_fields
 from vaescope.settings import ModelSettings
 
 IMAGES = DataShape(256, (1, 16, 16))

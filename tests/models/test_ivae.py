@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.data import nonstationary
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
+from vaescope.data import mixings as nonstationary
 from vaescope.models import VAE, AuxiliarySettings, Member
 from vaescope.protocol import LatentModel
 from vaescope.regime import of_model, prune

@@ -5,7 +5,7 @@ import torch
 
 import vaescope as vs
 from vaescope.models import VAE, AuxiliarySettings, Member, TrainingSummary
-from vaescope.models.summary import has_converged
+from vaescope.models.member import has_converged
 from vaescope.protocol import LatentModel
 from vaescope.training import MemberSpec, TrainSettings, train
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.decomposition import FactorAnalysis
 
+from vaescope.inference.anisotropic import Noise
 from vaescope.models import VAE
-from vaescope.models.noise import covariance_log_likelihood, noise_precision
-from vaescope.theory.anisotropic import Noise
+from vaescope.models.networks import covariance_log_likelihood, noise_precision
 from vaescope.training import MemberSpec, TrainSettings, train
 
 SETTINGS = TrainSettings(epochs=80, batch_size=400, learning_rate=3e-2, patience=80, decay="cosine", compile="never")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.models import VAE
 from vaescope.objectives import Capacity, Factor, beta_elbo
 from vaescope.objectives.elbo import elbo

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.models import VAE, Terms
 from vaescope.objectives import DIP, BetaTC, Capacity, Factor, beta_elbo, decomposition
 from vaescope.objectives.total_correlation import decompose, log_weights

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from vaescope.core.errors import InputError
 from vaescope.distributions import DiagonalGaussian
-from vaescope.errors import InputError
 from vaescope.models import Terms
 from vaescope.objectives import DIP, BetaTC, Capacity, Factor, Weighted, beta_elbo
 from vaescope.objectives.elbo import describe

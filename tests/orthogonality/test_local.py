@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.orthogonality import inverse_square, local_fit, loss_split, neighbour_distance
 from vaescope.theory import jacobian
 

@@ -6,9 +6,13 @@ import pytest
 import torch
 from scipy.stats import ortho_group
 
+from vaescope.core.errors import InputError
 from vaescope.distributions import Normal
-from vaescope.errors import InputError
-from vaescope.orthogonality.local_theory import (
+from vaescope.inference.geometry import contrast_of_matrix
+from vaescope.orthogonality.matrices import latent_axes
+from vaescope.theory import jacobian
+from vaescope_papers.statistics import slope
+from vaescope_papers.why_vaes_disentangle.theorems import (
     LocalDecoder,
     descent,
     orthogonality_of_minimum,
@@ -17,10 +21,6 @@ from vaescope.orthogonality.local_theory import (
     smallest_kl,
     stochastic_loss,
 )
-from vaescope.orthogonality.theorems import latent_axes
-from vaescope.papers.statistics import slope
-from vaescope.theory import jacobian
-from vaescope.theory.ima import contrast_of_matrix
 
 DIMS = [1, 2, 3, 4]
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from vaescope.core.errors import InputError
 from vaescope.distributions import Normal, kl_per_latent
-from vaescope.errors import InputError
+from vaescope.inference import linear
 from vaescope.orthogonality import neighbour_distance
 from vaescope.orthogonality.neighbours import expected_distance, nearest_neighbours, overlap, overlap_agreement
-from vaescope.theory import linear
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

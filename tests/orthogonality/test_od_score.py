@@ -10,16 +10,9 @@ from hypothesis import strategies as st
 from scipy.linalg import polar
 
 import vaescope as vs
-from vaescope.errors import InputError
-from vaescope.orthogonality import (
-    column_angles,
-    column_contrast,
-    gram_share,
-    nearest_orthonormal,
-    od_report,
-    od_score,
-)
-from vaescope.orthogonality.od_score import aligned
+from vaescope.core.errors import InputError
+from vaescope.orthogonality import column_angles, column_contrast, gram_share, nearest_orthonormal, od_report, od_score
+from vaescope.orthogonality.matrices import aligned
 
 seeds = st.integers(0, 10_000)
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from vaescope.errors import InputError
-from vaescope.orthogonality.principal_axes import ORDERS, PrincipalAxes, explained_per_axis, order_of
-from vaescope.papers.why_vaes_disentangle.principal_axes_results import PUBLISHED
+from vaescope.core.errors import InputError
+from vaescope_papers.why_vaes_disentangle.principal_axes import AXIS_ORDERS as ORDERS
+from vaescope_papers.why_vaes_disentangle.principal_axes import PUBLISHED, PrincipalAxes, explained_per_axis, order_of
 
 X = torch.randn(60, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64) @ torch.diag(
     torch.linspace(0.1, 3, 12, dtype=torch.float64)

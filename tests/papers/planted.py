@@ -1,7 +1,7 @@
 """Planted results, for which the verdict of every claim is known."""
 
 from vaescope.models import TrainingSummary
-from vaescope.papers.results import Result
+from vaescope_papers.results import Result
 
 HOLDS, REFUTED, UNDECIDED = "holds", "refuted", "undecided"
 

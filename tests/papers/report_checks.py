@@ -1,8 +1,8 @@
 """Checks of reports and result files that apply to every experiment."""
 
 from tests.papers.planted import judge
-from vaescope.papers.results import from_rows, to_row
 from vaescope.runs.files import read_rows, write_rows
+from vaescope_papers.results import from_rows, to_row
 
 
 def report_parts(experiment, results, settings=None):

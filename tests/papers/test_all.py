@@ -7,17 +7,17 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from vaescope.core.serialization import plain_fields
 from vaescope.models import TrainingSummary
-from vaescope.papers.catalogue import PROFILES, experiments
-from vaescope.papers.embrace_the_gap import elbo_gap
-from vaescope.papers.experiment import Context, RunOptions
-from vaescope.papers.results import from_rows
-from vaescope.papers.run import reproduce
-from vaescope.papers.trained import TrainedExperiment
-from vaescope.plain import plain_fields
 from vaescope.runs import RunFolder
 from vaescope.runs.files import read_rows, read_tensors, write_rows
 from vaescope.training import NoProgress
+from vaescope_papers.catalogue import PROFILES, experiments
+from vaescope_papers.embrace_the_gap import elbo_gap
+from vaescope_papers.experiment import Context, RunOptions
+from vaescope_papers.results import from_rows
+from vaescope_papers.run import reproduce
+from vaescope_papers.trained import TrainedExperiment
 
 TOY = {
     "seeds": 1,

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from tests.papers.planted import finished
-from vaescope.papers.convergence import SMALLEST, Curve, training_report
-from vaescope.papers.embrace_the_gap.precision import PrecisionCell
-from vaescope.papers.results import Result
 from vaescope.runs.files import write_rows
+from vaescope_papers.embrace_the_gap.shared import PrecisionCell
+from vaescope_papers.results import Result
+from vaescope_papers.run import SMALLEST, Curve, training_report
 
 
 def epochs(cell):

@@ -8,8 +8,8 @@ from scipy.stats import pearsonr, rankdata, spearmanr
 from scipy.stats import t as student
 
 from tests.papers.planted import finished
-from vaescope.papers.claims import Claim, ClaimSpec, Verdict, count_verdicts, members_converged, show
-from vaescope.papers.criteria import (
+from vaescope_papers.claims import Claim, ClaimSpec, Verdict, count_verdicts, members_converged, show
+from vaescope_papers.criteria import (
     Bound,
     Groups,
     Interval,
@@ -26,9 +26,9 @@ from vaescope.papers.criteria import (
     below,
     within,
 )
-from vaescope.papers.embrace_the_gap.precision import PrecisionCell
-from vaescope.papers.results import Result
-from vaescope.papers.statistics import (
+from vaescope_papers.embrace_the_gap.shared import PrecisionCell
+from vaescope_papers.results import Result
+from vaescope_papers.statistics import (
     median_interval,
     members_needed,
     partial_rank_test,

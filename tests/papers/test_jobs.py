@@ -5,13 +5,13 @@ import json
 import pytest
 
 from vaescope.cli import dispatch
-from vaescope.errors import RunError
+from vaescope.core.errors import RunError
 from vaescope.jobs.tasks import ProgressRelay
-from vaescope.papers.catalogue import find_experiment
-from vaescope.papers.experiment import RunOptions
-from vaescope.papers.run import reproduce
 from vaescope.runs.files import read_rows, write_json
 from vaescope.training import NoProgress
+from vaescope_papers.catalogue import find_experiment
+from vaescope_papers.experiment import RunOptions
+from vaescope_papers.run import reproduce
 
 NAMES = ("principal-axes", "beta-precision")
 

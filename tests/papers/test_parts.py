@@ -3,15 +3,15 @@
 import pytest
 
 from vaescope.cli import dispatch
-from vaescope.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError
 from vaescope.jobs import Outcome, run_in_this_process
-from vaescope.papers.catalogue import find_experiment
-from vaescope.papers.experiment import RunOptions
-from vaescope.papers.jobs import part_tasks
-from vaescope.papers.run import reproduce, solve_part
 from vaescope.runs.files import read_json, read_rows
-from vaescope.runs.parts import PARTS, Part
+from vaescope.runs.store import PARTS, Part
 from vaescope.training import NoProgress
+from vaescope_papers.catalogue import find_experiment
+from vaescope_papers.experiment import RunOptions
+from vaescope_papers.jobs import part_tasks
+from vaescope_papers.run import reproduce, solve_part
 
 TINY = {"samples": 300, "epochs": 2, "precisions": (1e1, 1e3)}
 OPTIONS = RunOptions(changes=TINY, seeds=2)
@@ -127,7 +127,7 @@ def test_split_divides_several_and_one_that_fails_does_not_stop_the_others(tmp_p
         return solve_part(experiment, options, part, **rest)
 
     monkeypatch.setattr("vaescope.jobs.run_in_processes", in_this_process)
-    monkeypatch.setattr("vaescope.papers.jobs.solve_part", fails_once)
+    monkeypatch.setattr("vaescope_papers.jobs.solve_part", fails_once)
     names = ["principal-axes", "beta-precision"]
     message = r"1 of 2 did not finish: beta-precision \(ValueError: a fault of one part\)"
     with pytest.raises(RunError, match=message):

@@ -1,10 +1,9 @@
 """Our values next to the published ones: medians, ratios, and a page that escapes its text."""
 
-from vaescope.papers.published import Comparison, compare, compare_precisions
-from vaescope.papers.report import COMPARISON
-from vaescope.papers.run import write_index
 from vaescope.report.page import IndexEntry, comparison_page
 from vaescope.runs.files import write_json
+from vaescope_papers.run import COMPARISON, write_index
+from vaescope_papers.statistics import Comparison, compare, compare_precisions
 
 
 def test_a_row_has_the_median_its_range_and_a_ratio():

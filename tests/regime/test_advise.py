@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.models import VAE
 from vaescope.models.mlp import smooth_leaky_relu
 from vaescope.regime import advise, planted, prune

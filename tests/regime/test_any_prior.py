@@ -10,9 +10,9 @@ from scipy.optimize import minimize
 from scipy.special import betaln, log_expit
 
 import vaescope as vs
+from vaescope.core.errors import InputError
 from vaescope.distributions import kl_per_latent
-from vaescope.distributions.mixture import Mixture, mixture_of_posteriors
-from vaescope.errors import InputError
+from vaescope.distributions.priors import Mixture, mixture_of_posteriors
 from vaescope.regime import classify
 from vaescope.regime.any_prior import classify_any, closest_gaussians
 from vaescope.theory import project
@@ -163,7 +163,7 @@ def test_mixtures_do_not_depend_on_chunks(monkeypatch):
     mean, variance = torch.linspace(-3, 3, 14, dtype=torch.float64).reshape(7, 2), torch.full((7, 2), 0.3).double()
     prior = mixture_of_posteriors(torch.eye(3, 2).double(), torch.full((3, 2), 0.2).double())
     whole = prior.expected_log_density(mean, variance)
-    monkeypatch.setattr("vaescope.distributions.mixture.NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("vaescope.distributions.priors.NUMBERS_AT_ONCE", 1)
     torch.testing.assert_close(prior.expected_log_density(mean, variance), whole)
 
 

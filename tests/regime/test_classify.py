@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.lib.format import open_memmap
 
 import vaescope as vs
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.regime import classify, planted
 from vaescope.regime.posteriors import Posteriors
 

@@ -7,12 +7,12 @@ import torch
 from tests.theory.decoders import Bent
 
 import vaescope as vs
+from vaescope.core.errors import InputError
 from vaescope.distributions import DiagonalGaussian, FullGaussian, kl_per_latent
-from vaescope.errors import InputError
-from vaescope.papers.statistics import slope
-from vaescope.regime.limit import two_optima, variance_limit
 from vaescope.theory import elbo, jacobian, optimal_covariance, optimal_variance, project
-from vaescope.theory.bounds import eigenvalue_bounds
+from vaescope_papers.embrace_the_gap.theorems import eigenvalue_bounds
+from vaescope_papers.polarised_regime.theorems import two_optima, variance_limit
+from vaescope_papers.statistics import slope
 
 
 def draw(*shape: int) -> torch.Tensor:

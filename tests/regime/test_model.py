@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.regime import advise, of_model, planted, prune
 from vaescope.training import NoProgress, TrainSettings
 
@@ -97,7 +97,7 @@ def test_more_samples_than_a_chunk():
 @pytest.mark.parametrize("decoder", [True, False])
 def test_verdicts_do_not_depend_on_chunks(monkeypatch, decoder):
     once = of_model(MODEL, X.numpy(), decoder=decoder)
-    monkeypatch.setattr("vaescope.encoded.sample.NUMBERS_AT_ONCE", 500)
+    monkeypatch.setattr("vaescope.analysis.encoding.NUMBERS_AT_ONCE", 500)
     again = of_model(MODEL, X, decoder=decoder)
     np.testing.assert_allclose(again.kl, once.kl, rtol=1e-10)
     assert again.kind == once.kind

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.regime import advise, of_model, planted, prune
 
 MODEL = planted.GatedModel(share=0.5)

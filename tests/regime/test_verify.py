@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import wasserstein_distance
 
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.regime import classify, planted, verify
 from vaescope.regime.posteriors import Posteriors
 from vaescope.regime.verify import _cdf, _grid

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from vaescope.errors import InputError
-from vaescope.report.figures import svg
-from vaescope.report.traversal import traversal_figure
+from vaescope.core.errors import InputError
+from vaescope.report.figures import svg, traversal_figure
 
 
 def decoder(z: torch.Tensor) -> torch.Tensor:

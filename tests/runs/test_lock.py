@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import vaescope as vs
-from vaescope.errors import InputError, RunError
-from vaescope.runs import RunFolder, lock
-from vaescope.runs.files import read_rows
-from vaescope.runs.lock import is_locked, locked
+from vaescope.core.errors import InputError, RunError
+from vaescope.runs import RunFolder
+from vaescope.runs import files as lock
+from vaescope.runs.files import is_locked, locked, read_rows
 from vaescope.training import NoProgress, TrainSettings
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from vaescope.runs.lock import locked
+from vaescope.runs.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

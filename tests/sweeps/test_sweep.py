@@ -10,13 +10,11 @@ import torch
 
 import vaescope as vs
 from vaescope.cli import dispatch
-from vaescope.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError
 from vaescope.jobs import Outcome, run_in_processes
-from vaescope.runs.files import read_rows
-from vaescope.runs.lock import locked
+from vaescope.runs.files import locked, read_rows
 from vaescope.sweeps import Sweep, SweepOptions, read_sweep, run_sweep, sweep_status
-from vaescope.sweeps.memory import free_bytes, largest_stack, member_bytes
-from vaescope.sweeps.run import fit_job
+from vaescope.sweeps.run import fit_job, free_bytes, largest_stack, member_bytes
 from vaescope.sweeps.sweep import MemberCell
 from vaescope.training import NoProgress, TrainSettings
 

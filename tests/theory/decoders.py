@@ -3,8 +3,7 @@
 import torch
 
 import vaescope as vs
-from vaescope.data.invertible import Affine
-from vaescope.data.mixings import Compose, LinearMap, Mixing, Moebius, OrthogonalMLP, TriangularMLP
+from vaescope.data.mixings import Affine, Compose, LinearMap, Mixing, Moebius, OrthogonalMLP, TriangularMLP
 
 
 class Wide:

@@ -5,16 +5,16 @@ import torch
 
 import vaescope as vs
 from tests.theory.decoders import Bent
-from vaescope.errors import InputError
-from vaescope.papers.statistics import slope
-from vaescope.theory import ima_contrast, log_marginal, project
-from vaescope.theory.anisotropic import (
+from vaescope.core.errors import InputError
+from vaescope.inference.anisotropic import (
     Noise,
     isotropic_posterior,
     log_marginal_with_noise,
     noise_of_residuals,
     project_with_noise,
 )
+from vaescope.theory import ima_contrast, log_marginal, project
+from vaescope_papers.statistics import slope
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

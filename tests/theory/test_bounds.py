@@ -8,9 +8,10 @@ import torch
 import vaescope as vs
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import DiagonalGaussian, FullGaussian
-from vaescope.distributions.mixture import Mixture
-from vaescope.theory import elbo, jacobian, linear, log_marginal, optimal_covariance, project
-from vaescope.theory.bounds import (
+from vaescope.distributions.priors import Mixture
+from vaescope.inference import linear
+from vaescope.theory import elbo, jacobian, log_marginal, optimal_covariance, project
+from vaescope_papers.embrace_the_gap.theorems import (
     covariance_bounds,
     eigenvalue_bounds,
     kl_lower_bound,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import vaescope as vs
+from vaescope.inference.geometry import best_rotation
 from vaescope.orthogonality import od_report
-from vaescope.theory.rotation import best_rotation
 
 G = torch.Generator().manual_seed(0)
 

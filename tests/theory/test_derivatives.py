@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import vaescope as vs
+from vaescope.inference.derivatives import central_differences
 from vaescope.theory import (
     column_norms,
     conformal_contrast,
@@ -12,7 +13,6 @@ from vaescope.theory import (
     ima_contrast,
     jacobian,
 )
-from vaescope.theory.derivatives import central_differences
 
 
 def conv_decoder(dtype=torch.float64):
@@ -39,14 +39,14 @@ def test_jacobian_agrees_with_reverse_mode_and_keeps_the_dtype(dtype):
 def test_results_do_not_depend_on_chunks(monkeypatch):
     decoder, z = conv_decoder(), torch.randn(7, 3, dtype=torch.float64)
     at_once = ima_contrast(decoder, z)
-    monkeypatch.setattr("vaescope.theory.derivatives.CHUNK_ELEMENTS", 200)
+    monkeypatch.setattr("vaescope.inference.derivatives.CHUNK_ELEMENTS", 200)
     torch.testing.assert_close(ima_contrast(decoder, z), at_once)
 
 
 def test_one_pass_gives_the_columns_of_a_pass_per_latent(monkeypatch):
     decoder, z = conv_decoder(), torch.randn(7, 3, dtype=torch.float64)
     in_one_pass = jacobian(decoder, z)
-    monkeypatch.setattr("vaescope.theory.derivatives.STACKED_ELEMENTS", 0)
+    monkeypatch.setattr("vaescope.inference.derivatives.STACKED_ELEMENTS", 0)
     torch.testing.assert_close(jacobian(decoder, z), in_one_pass)
 
 
@@ -61,7 +61,7 @@ def test_small_jacobians_decode_once_and_large_ones_a_column_at_a_time(monkeypat
     jacobian(decoder, z)
     assert calls[-1] == 30
     assert max(calls[:-1]) == 1  # the checks decode a single point
-    monkeypatch.setattr("vaescope.theory.derivatives.STACKED_ELEMENTS", 0)
+    monkeypatch.setattr("vaescope.inference.derivatives.STACKED_ELEMENTS", 0)
     calls.clear()
     jacobian(decoder, z)
     assert max(calls) == 10

@@ -8,11 +8,11 @@ import torch
 import vaescope as vs
 from tests.theory.decoders import Bent
 from vaescope.data.mixings import OrthogonalMLP
-from vaescope.distributions.mixture import Mixture
-from vaescope.papers.statistics import slope
-from vaescope.theory import ima_contrast, linear, log_marginal, mean_offset, project
-from vaescope.theory.expansion import expansion, printed_mean_offset
-from vaescope.theory.taylor import expand_misfit
+from vaescope.distributions.priors import Mixture
+from vaescope.inference import linear
+from vaescope.inference.expansion import expand_misfit, expansion, printed_mean_offset
+from vaescope.theory import ima_contrast, log_marginal, mean_offset, project
+from vaescope_papers.statistics import slope
 
 # above, remainders are rounding errors
 PRECISIONS = {"normal": [1e3, 1e4], "narrow": [1e3, 1e4], "laplace": [1e3, 1e4], "beta": [1e4, 1e5]}
@@ -142,7 +142,7 @@ def test_taylor_coefficients_against_nested_differentiation():
 def test_points_are_independent_and_their_order_is_kept(monkeypatch):
     decoder, z = OrthogonalMLP(2, seed=0), torch.randn(2, 2, dtype=torch.float64)
     whole = expansion(decoder, z, precision=50.0)
-    monkeypatch.setattr("vaescope.theory.taylor.CHUNK_ELEMENTS", 1)  # a point at a time
+    monkeypatch.setattr("vaescope.inference.expansion.CHUNK_ELEMENTS", 1)  # a point at a time
     parts = expansion(decoder, z, precision=50.0)
     torch.testing.assert_close(whole.gap, parts.gap)
     torch.testing.assert_close(whole.remainder, parts.remainder)

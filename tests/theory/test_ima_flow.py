@@ -4,9 +4,16 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.errors import InputError
-from vaescope.theory.ima_flow import Unmixing, flow_terms, inverse_columns
-from vaescope.theory.ima_training import FlowSettings, FlowSpec, fit_ima_flow, fit_ima_flows
+from vaescope.core.errors import InputError
+from vaescope_papers.embrace_the_gap.flows import (
+    FlowSettings,
+    FlowSpec,
+    Unmixing,
+    fit_ima_flow,
+    fit_ima_flows,
+    flow_terms,
+    inverse_columns,
+)
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -8,8 +8,8 @@ import torch
 import vaescope as vs
 from tests.theory.decoders import Bent
 from vaescope.data.mixings import LinearMap, Moebius, OrthogonalMLP, TriangularMLP
-from vaescope.papers.statistics import slope
 from vaescope.theory import ima_contrast, ima_likelihood, jacobian, log_marginal, project
+from vaescope_papers.statistics import slope
 
 
 def latents(d: int) -> torch.Tensor:

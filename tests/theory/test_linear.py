@@ -7,7 +7,8 @@ import torch
 from torch import distributions as td
 
 import vaescope as vs
-from vaescope.theory import contrast_of_matrix, linear
+from vaescope.inference import linear
+from vaescope.theory import contrast_of_matrix
 
 
 @pytest.fixture

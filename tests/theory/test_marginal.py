@@ -10,8 +10,9 @@ import torch
 import vaescope as vs
 from tests.theory.decoders import SMOOTH, latents
 from vaescope.distributions import DiagonalGaussian, IsotropicGaussian
-from vaescope.theory import gap, linear, log_marginal, project
-from vaescope.theory.pareto import fit_generalised_pareto, smooth
+from vaescope.inference import linear
+from vaescope.inference.marginal import fit_generalised_pareto, smooth
+from vaescope.theory import gap, log_marginal, project
 
 
 @pytest.mark.parametrize("precision", [1.0, 1e2, 1e4])

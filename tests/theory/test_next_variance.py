@@ -5,10 +5,10 @@ import torch
 
 import vaescope as vs
 from tests.theory.decoders import Bent
-from vaescope.distributions.mixture import Mixture
-from vaescope.papers.statistics import slope
+from vaescope.distributions.priors import Mixture
 from vaescope.theory import optimal_variance, project
-from vaescope.theory.next_variance import next_variance
+from vaescope_papers.embrace_the_gap.theorems import next_variance
+from vaescope_papers.statistics import slope
 
 MODES = Mixture(torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.5, 0.5]).double())
 CASES = [(d, d + extra, vs.Normal()) for d in (1, 2, 3, 4) for extra in (0, 2)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.distributions.mixture import Mixture
+from vaescope.distributions.priors import Mixture
 from vaescope.theory import optimal_covariance, optimal_variance
 
 

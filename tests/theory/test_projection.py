@@ -11,20 +11,13 @@ from hypothesis import strategies as st
 
 import vaescope as vs
 from tests.theory.decoders import SMOOTH, Bent, Wide, latents
-from vaescope import validation
+from vaescope.core import validation
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import FullGaussian
-from vaescope.papers.statistics import slope
-from vaescope.theory import (
-    conformal_contrast,
-    elbo,
-    ima_contrast,
-    linear,
-    log_marginal,
-    optimal_variance,
-    project,
-)
-from vaescope.theory.rules import increasing_orders, rule
+from vaescope.inference import linear
+from vaescope.inference.joint import increasing_orders, rule
+from vaescope.theory import conformal_contrast, elbo, ima_contrast, log_marginal, optimal_variance, project
+from vaescope_papers.statistics import slope
 
 
 def linear_case(d: int, precision: float, *, collinear: bool, seed: int = 0):
@@ -71,7 +64,7 @@ def test_hessians_in_one_pass_and_column_by_column_agree(monkeypatch):
 
     x = decoder(torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     at_once = project(decoder, x, precision=1e2, latent_dim=2)
-    monkeypatch.setattr("vaescope.theory.newton.CHUNK_NUMBERS", 1)
+    monkeypatch.setattr("vaescope.inference.projection.CHUNK_NUMBERS", 1)
     separately = project(decoder, x, precision=1e2, latent_dim=2)
     torch.testing.assert_close(separately.elbo, at_once.elbo, rtol=1e-10, atol=0.0)
     assert torch.equal(separately.converged, at_once.converged)
@@ -188,7 +181,7 @@ def test_families_are_nested():
 
 
 def test_points_that_do_not_converge_are_marked(monkeypatch):
-    monkeypatch.setattr("vaescope.theory.newton.STEPS", 0)
+    monkeypatch.setattr("vaescope.inference.projection.NEWTON_STEPS", 0)
     decoder, _ = SMOOTH["triangular"]
     found = project(decoder, decoder(latents("triangular")), precision=1e2)
     assert not found.converged.any()
@@ -197,7 +190,7 @@ def test_points_that_do_not_converge_are_marked(monkeypatch):
 def test_results_do_not_depend_on_chunks(monkeypatch):
     decoder, x = Wide(), Wide()(latents("wide, n > d", 9))
     at_once = project(decoder, x, precision=1e2)
-    monkeypatch.setattr("vaescope.theory.problem.CHUNK_NUMBERS", 1000)
+    monkeypatch.setattr("vaescope.inference.joint.CHUNK_NUMBERS", 1000)
     parts = project(decoder, x, precision=1e2)
     torch.testing.assert_close(parts.elbo, at_once.elbo, rtol=1e-12, atol=0)
 
@@ -228,7 +221,7 @@ def test_quasi_random_rule_agrees_with_a_grid(monkeypatch):
     decoder = OrthogonalMLP(3, seed=2)
     x = decoder(torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     grid = project(decoder, x, precision=1e3)
-    monkeypatch.setattr("vaescope.theory.rules.LARGEST_GRID", 30)
+    monkeypatch.setattr("vaescope.inference.joint.LARGEST_GRID", 30)
     random = project(decoder, x, precision=1e3)
     torch.testing.assert_close(random.elbo, grid.elbo, atol=2e-3, rtol=0)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.errors import InputError
-from vaescope.theory.rank import numerical_rank
+from vaescope.core.errors import InputError
+from vaescope.inference.geometry import numerical_rank
 
 
 def test_directions_count_relative_to_noise_and_prior():
@@ -26,7 +26,7 @@ def test_results_do_not_depend_on_chunks(monkeypatch):
     prior_variance = torch.linspace(0.01, 1, 6, dtype=torch.float64)[:, None].expand(6, 2)
     options = {"precision": 1.0, "prior_variance": prior_variance}
     at_once = vs.theory.used_directions(torch.sin, scale * torch.ones(6, 2), **options)
-    monkeypatch.setattr("vaescope.theory.derivatives.CHUNK_ELEMENTS", 8)
+    monkeypatch.setattr("vaescope.inference.derivatives.CHUNK_ELEMENTS", 8)
     assert torch.equal(vs.theory.used_directions(torch.sin, scale * torch.ones(6, 2), **options), at_once)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from vaescope import theory
 from vaescope.distributions import DiagonalGaussian, Normal
-from vaescope.theory.sampled import sampled_gap
+from vaescope.inference.marginal import sampled_gap
 
 PRECISION = 4.0
 

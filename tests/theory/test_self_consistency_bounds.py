@@ -9,16 +9,19 @@ from torch import Tensor
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.distributions.quadrature import hermite_grid
-from vaescope.papers.statistics import slope
-from vaescope.theory import elbo, gap, jacobian, linear, log_marginal, project
-from vaescope.theory.bounds import (
+from vaescope.inference import linear
+from vaescope.theory import elbo, gap, jacobian, log_marginal, project
+from vaescope_papers.embrace_the_gap.theorems import (
     kl_lower_bound,
     kl_upper_bound,
     kl_upper_limit,
+    lipschitz_constants,
+    optimum_region,
+    prior_region,
     self_consistency_bound,
     taylor_bound,
 )
-from vaescope.theory.existence import lipschitz_constants, optimum_region, prior_region
+from vaescope_papers.statistics import slope
 
 PRECISIONS = [1.0, 1e2, 1e4]
 

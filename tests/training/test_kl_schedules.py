@@ -9,8 +9,8 @@ import vaescope as vs
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.models import VAE, Terms
 from vaescope.objectives import Capacity, beta_elbo
-from vaescope.objectives.constrained import NO_TARGET, constrained_elbo
-from vaescope.schedules import SCHEDULES, schedule_from
+from vaescope.objectives.elbo import NO_TARGET, constrained_elbo
+from vaescope.settings import SCHEDULES, schedule_from
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 
 QUICK = TrainSettings(epochs=6, batch_size=32, compile="never")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vaescope.training import memory
+from vaescope.training import compilation as memory
 
 
 def test_thresholds_are_raised_inside_and_usual_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.data.rows import ArrayRows
+from vaescope.data.dataset import ArrayRows
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train

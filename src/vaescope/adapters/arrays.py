@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import validation
+from vaescope.core import validation
+from vaescope.core.errors import InputError
 from vaescope.distributions import Normal, Prior
-from vaescope.errors import InputError
 from vaescope.protocol import LatentModel
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from vaescope import validation
-from vaescope.adapters.adapted import Adapted
-from vaescope.errors import InputError
+from vaescope.adapters.base import Adapted
+from vaescope.core import validation
+from vaescope.core.errors import InputError
 
 
 def from_diffusers(model: Any, *, image_shape: tuple[int, int, int], name: str = "AutoencoderKL") -> Adapted:

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vaescope.adapters.adapted import Adapted
-from vaescope.errors import InputError
+from vaescope.adapters.base import Adapted
+from vaescope.core.errors import InputError
 
 GAUSSIAN = {"VAE", "BetaVAE", "DisentangledBetaVAE", "FactorVAE", "BetaTCVAE", "INFOVAE_MMD", "IWAE", "MIWAE"}
 """pythae's models with a diagonal Gaussian posterior and the prior N(0, I)."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vaescope import validation
-from vaescope.adapters.networks import call_user_function, dtype_and_device, evaluation_mode, networks_behind
-from vaescope.errors import InputError
+from vaescope.core import validation
+from vaescope.core.calls import call_user_function, dtype_and_device, evaluation_mode, networks_behind
+from vaescope.core.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)

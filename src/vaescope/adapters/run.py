@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vaescope.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError
+from vaescope.core.serialization import from_plain
 from vaescope.models import Member
 from vaescope.models.build import model_from_config
-from vaescope.plain import from_plain
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.files import malformed_as_run_error, read_rows
 from vaescope.runs.members import load_members

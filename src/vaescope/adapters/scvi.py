@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vaescope.adapters.adapted import Adapted
-from vaescope.errors import InputError
+from vaescope.adapters.base import Adapted
+from vaescope.core.errors import InputError
 
 COVARIATES = ("extra_continuous_covs", "extra_categorical_covs")
 NOTHING = torch.empty(0)

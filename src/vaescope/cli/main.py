@@ -11,17 +11,12 @@ from typing import Any
 
 import tyro
 
-from vaescope.cli.certify import Certify
-from vaescope.cli.compare import Compare
-from vaescope.cli.datasets import Datasets
-from vaescope.cli.diagnose import Diagnose
-from vaescope.cli.explore import Explore
-from vaescope.cli.info import Info, Version
-from vaescope.cli.preflight import PreflightCommand
+from vaescope.cli.analyse import Certify, Compare, Diagnose, Explore, PreflightCommand
+from vaescope.cli.info import Datasets, Info, Version
 from vaescope.cli.reproduce import Reproduce
 from vaescope.cli.sweep import Status, SweepCommand, Track
 from vaescope.cli.train import Train
-from vaescope.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError
 
 DESCRIPTION = "Understand variational autoencoders: why they disentangle, whether yours does, what to change."
 COMMANDS: dict[str, Callable[..., Any]] = {

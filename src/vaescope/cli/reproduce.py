@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import tyro
 from rich.console import Console
 
-from vaescope.checks import choice, whole_number
-from vaescope.cli.executor import ExecutorOptions
-from vaescope.cli.tables import console as new_console
-from vaescope.cli.tables import table
-from vaescope.cli.tracking import check_track, track
-from vaescope.errors import InputError, RunError
-from vaescope.papers.catalogue import PROFILES, ExperimentInfo, experiments, find_experiment
+from vaescope.cli.output import console as new_console
+from vaescope.cli.output import table
+from vaescope.cli.train import ExecutorOptions, check_track, track
+from vaescope.core.errors import InputError, RunError
+from vaescope.core.validation import choice, whole_number
 from vaescope.settings import CHECKPOINT_SECONDS
+from vaescope_papers.catalogue import PROFILES, ExperimentInfo, experiments, find_experiment
 
 if TYPE_CHECKING:
     from vaescope.jobs import Task
@@ -80,11 +79,11 @@ class Reproduce:
         return 0
 
     def _run_all(self, infos: Sequence[ExperimentInfo], out: Path) -> None:
-        from vaescope import validation
+        from vaescope.core import validation
         from vaescope.jobs import run_in_this_process
-        from vaescope.papers.experiment import RunOptions
-        from vaescope.papers.jobs import experiment_tasks, part_tasks
-        from vaescope.papers.run import write_index
+        from vaescope_papers.experiment import RunOptions
+        from vaescope_papers.jobs import experiment_tasks, part_tasks
+        from vaescope_papers.run import write_index
 
         validation.device(self.device)
         options = RunOptions(

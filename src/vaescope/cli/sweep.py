@@ -8,11 +8,10 @@ from pathlib import Path
 
 import tyro
 
-from vaescope.cli.executor import ExecutorOptions
-from vaescope.cli.tables import console as new_console
-from vaescope.cli.tables import rows_table
-from vaescope.cli.tracking import check_track, track
-from vaescope.errors import InputError
+from vaescope.cli.output import console as new_console
+from vaescope.cli.output import rows_table
+from vaescope.cli.train import ExecutorOptions, check_track, track
+from vaescope.core.errors import InputError
 from vaescope.settings import CHECKPOINT_SECONDS
 
 SHOWN_ROWS = 40
@@ -41,9 +40,9 @@ class SweepCommand:
     executor: tyro.conf.OmitArgPrefixes[ExecutorOptions] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
-        from vaescope import validation
+        from vaescope.core import validation
         from vaescope.sweeps import SweepOptions, read_sweep, run_sweep
-        from vaescope.sweeps.memory import free_bytes
+        from vaescope.sweeps.run import free_bytes
 
         validation.device(self.device)
         self.executor.check()

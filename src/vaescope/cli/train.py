@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tyro
 from rich.table import Table
 
-from vaescope.checks import whole_number
-from vaescope.cli.data import DataOptions
-from vaescope.cli.tables import console as new_console
-from vaescope.cli.tables import table
-from vaescope.cli.tracking import check_track, track
-from vaescope.errors import InputError
+from vaescope.cli.inputs import DataOptions
+from vaescope.cli.output import console as new_console
+from vaescope.cli.output import table
+from vaescope.core.errors import InputError
+from vaescope.core.validation import choice, whole_number
 from vaescope.settings import FitSettings
 
 if TYPE_CHECKING:
@@ -26,7 +27,28 @@ if TYPE_CHECKING:
     from vaescope.data import Dataset
     from vaescope.data.files.streaming import StoredDataset
     from vaescope.fitting import Fit, FitJob
+    from vaescope.jobs import Outcome, Task
     from vaescope.training import Progress, ProgressBar
+
+
+def track(target: str | None, folders: Sequence[Path]) -> None:
+    """Export run folders; members that were exported before are skipped."""
+    if target is None:
+        return
+    from vaescope.jobs.tracking import export_run
+
+    for folder in folders:
+        if (folder / "config.json").exists() or (folder / "sweep.json").exists():
+            export_run(folder, target)
+
+
+def check_track(target: str | None) -> None:
+    """Check the target before anything is trained."""
+    if target is not None:
+        from vaescope.jobs.tracking import check_target
+
+        check_target(target)
+
 
 SHOWN_SAMPLES = 5000  # on which members are summarised
 
@@ -83,7 +105,7 @@ class Train:
 
     def _run_job(self, job: FitJob, progress: Progress, **options: Any) -> Fit:
         from vaescope.jobs.tracking import live_members
-        from vaescope.watch import WatchedMembers
+        from vaescope.products.watch.watch import WatchedMembers
 
         out = self.settings.storage.out
         tracked = None if self.track is None or out is None else live_members(self.track, "fit", out)
@@ -153,3 +175,39 @@ def _member_table(fitted: Fit, data: Dataset | StoredDataset, auxiliary: Tensor 
             row += [score.score, score.floor]
         listed.add_row(*(f"{v:.4g}" if isinstance(v, float) else "–" if v is None else str(v) for v in row))
     return listed
+
+
+EXECUTORS = ("local", "ray")
+STORAGE = ("shared", "returned")
+
+
+@dataclass(frozen=True)
+class ExecutorOptions:
+    """Where and how tasks run; never what they compute."""
+
+    executor: str = "local"
+    """local: processes of this machine. ray: an existing Ray cluster (extra `ray`)."""
+    jobs: int = 1
+    """local: tasks at a time, each with its share of the cores."""
+    address: str = "auto"
+    """ray: address of the cluster."""
+    cpus: int = 1
+    """ray: cores per task."""
+    storage: str = "shared"
+    """ray: shared if all machines see the output folder, returned if files come back with the results."""
+
+    def check(self) -> None:
+        choice("--executor", self.executor, EXECUTORS)
+        choice("--storage", self.storage, STORAGE)
+        whole_number("--jobs", self.jobs)
+        whole_number("--cpus", self.cpus)
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        self.check()
+        if self.executor == "ray":
+            from vaescope.jobs.ray import run_on_ray
+
+            return run_on_ray(tasks, address=self.address, cpus=self.cpus, return_files=self.storage == "returned")
+        from vaescope.jobs import run_in_processes
+
+        return run_in_processes(tasks, jobs=self.jobs)

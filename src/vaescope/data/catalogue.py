@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vaescope import validation
+from vaescope.core import validation
+from vaescope.core.errors import InputError
 from vaescope.data.dataset import Dataset, flatten_bytes, flatten_samples
 from vaescope.data.files import load
+from vaescope.data.files.arrays import open_memmap
 from vaescope.data.files.loading import load_for_training
 from vaescope.data.files.official import (
     DSPRITES,
@@ -28,7 +30,6 @@ from vaescope.data.files.official import (
 )
 from vaescope.data.files.streaming import StoredDataset, open_stored
 from vaescope.data.rendering import DSprites, Renderer, Shapes3D, Sprites
-from vaescope.errors import InputError
 
 FOLDER_VARIABLE = "VAESCOPE_DATA"  # environment variable with the folder of official files
 DEFAULT_ROWS = 20_000  # images to render or select if no number is given
@@ -168,3 +169,29 @@ def render_dataset(entry: DatasetEntry, *, rows: int, seed: int = 0, size: int =
     images = renderer.sample(rows, seed=seed, distributions="uniform" if entry.official is None else "grid")
     shape = (renderer.channels, renderer.size, renderer.size)
     return Dataset(entry.name, images.images.flatten(1), shape, images.factors, images.factor_names)
+
+
+def load_auxiliary(source: str | None, data: Dataset, rows: int | None) -> Tensor | None:
+    """The auxiliary input of every sample; None if there is no source.
+
+    Args:
+        source: `factors` for the standardised factors of the data, or the path of an .npy file with a label or a row
+            per sample.
+        data: the samples.
+        rows: how many samples were selected at random; a file has no matching selection.
+    """
+    if source is None:
+        return None
+    if source == "factors":
+        return _standardised_factors(data)
+    if rows is not None:
+        raise InputError("--rows selects samples at random, which an auxiliary file cannot follow; specify only one.")
+    found = validation.array(open_memmap(Path(source)), source)
+    return torch.from_numpy(np.array(found, dtype=found.dtype.newbyteorder("=")))
+
+
+def _standardised_factors(data: Dataset) -> Tensor:
+    if data.factors is None:
+        raise InputError(f"{data.name} has no factors; specify an .npy file with a row per sample as auxiliary input.")
+    sd = data.factors.std(0)
+    return (data.factors - data.factors.mean(0)) / sd.where(sd > 0, sd.new_ones(()))

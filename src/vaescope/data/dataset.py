@@ -3,18 +3,104 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from vaescope import randomness, validation
-from vaescope.data.arrays import split
-from vaescope.data.rows import ArrayRows, bytes_to_float
-from vaescope.errors import InputError
-from vaescope.validation import ImageShape
+from vaescope.core import randomness, validation
+from vaescope.core.errors import InputError
+from vaescope.core.validation import ImageShape
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Rows for training, for early stopping and for reported results."""
+
+    train: Float[Tensor, "*D N n"]
+    validation: Float[Tensor, "*D M n"]
+    test: Float[Tensor, "*D T n"]
+
+
+def split(x: Float[Tensor, "N n"], *, fractions: tuple[float, float] = (0.7, 0.2)) -> Split:
+    """Split rows in order: training, then validation, then test. Shuffle ordered rows first.
+
+    Args:
+        x: observations, a row per sample.
+        fractions: shares of training and validation rows; the rest are test rows.
+    """
+    count = len(x)
+    if count < 2:
+        raise InputError(f"x needs at least 2 samples to be split, got {count}.")
+    validation = max(1, round(fractions[1] * count))
+    train = min(max(1, round(fractions[0] * count)), count - validation)
+    parts = x[:train], x[train : train + validation], x[train + validation :]
+    return Split(*(part.contiguous() for part in parts))
+
+
+@runtime_checkable
+class TrainingRows(Protocol):
+    """Rows of one or more data sets, as training reads them."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Data sets, samples, columns."""
+        ...
+
+    def windows(self, generator: torch.Generator) -> Iterator[Shaped[Tensor, "D W r"]]:
+        """All rows as stored, in parts that fit in memory; the order of the parts is drawn from the generator."""
+        ...
+
+    def to_float(self, stored: Shaped[Tensor, "*B r"]) -> Float[Tensor, "*B r"]:
+        """Stored rows as numbers."""
+        ...
+
+    def sample(self, count: int) -> Float[Tensor, "D C r"]:
+        """Some rows from all over the data, as numbers; always the same ones."""
+        ...
+
+    def to(self, device: torch.device) -> TrainingRows:
+        """The same rows, on a device if they are in memory."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayRows:
+    """Rows in memory: float32, or bytes."""
+
+    data: Shaped[Tensor, "D N r"]
+    byte_scale: float = 1.0
+    """What bytes are divided by."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.data.shape)
+
+    def windows(self, generator: torch.Generator) -> Iterator[Shaped[Tensor, "D W r"]]:
+        yield self.data
+
+    def to_float(self, stored: Shaped[Tensor, "*B r"]) -> Float[Tensor, "*B r"]:
+        return bytes_to_float(stored, self.byte_scale)
+
+    def sample(self, count: int) -> Float[Tensor, "D C r"]:
+        return self.to_float(self.data[:, :: max(1, self.data.shape[1] // count)][:, :count])
+
+    def to(self, device: torch.device) -> ArrayRows:
+        kept = self.data if self.data.dtype == torch.uint8 else self.data.float()
+        return replace(self, data=kept.to(device))
+
+
+def bytes_to_float(stored: Shaped[Tensor, "*B r"], scale: float) -> Float[Tensor, "*B r"]:
+    """Bytes divided by their scale; other numbers as float32.
+
+    >>> bytes_to_float(torch.tensor([[0, 51, 255]], dtype=torch.uint8), 255.0)
+    tensor([[0.0000, 0.2000, 1.0000]])
+    """
+    return stored.float().div_(scale) if stored.dtype == torch.uint8 else stored.float()
 
 
 @dataclass(frozen=True, eq=False)

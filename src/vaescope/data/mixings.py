@@ -6,25 +6,141 @@ Parameters are float64 and are converted to the dtype and device of the input.
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from scipy.optimize import brentq
 from torch import Tensor
 
-from vaescope import validation
-from vaescope.data.invertible import (
-    Affine,
-    Inversion,
-    InvertibleMap,
-    Sigmoid,
-    SmoothLeakyReLU,
-    random_lower_triangular,
-    random_orthogonal,
-    random_volume_preserving,
-)
-from vaescope.errors import InputError
+from vaescope.core import randomness, validation
+from vaescope.core.errors import InputError
+
+
+class InvertibleMap(ABC):
+    """An invertible map of the last axis."""
+
+    @abstractmethod
+    def __call__(self, z: Tensor) -> Tensor:
+        """Latents to observations."""
+
+    @abstractmethod
+    def inverse(self, x: Tensor) -> Tensor:
+        """Observations to latents."""
+
+    @abstractmethod
+    def log_abs_det(self, z: Tensor) -> Tensor:
+        """log |det J(z)| of every point."""
+
+
+class Affine(InvertibleMap):
+    """x = W z + t."""
+
+    def __init__(self, weight: Float[Tensor, "d d"], shift: Float[Tensor, " d"] | None = None) -> None:
+        smallest = float(torch.linalg.svdvals(weight)[-1])
+        if not smallest > 1e-12 * float(torch.linalg.matrix_norm(weight)):
+            raise InputError(
+                f"a mixing must be invertible, got a singular weight matrix (smallest singular value "
+                f"{smallest:.1e}); choose another seed or matrix."
+            )
+        self.weight = weight.double()
+        self.shift = torch.zeros(len(weight), dtype=torch.float64) if shift is None else shift.double()
+        self._inverse = torch.linalg.inv(self.weight)
+        self._log_abs_det = float(torch.linalg.slogdet(self.weight).logabsdet)
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return z @ self.weight.T.to(z) + self.shift.to(z)
+
+    def inverse(self, x: Tensor) -> Tensor:
+        return (x - self.shift.to(x)) @ self._inverse.T.to(x)
+
+    def log_abs_det(self, z: Tensor) -> Tensor:
+        return torch.full_like(z[..., 0], self._log_abs_det)
+
+
+class SmoothLeakyReLU(InvertibleMap):
+    """a·x + (1 - a)·log(1 + eˣ), elementwise (Gresele et al. 2021)."""
+
+    def __init__(self, slope: float = 0.2) -> None:
+        if not 0 < slope < 1:
+            raise InputError(f"slope of a smooth leaky ReLU must be between 0 and 1, got {slope}.")
+        self.slope = slope
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.slope * z + (1 - self.slope) * F.softplus(z)
+
+    def inverse(self, x: Tensor) -> Tensor:
+        # the map is convex, increasing and above both x and a·x, so Newton's method converges monotonically from
+        # min(x, x / a), which is above the root
+        z = torch.minimum(x, x / self.slope)
+        for _ in range(16):
+            z = z - (self(z) - x) / self._derivative(z)
+        return z
+
+    def _derivative(self, z: Tensor) -> Tensor:
+        return self.slope + (1 - self.slope) * torch.sigmoid(z)
+
+    def log_abs_det(self, z: Tensor) -> Tensor:
+        return self._derivative(z).log().sum(-1)
+
+
+class Sigmoid(InvertibleMap):
+    """1 / (1 + e⁻ˣ), elementwise."""
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return torch.sigmoid(z)
+
+    def inverse(self, x: Tensor) -> Tensor:
+        return torch.logit(x)
+
+    def log_abs_det(self, z: Tensor) -> Tensor:
+        return (z - 2 * F.softplus(z)).sum(-1)
+
+
+class Inversion(InvertibleMap):
+    """z ↦ (z - b) / ‖z - b‖², a conformal map with its pole at b."""
+
+    def __init__(self, pole: Float[Tensor, " d"]) -> None:
+        self.pole = pole.double()
+
+    def __call__(self, z: Tensor) -> Tensor:
+        centred = z - self.pole.to(z)
+        return centred / centred.square().sum(-1, keepdim=True)
+
+    def inverse(self, x: Tensor) -> Tensor:
+        return self.pole.to(x) + x / x.square().sum(-1, keepdim=True)
+
+    def log_abs_det(self, z: Tensor) -> Tensor:
+        squared_distance = (z - self.pole.to(z)).square().sum(-1)
+        return -z.shape[-1] * squared_distance.log()
+
+
+def random_orthogonal(dim: int, generator: torch.Generator) -> Float[Tensor, "d d"]:
+    """An orthogonal matrix, uniformly distributed over the orthogonal group."""
+    q, r = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=generator))
+    return q * r.diagonal().sign()
+
+
+def random_lower_triangular(dim: int, generator: torch.Generator, *, diagonal: float = 1.0) -> Float[Tensor, "d d"]:
+    """Normal entries below the diagonal; diagonal entries are at least 0.5 in absolute value, times `diagonal`."""
+    normal = torch.randn(dim, dim, dtype=torch.float64, generator=generator)
+    entries = normal.diagonal()
+    nonzero = torch.where(entries < 0, -1.0, 1.0) * (0.5 + entries.abs())
+    return normal.tril(-1) + torch.diag(diagonal * nonzero)
+
+
+def random_volume_preserving(dim: int, strength: float, generator: torch.Generator) -> Float[Tensor, "d d"]:
+    """R₁ exp(strength · diag λ) R₂ with Σλ = 0: |det| = 1, and orthogonal at strength 0."""
+    exponents = torch.randn(dim, dtype=torch.float64, generator=generator)
+    exponents = exponents - exponents.mean()
+    exponents = exponents / exponents.norm().clamp_min(math.ulp(1.0))
+    left, right = random_orthogonal(dim, generator), random_orthogonal(dim, generator)
+    return left * (strength * exponents).exp() @ right
+
 
 MIXING_ACTIVATIONS: dict[str, Callable[[], InvertibleMap]] = {"smooth_leaky_relu": SmoothLeakyReLU, "sigmoid": Sigmoid}
 
@@ -255,3 +371,61 @@ def _strength(dim: int, contrast: float, seed: int) -> float:
     while excess(upper) < 0:
         upper *= 2
     return float(brentq(excess, 0.0, upper, xtol=1e-15, rtol=1e-14))
+
+
+@dataclass(frozen=True, eq=False)
+class NonstationarySources:
+    """Sources that are independent and normal given the auxiliary variable, in random order."""
+
+    sources: Float[Tensor, "N d"]
+    auxiliary: Int[Tensor, " N"] | Float[Tensor, "N 1"]
+    """Segment labels, or numbers in [-1, 1]."""
+    variance: Float[Tensor, "N d"]
+
+
+def segments(
+    dim: int, *, samples: int, segments: int = 40, low: float = 0.5, high: float = 3.0, seed: int
+) -> NonstationarySources:
+    """Sources whose variances, uniform in [low, high], differ between segments; the auxiliary variable is the segment.
+
+    Khemakhem et al. 2020, §5; the time-contrastive data of Hyvärinen & Morioka 2016.
+
+    >>> segments(2, samples=100, segments=5, seed=0).auxiliary.max()
+    tensor(4)
+    """
+    _check_size(dim, samples)
+    if not 2 <= segments <= samples or not 0 < low < high:
+        raise InputError(
+            f"sources need 2 to {samples} segments and 0 < low < high, got {segments} segments, low={low}, high={high}."
+        )
+    generator = randomness.generator(seed, "segments")
+    variances = low + (high - low) * torch.rand(segments, dim, generator=generator, dtype=torch.float64)
+    label = torch.arange(samples)[torch.randperm(samples, generator=generator)] % segments
+    return _sample(label, variances[label], generator)
+
+
+def drift(dim: int, *, samples: int, strength: float = 1.0, seed: int) -> NonstationarySources:
+    """Sources whose log-variances are sines of an auxiliary variable, which is uniform in [-1, 1].
+
+    Every source has its own frequency and phase; `strength` is the amplitude.
+
+    >>> drift(2, samples=100, seed=0).auxiliary.shape
+    torch.Size([100, 1])
+    """
+    _check_size(dim, samples)
+    generator = randomness.generator(seed, "drift")
+    auxiliary = 2 * torch.rand(samples, 1, generator=generator, dtype=torch.float64) - 1
+    frequency = 1 + torch.rand(dim, generator=generator, dtype=torch.float64)
+    phase = 2 * math.pi * torch.rand(dim, generator=generator, dtype=torch.float64)
+    variance = torch.exp(strength * torch.sin(math.pi * frequency * auxiliary + phase))
+    return _sample(auxiliary, variance, generator)
+
+
+def _sample(auxiliary: Tensor, variance: Tensor, generator: torch.Generator) -> NonstationarySources:
+    noise = torch.randn(variance.shape, generator=generator, dtype=torch.float64)
+    return NonstationarySources(variance.sqrt() * noise, auxiliary, variance)
+
+
+def _check_size(dim: int, samples: int) -> None:
+    if dim < 1 or samples < 2:
+        raise InputError(f"sources need at least 1 dimension and 2 samples, got {dim} and {samples}.")

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 
 Number = float | Tensor
 
@@ -112,3 +114,29 @@ def check_positive(name: str, value: Number, prior: str) -> None:
     """Raise an error unless a prior's parameter is > 0 everywhere."""
     if not bool((torch.as_tensor(value) > 0).all()):
         raise InputError(f"{name} of a {prior} prior must be > 0, got {value}.")
+
+
+@dataclass(frozen=True, eq=False)
+class PosteriorDensity:
+    """q(z|x) as functions.
+
+    Args:
+        sample: x -> (N, d), one independent draw of z ~ q(z|x) per row of x.
+        log_prob: (z, x) -> (N,), log q(z|x) of each row.
+    """
+
+    sample: Callable[[Tensor], Tensor]
+    log_prob: Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class PriorDensity:
+    """p(z) as functions.
+
+    Args:
+        sample: count -> (count, d), independent draws.
+        log_prob: z -> (N,), log p(z) of each row.
+    """
+
+    sample: Callable[[int], Tensor]
+    log_prob: Callable[[Tensor], Tensor]

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope.core.errors import InputError
 from vaescope.distributions.base import LOG_2PI
-from vaescope.errors import InputError
 from vaescope.settings import LIKELIHOODS as LIKELIHOODS
 
 NOISE_MODELS = ("fixed", "learned", "optimal", "learned-diagonal", "learned-full")

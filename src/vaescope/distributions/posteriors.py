@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import validation
+from vaescope.core import validation
 from vaescope.distributions.base import Prior
 
 LOG_2PI_E = math.log(2 * math.pi * math.e)

@@ -13,12 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from vaescope.errors import InputError, RunError
-from vaescope.extras import require
+from vaescope.core.errors import InputError, RunError, require
 from vaescope.jobs.tasks import Outcome, ProgressEvent, ProgressLines, ProgressRelay, Task, one_line_error
-from vaescope.runs import lock
-from vaescope.runs.files import write_bytes
-from vaescope.runs.lock import locked
+from vaescope.runs import files as lock
+from vaescope.runs.files import locked, write_bytes
 
 MAX_ATTEMPTS = 5  # of a task whose node or process is lost
 LOCK_TIMEOUT = 60.0  # seconds for which a worker waits for a locked folder

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from vaescope.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError
 from vaescope.training import Progress as TrainingProgress
 from vaescope.training.progress import SECONDS_BETWEEN_LINES
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.kernels.instructions import cpu_supports
 from vaescope.kernels.library import load_library
 

@@ -12,21 +12,15 @@ from rich.console import Console
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
-from vaescope.errors import InputError
-from vaescope.metrics.amari import amari
-from vaescope.metrics.dci import dci
-from vaescope.metrics.infomec import infomec
+from vaescope.core.errors import InputError
+from vaescope.core.tables import to_frame
+from vaescope.metrics.correlation import amari, linear_r2, mcc
+from vaescope.metrics.importances import dci
+from vaescope.metrics.information import mig, mig_sup, sap
+from vaescope.metrics.informativeness import infomec, modularity_explicitness
 from vaescope.metrics.inputs import read_inputs
-from vaescope.metrics.interventions import beta_vae_score, factor_vae_score
-from vaescope.metrics.irs import irs
-from vaescope.metrics.mcc import mcc
-from vaescope.metrics.mig import mig, mig_sup
-from vaescope.metrics.modularity import modularity_explicitness
-from vaescope.metrics.r2 import linear_r2
-from vaescope.metrics.resampling import Resampling, worker_threads
-from vaescope.metrics.sap import sap
-from vaescope.metrics.score import Score
-from vaescope.tables import to_frame
+from vaescope.metrics.interventions import beta_vae_score, factor_vae_score, irs
+from vaescope.metrics.score import Resampling, Score, worker_threads
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from sklearn.feature_selection import mutual_info_classif, mutual_info_regression
+from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeClassifier
 
-from vaescope import validation
-from vaescope.metrics.input_warnings import input_warnings, list_latents
-from vaescope.metrics.inputs import CodesAndFactors, once_per_inputs, read_inputs, standardise
-from vaescope.metrics.quiet import without_fit_warnings
+from vaescope.core import validation
+from vaescope.core.errors import InputError
+from vaescope.metrics.correlation import pearson_correlations
+from vaescope.metrics.importances import fit_factor
+from vaescope.metrics.inputs import (
+    CodesAndFactors,
+    input_warnings,
+    is_varying,
+    list_latents,
+    once_per_inputs,
+    read_inputs,
+    standardise,
+    without_fit_warnings,
+)
+from vaescope.metrics.score import MetricValues, Score
 
 DEFAULT_BINS = 20
 BINNINGS = ("width", "mass")
@@ -237,3 +251,327 @@ def _neighbour_information(inputs: CodesAndFactors, labels: Sequence[np.ndarray 
             )
             columns.append(found)
     return np.column_stack(columns)
+
+
+def mig(
+    codes: object,
+    factors: object,
+    *,
+    estimator: str = "binned",
+    binning: str = "width",
+    discrete: bool | Sequence[bool] | None = None,
+) -> Score:
+    """Gap between the two latents with the most information about a factor, over its entropy (Chen et al. 2018).
+
+    High only if every factor is encoded by a single latent. A latent that encodes several factors is not penalised; see
+    `mig_sup`.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        estimator: `binned` (counts in 20 bins) or `neighbours` (nearest neighbours: slower, nearly unbiased).
+        binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
+        discrete: which factors are classes; by default those with few distinct values.
+
+    >>> v = np.random.default_rng(0).integers(0, 4, (1000, 2))
+    >>> bool(mig(v, v).score > 0.98), bool(mig(np.hstack([v, v]), v).score < 0.01)  # one copy, two copies
+    (True, True)
+    """
+    check_estimator(estimator, binning)
+    inputs = read_inputs(codes, factors, discrete=discrete)
+    compute = partial(_mig, estimator=estimator, binning=binning)
+    notes = partial(information_warnings, inputs, estimator=estimator, binning=binning)
+    return Score("MIG", compute(inputs), notes, compute, inputs)
+
+
+def mig_sup(
+    codes: object,
+    factors: object,
+    *,
+    active: Sequence[bool] | np.ndarray | None = None,
+    estimator: str = "binned",
+    binning: str = "width",
+    discrete: bool | Sequence[bool] | None = None,
+) -> Score:
+    """Gap between the two factors that a latent is most informative about, averaged over latents (Li et al. 2020).
+
+    `per_factor` is the mean over the latents that are most informative about the factor.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        active: which latents to average over; by default all that vary.
+        estimator: `binned` (counts in 20 bins) or `neighbours` (nearest neighbours: slower, nearly unbiased).
+        binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
+        discrete: which factors are classes; by default those with few distinct values.
+    """
+    check_estimator(estimator, binning)
+    inputs = read_inputs(codes, factors, discrete=discrete)
+    mask = is_varying(inputs.codes) if active is None else validation.latent_mask(active, inputs.latents)
+    compute = partial(_mig_sup, active=mask, estimator=estimator, binning=binning)
+    notes = partial(information_warnings, inputs, estimator=estimator, binning=binning)
+    return Score("MIG-sup", compute(inputs), notes, compute, inputs)
+
+
+def top_gap(relevance: np.ndarray) -> np.ndarray:
+    """Largest minus second largest entry of every column; a single row is compared with 0."""
+    ordered = np.sort(relevance, axis=0)[::-1]
+    return ordered[0] - (ordered[1] if len(ordered) > 1 else 0.0)
+
+
+def mean_by_best_factor(per_latent: np.ndarray, relevance: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Mean of a value per latent over the latents whose most relevant factor this is; NaN if there are none."""
+    best = relevance.argmax(1)
+    groups = [per_latent[mask & (best == k)] for k in range(relevance.shape[1])]
+    return np.array([group.mean() if group.size else np.nan for group in groups])
+
+
+def _mig(inputs: CodesAndFactors, estimator: str, binning: str) -> MetricValues:
+    found = pairwise_information(inputs, estimator=estimator, binning=binning)
+    per_factor = top_gap(found.normalised)
+    return MetricValues({"mig": float(per_factor.mean())}, per_factor, {"mutual_information": found.mutual})
+
+
+def _mig_sup(inputs: CodesAndFactors, active: np.ndarray, estimator: str, binning: str) -> MetricValues:
+    share = pairwise_information(inputs, estimator=estimator, binning=binning).normalised
+    per_latent = top_gap(share.T)
+    score = float(per_latent[active].mean()) if active.any() else 0.0
+    per_factor = mean_by_best_factor(per_latent, share, active)
+    return MetricValues({"mig_sup": score}, per_factor, {"per_latent": per_latent})
+
+
+DEFAULT_DRAWS = 2000
+DENSITIES_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class AggregatedMIG:
+    """MIG and MIG-sup of posteriors, and the information they are computed from."""
+
+    score: float
+    per_factor: np.ndarray
+    sup: float
+    """MIG-sup over active latents."""
+    mutual_information: np.ndarray
+    """(d, k), in nats."""
+    factor_entropy: np.ndarray
+
+
+def aggregated_mig(
+    mean: object,
+    variance: object,
+    factors: object,
+    *,
+    active: Sequence[bool] | np.ndarray | None = None,
+    draws: int = DEFAULT_DRAWS,
+    discrete: bool | Sequence[bool] | None = None,
+    seed: int = 0,
+) -> AggregatedMIG:
+    """Mutual information gaps of sampled codes, from the mean and variance of every posterior.
+
+    A latent whose mean moves less than its posterior is wide has no information here.
+
+    Args:
+        mean: (N, d).
+        variance: (N, d), > 0.
+        factors: (N, k); continuous factors are binned.
+        active: which latents to average over for MIG-sup; by default all.
+        draws: number of samples z.
+        discrete: which factors are classes; by default those with few distinct values.
+        seed: seed of the samples z.
+
+    >>> v = np.repeat([0.0, 1.0], 50)[:, None]
+    >>> found = aggregated_mig(np.hstack([v, 0 * v]), np.full((100, 2), 1e-4), v)
+    >>> round(found.score, 3)
+    1.0
+    """
+    centre, spread = validation.matrix(mean, "mean"), validation.matrix(variance, "variance")
+    if spread.shape != centre.shape:
+        raise InputError(f"mean and variance must have the same shape, got {centre.shape} and {spread.shape}.")
+    d = centre.shape[1]
+    inputs = read_inputs(np.hstack([centre, spread]), factors, discrete=discrete)  # shuffles both alike
+    centre, spread = inputs.codes[:, :d], inputs.codes[:, d:]
+    if not (spread > 0).all():
+        raise InputError("variance must be > 0; pass variances, not log-variances.")
+    validation.whole_number("draws", draws, minimum=2)
+    mask = np.ones(d, dtype=bool) if active is None else validation.latent_mask(active, d)
+    found = _information(centre, spread, factor_classes(inputs), draws, seed)
+    per_latent = top_gap(found.normalised.T)
+    per_factor = top_gap(found.normalised)
+    sup = float(per_latent[mask].mean()) if mask.any() else 0.0
+    return AggregatedMIG(float(per_factor.mean()), per_factor, sup, found.mutual, found.entropy)
+
+
+def _information(
+    mean: np.ndarray, variance: np.ndarray, labels: np.ndarray, draws: int, seed: int
+) -> PairwiseInformation:
+    """Every latent against every factor; one matrix of densities serves all factors of a latent."""
+    rng = np.random.default_rng(seed)
+    N, d = mean.shape
+    chosen = np.arange(N) if draws >= N else rng.choice(N, draws, replace=False)
+    z = mean[chosen] + np.sqrt(variance[chosen]) * rng.standard_normal((len(chosen), d))
+    values = [np.bincount(column) for column in labels.T]
+    offsets = np.concatenate([[0], np.cumsum([len(v) for v in values])])
+    same_value = np.zeros((N, offsets[-1]))  # indicators of all values of all factors
+    columns = labels + offsets[:-1]
+    np.put_along_axis(same_value, columns, 1.0, axis=1)
+    counts = same_value.sum(0)
+    mutual = np.zeros((d, labels.shape[1]))
+    for part in np.array_split(np.arange(len(chosen)), max(1, len(chosen) * N // DENSITIES_AT_ONCE)):
+        drawn_columns = columns[chosen[part]]
+        for j in range(d):
+            density = -0.5 * ((z[part, j, None] - mean[:, j]) ** 2 / variance[:, j] + np.log(variance[:, j]))
+            density = np.exp(density - density.max(1, keepdims=True))
+            conditional = np.take_along_axis(density @ same_value, drawn_columns, axis=1) / counts[drawn_columns]
+            tiny = np.finfo(float).tiny
+            log_ratio = np.log(np.maximum(conditional, tiny)) - np.log(density.mean(1, keepdims=True))
+            mutual[j] += log_ratio.sum(0)
+    shares = [v / N for v in values]
+    entropy = np.array([-(p[p > 0] * np.log(p[p > 0])).sum() for p in shares])
+    return PairwiseInformation(np.clip(mutual / len(chosen), 0, entropy), entropy)
+
+
+def sap(
+    codes: object, factors: object, *, classifier: str = "thresholds", discrete: bool | Sequence[bool] | None = None
+) -> Score:
+    """Gap between the two latents that best predict a factor on their own (Kumar et al. 2018).
+
+    Continuous factors are scored by the squared correlation, discrete factors by the held-out accuracy of a classifier.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        classifier: `thresholds` on one latent, as in the paper, with balanced accuracy rescaled so that chance is 0; or
+            `svm`, the accuracy of a linear support vector machine as in public code, which cannot separate the middle
+            ones of ordered classes and depends on the scale of a latent.
+        discrete: which factors are classes; by default those with few distinct values.
+
+    >>> v = np.random.default_rng(0).normal(size=(1000, 2))
+    >>> bool(sap(v, v).score > 0.98)
+    True
+    """
+    validation.choice("classifier", classifier, CLASSIFIERS)
+    inputs = read_inputs(codes, factors, discrete=discrete)
+    compute = partial(_sap, classifier=classifier)
+    notes = partial(input_warnings, inputs, classes=True)
+    resamples, shuffles = (10, 3) if any(inputs.discrete) else (100, 5)  # classifiers are slow
+    return Score("SAP", compute(inputs), notes, compute, inputs, resamples=resamples, shuffles=shuffles)
+
+
+def _sap(inputs: CodesAndFactors, classifier: str) -> MetricValues:
+    relevance = np.square(pearson_correlations(inputs.codes, inputs.factors))
+    fit, test = inputs.halves
+    for k in np.flatnonzero(inputs.discrete):
+        relevance[:, k] = CLASSIFIERS[classifier](fit.codes, fit.factors[:, k], test.codes, test.factors[:, k])
+    per_factor = top_gap(relevance)
+    return MetricValues({"sap": float(per_factor.mean())}, per_factor, {"predictability": relevance})
+
+
+def threshold_scores(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> np.ndarray:
+    """Balanced accuracy of thresholds on every latent, with one interval per class; 0 is chance."""
+    classes, labels, counts = np.unique(y, return_inverse=True, return_counts=True)
+    known = np.isin(y_test, classes)
+    if len(classes) < 2 or not known.any():
+        return np.zeros(x.shape[1])
+    x_test, y_test = x_test[known], y_test[known]
+    weights = 1 / counts[labels]  # every class has the same weight
+    test_labels = np.searchsorted(classes, y_test)
+    test_weights = 1 / np.bincount(test_labels)[test_labels]
+    test_weights /= test_weights.sum()
+    x, x_test = (v.astype(np.float32) for v in np.split(standardise(np.vstack([x, x_test])), [len(x)]))
+    accuracy = np.empty(x.shape[1])
+    for j in range(x.shape[1]):
+        tree = DecisionTreeClassifier(max_leaf_nodes=len(classes), random_state=0)
+        tree.fit(x[:, [j]], labels, sample_weight=weights, check_input=False)
+        accuracy[j] = test_weights @ (tree.predict(x_test[:, [j]], check_input=False) == test_labels)
+    chance = 1 / len(np.unique(test_labels))
+    return ((accuracy - chance) / (1 - chance)).clip(min=0.0) if chance < 1 else np.zeros(x.shape[1])
+
+
+def svm_scores(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> np.ndarray:
+    """Accuracy of a linear support vector machine on every latent."""
+    if len(np.unique(y)) < 2:
+        return np.full(x.shape[1], np.mean(y_test == y[0]))
+    svm = LinearSVC(C=0.01, class_weight="balanced", random_state=0)
+    return np.array([np.mean(svm.fit(x[:, [j]], y).predict(x_test[:, [j]]) == y_test) for j in range(x.shape[1])])
+
+
+CLASSIFIERS = {"thresholds": threshold_scores, "svm": svm_scores}
+
+
+class EDI(Score):
+    """The three scores of Julka, Wang & Granitzer 2024."""
+
+    @property
+    def modularity(self) -> float:
+        return self.scores["modularity"]
+
+    @property
+    def compactness(self) -> float:
+        return self.scores["compactness"]
+
+    @property
+    def explicitness(self) -> float:
+        return self.scores["explicitness"]
+
+
+def edi(
+    codes: object,
+    factors: object,
+    *,
+    estimator: str = "binned",
+    binning: str = "width",
+    discrete: bool | Sequence[bool] | None = None,
+) -> EDI:
+    """Exclusivity disentanglement index (Julka, Wang & Granitzer 2024), each score from 0 to 1.
+
+    Exclusivity of a row of relations is its largest entry minus the root mean square of the others. Modularity:
+    exclusivity of each latent over factors, credited to its best factor, at most 1 per factor. Compactness: exclusivity
+    of each factor over latents. The relation is the significant mutual information over the factor's entropy; the
+    authors estimate it with neural networks. Explicitness: held-out accuracy or R² of trees on all latents.
+    `per_factor` is the compactness.
+
+    Args:
+        codes: (N, d).
+        factors: (N, k).
+        estimator: `binned` (counts in 20 bins) or `neighbours` (nearest neighbours: slower, nearly unbiased).
+        binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
+        discrete: which factors are classes; by default those with few distinct values.
+
+    >>> v = np.random.default_rng(0).integers(0, 4, (400, 2))
+    >>> found = edi(v, v)
+    >>> bool(found.modularity > 0.9), bool(found.compactness > 0.9)
+    (True, True)
+    """
+    check_estimator(estimator, binning)
+    inputs = read_inputs(codes, factors, discrete=discrete)
+    compute = partial(_edi, estimator=estimator, binning=binning)
+    notes = partial(information_warnings, inputs, estimator=estimator, binning=binning)
+    return EDI("EDI", compute(inputs), notes, compute, inputs, resamples=10, shuffles=3)
+
+
+def exclusivity(relation: np.ndarray) -> np.ndarray:
+    """Largest entry of every row minus the root mean square of the others.
+
+    >>> exclusivity(np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.5]])).tolist()
+    [1.0, 0.0]
+    """
+    ordered = np.sort(relation, axis=1)
+    if relation.shape[1] < 2:
+        return ordered[:, -1]
+    return ordered[:, -1] - np.sqrt(np.square(ordered[:, :-1]).mean(1))
+
+
+def _edi(inputs: CodesAndFactors, estimator: str, binning: str) -> MetricValues:
+    relation = significant_information(inputs, estimator=estimator, binning=binning)
+    per_latent = exclusivity(relation)
+    credited = np.zeros_like(relation)
+    credited[np.arange(len(relation)), relation.argmax(1)] = per_latent
+    modularity, compactness = np.minimum(credited.sum(0), 1.0), exclusivity(relation.T)
+    explicitness = np.array([fit_factor(inputs, k, "forest")[1] for k in range(inputs.factor_count)])
+    scores = {
+        "modularity": float(modularity.mean()),
+        "compactness": float(compactness.mean()),
+        "explicitness": float(explicitness.mean()),
+    }
+    return MetricValues(scores, compactness, {"per_latent": per_latent, "explicitness_per_factor": explicitness})

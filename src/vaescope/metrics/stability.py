@@ -9,10 +9,10 @@ from itertools import combinations
 
 import numpy as np
 
-from vaescope import validation
-from vaescope.errors import InputError
+from vaescope.core import validation
+from vaescope.core.errors import InputError
+from vaescope.metrics.correlation import CORRELATIONS, best_matching
 from vaescope.metrics.inputs import is_varying, rescale_exactly
-from vaescope.metrics.mcc import CORRELATIONS, best_matching
 from vaescope.metrics.score import MetricValues, Score
 
 ActiveLatents = Sequence[Sequence[bool] | None] | None

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import validation
-from vaescope.errors import InputError
+from vaescope.core import validation
+from vaescope.core.errors import InputError
 from vaescope.models.conv import ConvNet, Layer
 from vaescope.models.networks import Dims, ImageShape, Params
 

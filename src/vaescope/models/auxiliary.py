@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import validation
-from vaescope.errors import InputError
+from vaescope.core import validation
+from vaescope.core.errors import InputError
+from vaescope.distributions import Normal, Prior
 from vaescope.models.mlp import MLP
 
 PRIOR_MEANS = ("fixed", "learned")
@@ -113,3 +114,39 @@ def _one_hot(labels: Tensor, classes: int) -> Tensor:
             "number the classes from 0."
         )
     return F.one_hot(labels, classes)
+
+
+class LearnedNormal(Normal):
+    """A normal prior whose variance comes from a network: positive by construction, so it is not checked."""
+
+    def __post_init__(self) -> None:
+        pass
+
+    def member(self, index: int) -> Normal:
+        """The prior of one member of a stack, with a mean and a variance per sample."""
+        assert isinstance(self.variance, Tensor)
+        mean = torch.as_tensor(self.mean).to(self.variance).expand(self.variance.shape)
+        return Normal(mean[index], self.variance[index])
+
+
+class ConditionalPrior(Prior):
+    """The `prior` of an iVAE, which is unknown without the auxiliary input: every method raises."""
+
+    def log_density(self, z: Tensor) -> Tensor:
+        raise _needs_auxiliary()
+
+    def curvature(self, z: Tensor) -> Tensor:
+        raise _needs_auxiliary()
+
+    def expected_log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
+        raise _needs_auxiliary()
+
+    def sample(self, *shape: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
+        raise _needs_auxiliary()
+
+    def mean_and_variance(self) -> tuple[float | Tensor, float | Tensor]:
+        raise _needs_auxiliary()
+
+
+def _needs_auxiliary() -> InputError:
+    return InputError("the prior of an iVAE depends on its auxiliary input; use prior_at(auxiliary).")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from vaescope.core.errors import InputError
+from vaescope.core.serialization import Plain, convert, from_plain
 from vaescope.distributions.priors import prior_from
-from vaescope.errors import InputError
 from vaescope.models.auxiliary import AuxiliarySettings
 from vaescope.models.vae import VAE
-from vaescope.plain import Plain, convert, from_plain
 from vaescope.settings import ModelSettings
 
 SIDE_MULTIPLE = 16  # sides of images that a convolutional network can halve four times

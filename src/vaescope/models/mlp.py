@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import validation
-from vaescope.errors import InputError
+from vaescope.core import validation
+from vaescope.core.errors import InputError
 from vaescope.models.networks import Dims, Params
 
 FUSED_UNITS = 6  # layers with at most so many inputs or outputs are faster as sums of products in a compiled graph

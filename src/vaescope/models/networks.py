@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.validation import ImageShape as ImageShape
+from vaescope.core.validation import ImageShape as ImageShape
+from vaescope.distributions import Posterior, Prior
+from vaescope.distributions.likelihoods import gaussian_log_likelihood
 
 Params = Mapping[str, Tensor]
 """Weights by name; the first axis of each is the member."""
@@ -82,3 +84,56 @@ class Networks(Protocol):
             to_latents: maps encoder outputs to the latents that the decoder sees.
         """
         ...
+
+
+LOG_SCALE, LOWER = "noise.log_scale", "noise.lower"
+LEARNED_COVARIANCES = {"learned-diagonal": (LOG_SCALE,), "learned-full": (LOG_SCALE, LOWER)}
+
+
+def init_covariance(noise: str, outputs: int) -> dict[str, Tensor]:
+    """First weights of one member, Λ = I; none unless a covariance is learned."""
+    shapes = {LOG_SCALE: (outputs,), LOWER: (outputs, outputs)}
+    return {name: torch.zeros(shapes[name]) for name in LEARNED_COVARIANCES.get(noise, ())}
+
+
+def whiten(params: Params, residual: Float[Tensor, "E B n"]) -> Float[Tensor, "E B n"]:
+    """R (x - f(z)) of every row."""
+    scaled = residual * params[LOG_SCALE].exp().unsqueeze(1)
+    if LOWER not in params:
+        return scaled
+    return scaled + torch.bmm(residual, params[LOWER].tril(-1).mT)
+
+
+def covariance_log_likelihood(params: Params, residual: Float[Tensor, "E B n"]) -> Float[Tensor, "E B"]:
+    """log N(x; f(z), Λ⁻¹) of every row."""
+    squares = whiten(params, residual).square().sum(-1)
+    volume = params[LOG_SCALE].sum(-1, keepdim=True)
+    return gaussian_log_likelihood(squares, residual.shape[-1], torch.ones_like(volume)) + volume
+
+
+def noise_precision(params: Params) -> Tensor:
+    """Λ of the first member: (n,) if it is diagonal, (n, n) otherwise."""
+    scale = params[LOG_SCALE][0].exp()
+    if LOWER not in params:
+        return scale.square()
+    root = torch.diag(scale) + params[LOWER][0].tril(-1)
+    return root.mT @ root
+
+
+class Terms(NamedTuple):
+    """Reconstruction and KL of one batch, per member (E) and sample (B), in nats."""
+
+    log_likelihood: Float[Tensor, "E B"]
+    """log p(x|z) at one draw of z."""
+    kl: Float[Tensor, "E B"]
+    """KL[q(z|x) || p(z)], in closed form."""
+    squared_error: Float[Tensor, "E B"]
+    """‖x - f(z)‖², summed over observed dimensions."""
+    posterior: Posterior | None = None
+    """q(z|x), in the unbounded coordinate u."""
+    u: Float[Tensor, "E B d"] | None = None
+    """The draw of the latents in their unbounded coordinate."""
+    step: Float[Tensor, ""] | None = None
+    """The training step, counted from 1; None in validation."""
+    prior: Prior | None = None
+    """p(z), or p(z|auxiliary)."""

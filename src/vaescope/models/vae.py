@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import randomness, validation
+from vaescope.core import randomness, validation
+from vaescope.core.errors import InputError
 from vaescope.distributions import Normal, Posterior, Prior, kl
 from vaescope.distributions.likelihoods import (
     LIKELIHOODS,
@@ -29,14 +30,20 @@ from vaescope.distributions.likelihoods import (
     optimal_precision,
 )
 from vaescope.distributions.posteriors import posterior_family
-from vaescope.errors import InputError
 from vaescope.models.architectures import ConvNetworks
-from vaescope.models.auxiliary import AuxiliarySettings
-from vaescope.models.conditional_prior import LearnedNormal
+from vaescope.models.auxiliary import AuxiliarySettings, LearnedNormal
 from vaescope.models.mlp import MLPNetworks
-from vaescope.models.networks import Dims, ImageShape, Network, Networks, Params
-from vaescope.models.noise import LEARNED_COVARIANCES, covariance_log_likelihood, init_covariance
-from vaescope.models.terms import Terms
+from vaescope.models.networks import (
+    LEARNED_COVARIANCES,
+    Dims,
+    ImageShape,
+    Network,
+    Networks,
+    Params,
+    Terms,
+    covariance_log_likelihood,
+    init_covariance,
+)
 
 FixedMap = Callable[[Tensor], Tensor]
 CALIBRATION_ROWS = 1024  # of the training data, over which batch-norm statistics are computed after training

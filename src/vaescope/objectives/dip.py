@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import validation
+from vaescope.core import validation
+from vaescope.core.errors import InputError
 from vaescope.distributions import FullGaussian, Posterior
-from vaescope.errors import InputError
 from vaescope.models import Terms
 from vaescope.objectives.elbo import beta_elbo
 

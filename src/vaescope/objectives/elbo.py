@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import validation
+from vaescope.core import validation
+from vaescope.distributions.posteriors import kl_per_latent
 from vaescope.models import Terms
 from vaescope.models.networks import Params
 
@@ -85,3 +87,26 @@ class Capacity:
     def __call__(self, terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
         fraction = 1.0 if terms.step is None else (terms.step / max(self.steps, 1)).clamp(max=1)
         return beta * (terms.kl.mean(-1) - fraction * self.nats).abs() - terms.log_likelihood.mean(-1)
+
+
+NO_TARGET = -1.0
+
+
+def constrained_elbo(terms: Terms, weights: Float[Tensor, "E 3"]) -> Float[Tensor, " E"]:
+    """-E log p(x|z) + β penalty, averaged over samples, in nats.
+
+    The penalty is |KL - C| with a target C >= 0 (Burgess et al. 2018), otherwise Σ_k max(KL_k, λ) with free bits λ > 0,
+    where KL_k is the mean over the batch (Kingma et al. 2016), otherwise the KL.
+
+    Args:
+        terms: of a batch.
+        weights: β, λ and C of every member; C is `NO_TARGET` for none.
+    """
+    beta, floor, target = weights.unbind(-1)
+    assert terms.posterior is not None
+    assert terms.prior is not None
+    per_latent = kl_per_latent(terms.posterior.mean, terms.posterior.marginal_variance, terms.prior).mean(-2)
+    kl = terms.kl.mean(-1)
+    free = torch.where(floor > 0, torch.maximum(per_latent, floor.unsqueeze(-1)).sum(-1), kl)
+    penalty = torch.where(target >= 0, (kl - target).abs(), free)
+    return beta * penalty - terms.log_likelihood.mean(-1)

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import randomness
-from vaescope.errors import InputError
+from vaescope.core import randomness
+from vaescope.core.errors import InputError
 from vaescope.models import Terms
 from vaescope.models.mlp import MLP
 from vaescope.models.networks import Params

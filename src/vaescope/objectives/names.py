@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
 from vaescope.objectives.dip import DIP
 from vaescope.objectives.elbo import Capacity, Objective, beta_elbo
 from vaescope.objectives.factor import Factor

@@ -25,10 +25,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import randomness, validation
+from vaescope.core import randomness, validation
+from vaescope.core.errors import InputError
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.distributions.base import LOG_2PI
-from vaescope.errors import InputError
 from vaescope.models import Terms
 
 SAMPLINGS = ("stratified", "weighted")

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import validation
-from vaescope.errors import InputError
+from vaescope.core import validation
+from vaescope.core.errors import InputError
 from vaescope.models import Terms
 from vaescope.objectives.elbo import Objective, WithNetwork, describe
 

@@ -11,8 +11,8 @@ from scipy.stats import rankdata
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-from vaescope.errors import InputError
-from vaescope.validation import posterior, same_rows, tensor, whole_number
+from vaescope.core.errors import InputError
+from vaescope.core.validation import posterior, same_rows, tensor, whole_number
 
 
 def nearest_neighbours(x: object, count: int = 1) -> Int[Tensor, "N k"]:

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope.core.validation import posterior
 from vaescope.distributions import Prior, kl_per_latent
+from vaescope.inference.expansion import along
 from vaescope.regime.classify import Regime, classify
-from vaescope.theory.taylor import along
-from vaescope.validation import posterior
 
 STARTS = 7  # means from which the closest Gaussian is searched, at quantiles of the prior
 STEPS = 100

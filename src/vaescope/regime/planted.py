@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import randomness
-from vaescope.errors import InputError
+from vaescope.core import randomness
+from vaescope.core.errors import InputError
+from vaescope.core.validation import choice
 from vaescope.protocol import LatentModel
 from vaescope.regime.posteriors import Array, Posteriors
-from vaescope.validation import choice
 
 PRIORS = ("standard", "fixed", "conditional")
 

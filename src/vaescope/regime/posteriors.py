@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from vaescope import validation
-from vaescope.data.files.numpy_files import open_memmap
-from vaescope.encoded import EncodedSample
-from vaescope.encoded.sample import spread_rows
-from vaescope.errors import InputError
+from vaescope.analysis.encoding import EncodedSample, spread_rows
+from vaescope.core import validation
+from vaescope.core.errors import InputError
+from vaescope.data.files.arrays import open_memmap
 
 NUMBERS_AT_ONCE = 2**19  # of each array: 4 MB as float64
 Array = Float[np.ndarray, "..."]

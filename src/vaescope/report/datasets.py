@@ -9,8 +9,8 @@ import torch
 from vaescope.data.catalogue import DATASETS, DatasetEntry
 from vaescope.data.files.official import OfficialFile
 from vaescope.data.rendering import Renderer
+from vaescope.report.figures import contact_sheet, png_data_uri
 from vaescope.report.page import render
-from vaescope.report.sheet import contact_sheet, png_data_uri
 
 SAMPLES, COLUMNS = 32, 16
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from collections.abc import Sequence
@@ -9,10 +10,17 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import torch
 from cycler import cycler
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
+from torch import Tensor
+
+from vaescope.core import validation
+from vaescope.core.errors import InputError, require
+from vaescope.inference.derivatives import Decoder, decode_flat
 
 COLOURS = ("#1f5fa8", "#d1592b", "#2c8a5b", "#8150a8", "#b08a1e", "#5d6b78")
 _STYLE: Any = {
@@ -187,3 +195,91 @@ def shared_legend(figure: Figure, axis: Axes) -> None:
     with mpl.rc_context(_STYLE):
         handles, labels = axis.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+
+
+def traverse(decoder: Decoder, code: Float[Tensor, " d"], latent: int, values: Sequence[float]) -> Float[Tensor, "S n"]:
+    """Outputs while one latent takes the given values and the others stay.
+
+    >>> traverse(lambda z: 10 * z, torch.tensor([1.0, 2.0]), 1, [0.0, 3.0]).tolist()
+    [[10.0, 0.0], [10.0, 30.0]]
+    """
+    codes = code.repeat(len(values), 1)
+    codes[:, latent] = torch.as_tensor(values, dtype=code.dtype)
+    with torch.no_grad():
+        return decode_flat(decoder, codes)
+
+
+def traversal_figure(
+    decoder: Decoder,
+    code: Float[Tensor, " d"],
+    *,
+    image_shape: Sequence[int],
+    latents: Sequence[int] | None = None,
+    values: Sequence[float] = (-2.0, -1.0, 0.0, 1.0, 2.0),
+) -> Figure:
+    """A row of images per latent; the number beside it is the root mean square change of a pixel over the row.
+
+    Args:
+        decoder: maps latents (N, d) to images (N, ...) with values from 0 to 1.
+        code: where the latents that do not move stay, such as the mean of an image.
+        image_shape: (channels, height, width), with one or three channels.
+        latents: which ones to move; all by default.
+        values: of the moving latent.
+    """
+    shape = validation.image_shape(image_shape)
+    chosen = list(range(len(code))) if latents is None else list(latents)
+    if shape[0] not in (1, 3) or not chosen or not all(0 <= latent < len(code) for latent in chosen):
+        raise InputError(
+            f"expected 1 or 3 channels and latents from 0 to {len(code) - 1}, got {shape[0]} channels and {chosen}."
+        )
+    figure, axes = grid_of_panels(len(chosen), len(values), width=1.1, height=1.1)
+    for row, latent in enumerate(chosen):
+        outputs = traverse(decoder, code, latent, values)
+        if outputs.shape[1] != shape[0] * shape[1] * shape[2]:
+            raise InputError(
+                f"image_shape {shape} needs {shape[0] * shape[1] * shape[2]} outputs, got {outputs.shape[1]}."
+            )
+        change = float((outputs - outputs.mean(0)).square().mean().sqrt())
+        frames = outputs.reshape(-1, *shape).clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()
+        for step, frame in enumerate(frames):
+            axis = axes[row * len(values) + step]
+            axis.imshow(frame.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            axis.set(xticks=[], yticks=[])
+            if row == 0:
+                axis.set_title(f"{values[step]:g}", fontsize=10)
+        axes[row * len(values)].set_ylabel(f"z{latent}\n{change:.2f}", rotation=0, ha="right", va="center", fontsize=10)
+    return figure
+
+
+def contact_sheet(images: Float[Tensor, "N c h w"], *, columns: int, gap: int = 2, zoom: int = 1) -> bytes:
+    """A PNG of images in a grid on a grey background.
+
+    Args:
+        images: grey or RGB, values from 0 to 1.
+        columns: images per row.
+        gap: pixels between images.
+        zoom: factor by which the sheet is enlarged.
+
+    >>> import torch
+    >>> contact_sheet(torch.rand(6, 1, 8, 8), columns=3)[:4]
+    b'\\x89PNG'
+    """
+    count, channels, height, width = images.shape
+    rows = -(-count // columns)
+    sheet = np.full((rows * (height + gap) + gap, columns * (width + gap) + gap, 3), 118, np.uint8)
+    pixels = (images.detach().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    pixels = np.repeat(pixels, 3, axis=3) if channels == 1 else pixels[..., :3]
+    for index, image in enumerate(pixels):
+        top = gap + (index // columns) * (height + gap)
+        left = gap + (index % columns) * (width + gap)
+        sheet[top : top + height, left : left + width] = image
+    if zoom > 1:
+        sheet = sheet.repeat(zoom, 0).repeat(zoom, 1)
+    out = io.BytesIO()
+    require("PIL.Image", "drawing images").fromarray(sheet).save(out, format="PNG", optimize=True)
+    return out.getvalue()
+
+
+def png_data_uri(png: bytes) -> str:
+    """A PNG as a data URI, for an <img> in a self-contained page."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import vaescope
-from vaescope.plain import Plain
+from vaescope.core.serialization import Plain
 
 VERDICTS = ("holds", "refuted", "undecided")
 MARKS = {"holds": "✓ holds", "refuted": "✗ refuted", "undecided": "? undecided"}

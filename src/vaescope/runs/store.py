@@ -10,15 +10,19 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from torch import Tensor
 
-from vaescope import validation
-from vaescope.errors import InputError, RunError
+from vaescope.core import validation
+from vaescope.core.errors import InputError, RunError
 from vaescope.models import TrainingSummary
 from vaescope.runs.files import (
     Row,
+    is_locked,
+    locked,
     malformed_as_run_error,
     one_line,
     read_json,
@@ -29,9 +33,47 @@ from vaescope.runs.files import (
     write_rows,
     write_tensors,
 )
-from vaescope.runs.lock import is_locked, locked
-from vaescope.runs.parts import part_folders
 from vaescope.settings import CHECKPOINT_SECONDS
+
+PARTS = "parts"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Every `count`-th member of a run, from `index` on: neighbouring members take about the same time."""
+
+    index: int
+    count: int
+
+    def folder(self, run: Path) -> Path:
+        """The folder of this part.
+
+        Args:
+            run: the folder of the whole run.
+        """
+        return run / PARTS / f"{self.index}-of-{self.count}"
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """What belongs to this part.
+
+        Args:
+            items: something for every member of the run.
+
+        >>> Part(1, 2).share("abcde")
+        'bd'
+        """
+        return items[self.index :: self.count]
+
+
+def part_folders(run: Path) -> list[Path]:
+    """The folders of all parts that were started.
+
+    Args:
+        run: the folder of the whole run.
+    """
+    return sorted(file.parent for file in run.glob(f"{PARTS}/*/config.json"))
+
 
 FORMAT_VERSION = 3
 CellValue = str | int | float | bool

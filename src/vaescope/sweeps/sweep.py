@@ -6,17 +6,61 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from vaescope.checks import choice, number, shown, whole_number
-from vaescope.errors import InputError
-from vaescope.papers.catalogue import PROFILES, find_experiment
-from vaescope.plain import Plain
-from vaescope.schedules import schedule_from
-from vaescope.settings import MAX_SEEDS, flat_settings
-from vaescope.sweeps.yaml_file import read_yaml
+from vaescope.core.errors import InputError, require
+from vaescope.core.serialization import Plain
+from vaescope.core.validation import choice, number, shown, whole_number
+from vaescope.runs.files import Row, is_locked, malformed_as_run_error, read_json, read_rows, write_rows
+from vaescope.settings import MAX_SEEDS, flat_settings, schedule_from
+from vaescope_papers.catalogue import PROFILES, find_experiment
+
+MAX_FILE_BYTES = 2**20
+
+
+def read_yaml(path: Path) -> Mapping[str, Plain]:
+    """The settings in a sweep file by name.
+
+    Args:
+        path: a YAML file.
+    """
+    yaml = require("yaml", "reading sweep files")
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InputError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MB; it is not a sweep file.")
+        found = yaml.load(path.read_text(encoding="utf-8"), _safe_loader())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {(error.strerror or str(error)).lower()}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"cannot read {path} as YAML: {reason}") from None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise InputError(f"{path} must have fit: or experiment:, and sweep: with a list of values per setting.")
+    return found
+
+
+@cache
+def _safe_loader() -> type:
+    """A loader of plain data without aliases: a few nested aliases can expand to more than memory holds."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("aliases (*) are not supported; write the value again")
+            return super().compose_node(parent, index)
+
+    Loader.add_implicit_resolver(  # YAML 1.1 reads 1e-3 as text
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+    )
+    return Loader
+
 
 DATA_SETTINGS = ("data", "array", "factors", "rows", "auxiliary")
 NOT_SWEPT = ("out", "checkpoint_seconds", "device")  # where and how a sweep runs, not what it trains
@@ -201,7 +245,7 @@ def _check_plain(value: object) -> None:
 def _check_experiment(
     name: str, profile: str, common: Mapping[str, Plain], grid: Mapping[str, Sequence[Plain]]
 ) -> None:
-    from vaescope.papers.experiment import RunOptions
+    from vaescope_papers.experiment import RunOptions
 
     experiment = find_experiment(name).load()
     for changes in (common, *({key: value} for key, values in grid.items() for value in values)):
@@ -264,3 +308,81 @@ def _seed(value: Plain) -> int:
     if (seed := whole_number("seed", value, minimum=0)) >= MAX_INTEGER:
         raise InputError(f"seed must be below 2^63, got {value}.")
     return seed
+
+
+def sweep_results(sweep: Sweep, folder: Path) -> list[Row]:
+    """A row per finished member: the settings that were swept, then what was measured."""
+    rows: list[Row] = []
+    for plan in sweep.stacks:
+        swept = {name: _table_value(plan.settings[name]) for name in sweep.grid if name in plan.settings}
+        found = read_rows(_results_file(folder, plan))
+        rows += [{"stack": plan.name} | swept | {k: v for k, v in row.items() if k not in swept} for row in found]
+    mixed = [name for name in sweep.grid if len({_column_kind(row[name]) for row in rows if name in row}) > 1]
+    return [{k: str(v) if k in mixed else v for k, v in row.items()} for row in rows]
+
+
+def _column_kind(value: Plain) -> str:
+    """The kind of value that a column holds: Parquet cannot mix kinds."""
+    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+
+
+def write_results(sweep: Sweep, folder: Path) -> list[Row]:
+    rows = sweep_results(sweep, folder)
+    if rows:
+        write_rows(folder / "results.parquet", rows)
+    return rows
+
+
+def _results_file(folder: Path, plan: StackPlan) -> Path:
+    stack = folder / "stacks" / plan.name
+    run = stack / str(plan.settings["experiment"]) if "experiment" in plan.settings else stack
+    return run / "results.parquet"
+
+
+def _table_value(value: Plain) -> Plain:
+    """A setting as a table column can hold it."""
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def sweep_status(folder: str | Path) -> list[Row]:
+    """A row per stack: its settings, how many members are finished, and its state.
+
+    Args:
+        folder: the folder of a sweep, finished or not.
+    """
+    path = Path(folder)
+    if not (path / "sweep.json").exists():
+        raise InputError(f"{path} is not the folder of a sweep: it has no sweep.json.")
+    known = read_json(path / "sweep.json")
+    stacks = known.get("stacks") if isinstance(known, dict) else None
+    if not isinstance(stacks, dict):
+        raise InputError(f"{path / 'sweep.json'} does not describe a sweep.")
+    with malformed_as_run_error(path / "sweep.json"):
+        common = known.get("sweep", {}).get("common", {})
+        return [_status_row(path / "stacks" / name, name, plan, common) for name, plan in stacks.items()]
+
+
+def _status_row(folder: Path, name: str, plan: Mapping[str, Plain], common: Mapping[str, Plain]) -> Row:
+    settings = plan.get("settings")
+    settings = settings if isinstance(settings, dict) else {}
+    run = folder / str(settings["experiment"]) if "experiment" in settings else folder
+    trained = len(list((run / "weights").glob("*.safetensors")))
+    measured = len(read_rows(run / "results.parquet"))
+    members = plan.get("members")
+    total = members if isinstance(members, int) else None
+    differs = {k: v for k, v in settings.items() if common.get(k) != v and k not in ("experiment", "profile")}
+    done = max(trained, measured)
+    return {
+        "stack": name,
+        "settings": ", ".join(f"{k}={v}" for k, v in differs.items()) or "–",
+        "members": f"{done} of {total}" if total is not None else str(done),
+        "state": _state(run, total, trained, measured),
+    }
+
+
+def _state(run: Path, total: int | None, trained: int, measured: int) -> str:
+    if is_locked(run):
+        return "running"
+    if (total is not None and measured >= total) or (total is None and (run / "report.html").exists()):
+        return "finished"
+    return "interrupted" if (run / "unfinished.json").exists() or trained or measured else "waiting"

@@ -4,6 +4,6 @@ from vaescope.settings import TrainSettings
 from vaescope.training.loop import train
 from vaescope.training.progress import NoProgress, Progress
 from vaescope.training.progress import ProgressBar as ProgressBar
-from vaescope.training.specs import MemberSpec
+from vaescope.training.step import MemberSpec
 
 __all__ = ["MemberSpec", "NoProgress", "Progress", "TrainSettings", "train"]

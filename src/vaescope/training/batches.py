@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from vaescope import randomness
-from vaescope.data.rows import TrainingRows
+from vaescope.core import randomness
+from vaescope.data.dataset import TrainingRows
 from vaescope.models.mlp import batch_innermost
 
 CPU = torch.device("cpu")

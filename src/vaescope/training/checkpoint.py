@@ -15,10 +15,10 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from vaescope.core.serialization import Plain, to_plain
 from vaescope.models import VAE, FixedMaps
 from vaescope.objectives.elbo import describe
-from vaescope.plain import Plain, to_plain
-from vaescope.training.problem import Problem
+from vaescope.training.step import Problem
 
 MAX_SHARE = 0.02  # of the training time may be spent writing checkpoints: large ones are written less often
 SAMPLED_ROWS = 64  # rows of every data set that enter the fingerprint

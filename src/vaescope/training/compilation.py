@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import shutil
+import sys
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ParamSpec, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from vaescope.core import randomness
 from vaescope.distributions.quadrature import CONSTANT
 from vaescope.kernels.convolution import is_available
 from vaescope.kernels.instructions import cpu_supports
 from vaescope.models import VAE
 from vaescope.objectives.elbo import Objective
 from vaescope.training.batches import Batches, step_layout
-from vaescope.training.problem import Problem
 from vaescope.training.progress import Progress
 from vaescope.training.schedules import kl_weights_at
 from vaescope.training.state import StackState, Weights
-from vaescope.training.step import Step, Validation, adam_scales, make_step, make_validation
+from vaescope.training.step import Problem, Step, Validation, adam_scales, make_step, make_validation
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -199,3 +203,73 @@ def _compile_for_all_members(functions: Functions, problem: Problem, batches: Ba
     if problem.validation_data.shape[1] >= VALIDATION_ROWS:
         with torch.no_grad():
             functions.validation(weights(), *batch(VALIDATION_ROWS))
+
+
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # parameters of glibc's mallopt
+KEPT = 2**31 - 1  # bytes: the largest value that mallopt takes
+USUAL_MMAP, USUAL_TRIM = 2**25, 2**26  # where glibc's own thresholds end up in a process that frees large blocks
+
+
+@contextmanager
+def keep_freed_memory() -> Iterator[None]:
+    """Keep freed memory in this process inside the context, and return it to the system at the end.
+
+    Does nothing where the C library is not glibc.
+    """
+    libc = _glibc()
+    if libc is None:
+        yield
+        return
+    _set_thresholds(libc.mallopt, KEPT, KEPT)
+    try:
+        yield
+    finally:
+        _set_thresholds(libc.mallopt, USUAL_MMAP, USUAL_TRIM)
+        libc.malloc_trim(0)
+
+
+def _set_thresholds(mallopt: Callable[[int, int], int], mmap: int, trim: int) -> None:
+    if not mallopt(MMAP_THRESHOLD, mmap):  # some versions refuse more than 32 MB
+        mallopt(MMAP_THRESHOLD, USUAL_MMAP)
+    mallopt(TRIM_THRESHOLD, trim)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt, libc.malloc_trim  # noqa: B018 (other C libraries lack them)
+    except (OSError, AttributeError):
+        return None
+    return libc
+
+
+class ValidationSet:
+    """Validation data with noise that is drawn once, so that epochs are compared under the same noise."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.data, self.constrains_kl = problem.validation_data, problem.constrains_kl
+        shape = (self.data.shape[1], problem.model.latent_dim)
+        generators = [randomness.generator(seed, "validation") for seed in problem.seeds]
+        self.noise = torch.stack([torch.randn(shape, generator=g) for g in generators]).to(problem.device)
+
+    def select(self, rows: list[int]) -> None:
+        """Keep only these members."""
+        self.noise = self.noise[rows]
+
+    @torch.no_grad()
+    def evaluate(self, functions: Functions, state: StackState) -> Float[Tensor, "2 E"]:
+        """Mean ELBO and objective of every active member."""
+        samples, tensors = self.data.shape[1], state.tensors
+        total = torch.zeros(2, len(state.log.active), device=self.data.data.device)
+        data_of = torch.tensor([record.spec.data for record in state.active_records])
+        specs = [record.spec for record in state.active_records]
+        weights = kl_weights_at(None, specs, tensors.beta, constrained=self.constrains_kl)
+        for first in range(0, samples, VALIDATION_ROWS):
+            x = step_layout(self.data.to_float(self.data.data[data_of, first : first + VALIDATION_ROWS]))
+            noise = step_layout(self.noise[:, first : first + VALIDATION_ROWS])
+            # the last part may be smaller; it is not worth compiling for
+            evaluate = functions.validation if x.shape[1] == VALIDATION_ROWS else functions.eager_validation
+            total += x.shape[1] * evaluate(tensors.params, x, noise, tensors.precision, weights)
+        return total / samples

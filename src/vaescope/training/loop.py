@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.data.rows import ArrayRows, TrainingRows
-from vaescope.errors import InputError
+from vaescope.core.errors import InputError
+from vaescope.data.dataset import ArrayRows, TrainingRows
 from vaescope.models import VAE, Member, TrainingSummary
 from vaescope.models.networks import Params
 from vaescope.models.vae import CALIBRATION_ROWS
@@ -25,16 +25,11 @@ from vaescope.objectives.elbo import Objective, WithNetwork, beta_elbo
 from vaescope.settings import TrainSettings
 from vaescope.training.batches import Batches
 from vaescope.training.checkpoint import Checkpoints, CheckpointStore, flatten, unflatten
-from vaescope.training.compilation import build_functions
-from vaescope.training.evaluation import ValidationSet
-from vaescope.training.memory import keep_freed_memory
-from vaescope.training.observer import Observer
-from vaescope.training.problem import Problem
-from vaescope.training.progress import NoProgress, Progress
+from vaescope.training.compilation import ValidationSet, build_functions, keep_freed_memory
+from vaescope.training.progress import NoProgress, Observer, Progress
 from vaescope.training.schedules import kl_weights_at, learning_rate_at, precision_at
-from vaescope.training.specs import MemberSpec
 from vaescope.training.state import Record, StackState
-from vaescope.training.step import adam_scales
+from vaescope.training.step import MemberSpec, Problem, adam_scales
 
 EpochMetrics = Callable[[int, Member], Mapping[str, float]]
 Initial = Callable[[], Mapping[str, Tensor] | None]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import html
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
+from jaxtyping import Float
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+from torch import Tensor
+
+from vaescope.models import Member
 
 SECONDS_BETWEEN_UPDATES = 0.5
 SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal, as in a log file
@@ -172,3 +176,37 @@ class ProgressBar:
 
     def message(self, text: str) -> None:
         self.console.print(text, markup=False)
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Sees the members of a stack between two steps; `vs.watch.WatchedMembers` is one."""
+
+    def begin(
+        self, names: Mapping[int, str], train: Float[Tensor, "D N r"], validation: Float[Tensor, "D M r"]
+    ) -> None:
+        """A stack begins.
+
+        Args:
+            names: of its members, by index.
+            train: some of the training rows of every data set.
+            validation: some of the validation rows.
+        """
+        ...
+
+    def due(self, step: int) -> bool:
+        """Whether to look after this step; called after every one.
+
+        Args:
+            step: steps done.
+        """
+        ...
+
+    def update(self, step: int, members: Callable[[], Mapping[int, tuple[int, Member]]]) -> None:
+        """Look at the members.
+
+        Args:
+            step: steps done.
+            members: returns the active members with their data set, by index.
+        """
+        ...

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.objectives.constrained import NO_TARGET
+from vaescope.objectives.elbo import NO_TARGET
 from vaescope.settings import TrainSettings
-from vaescope.training.specs import MemberSpec
+from vaescope.training.step import MemberSpec
 
 LOWEST_RATE = 0.01  # of the learning rate, where a cosine decay ends
 LOWEST_PRECISION = 0.01  # of a member's own γ², where its rise begins unless `precision_start` says otherwise

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.models.summary import has_converged
-from vaescope.plain import Plain, from_plain, plain_fields
+from vaescope.core.serialization import Plain, from_plain, plain_fields
+from vaescope.models.member import has_converged
 from vaescope.training.checkpoint import flatten, unflatten
-from vaescope.training.specs import MemberSpec
+from vaescope.training.step import MemberSpec
 
 Weights = dict[str, Tensor]
 Moments = tuple[Weights, Weights]

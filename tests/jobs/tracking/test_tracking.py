@@ -12,7 +12,7 @@ import pytest
 
 import vaescope as vs
 from vaescope.cli import dispatch
-from vaescope.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError
 from vaescope.jobs.tracking import export_run
 from vaescope.runs.files import read_rows
 from vaescope.training import NoProgress, TrainSettings
@@ -141,7 +141,7 @@ def test_every_stack_of_a_sweep_is_logged(tmp_path, capsys):
 
 def test_an_interrupted_log_is_completed_and_not_doubled(run, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
-    from vaescope.jobs.tracking import mlflow as ours
+    from vaescope.jobs import tracking as ours
 
     to = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.papers.planted import UNDECIDED, failing, finished, unconverged
-from vaescope.papers.embrace_the_gap.beta_precision import EXPERIMENT, BetaPrecisionMeasurement
+from vaescope_papers.embrace_the_gap.beta_precision import EXPERIMENT, BetaPrecisionMeasurement
 
 
 def planted(mismatch=1e-15, ratio=1.0):

@@ -7,7 +7,8 @@ import torch
 
 from tests.papers.planted import HOLDS, REFUTED, UNDECIDED, finished, judge, unconverged, verdicts
 from vaescope import theory
-from vaescope.papers.embrace_the_gap.covariance_structure import (
+from vaescope.inference.anisotropic import isotropic_posterior
+from vaescope_papers.embrace_the_gap.covariance_structure import (
     EXPERIMENT,
     PRIOR,
     CovarianceCell,
@@ -16,7 +17,6 @@ from vaescope.papers.embrace_the_gap.covariance_structure import (
     relative_noise,
     sample_sources,
 )
-from vaescope.theory.anisotropic import isotropic_posterior
 
 BASE = CovarianceMeasurement(
     conformal_contrast=0.5,

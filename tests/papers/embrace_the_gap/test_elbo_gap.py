@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged, verdicts
-from vaescope import randomness, theory
-from vaescope.papers.embrace_the_gap.elbo_gap import EXPERIMENT, is_trained
-from vaescope.papers.embrace_the_gap.elbo_gap_decoders import CASES
-from vaescope.papers.embrace_the_gap.elbo_gap_results import (
+from vaescope import theory
+from vaescope.core import randomness
+from vaescope_papers.embrace_the_gap.elbo_gap import (
+    CASES,
+    EXPERIMENT,
     HALF_DECADES,
     ORTHOGONAL,
     PUBLISHED_CONTRAST,
@@ -22,11 +23,12 @@ from vaescope.papers.embrace_the_gap.elbo_gap_results import (
     MixingCell,
     TrainedEncoder,
     half_decades,
+    is_trained,
     of_mixing,
     second_half_gains,
     triangular_table,
 )
-from vaescope.papers.results import Result
+from vaescope_papers.results import Result
 
 GOOD = ElboGapMeasurement(exact_converged=1.0, elbo_star=7.785, log_p=14.857, contrast=7.072, l_ima=7.785, distance=0.0)
 WITH_HALVES = replace(EXPERIMENT.quick, halves=True)

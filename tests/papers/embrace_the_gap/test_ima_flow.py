@@ -6,16 +6,17 @@ import pytest
 
 from tests.papers.planted import HOLDS, REFUTED, UNDECIDED, failing, finished, judge, verdicts
 from vaescope import theory
-from vaescope.papers.embrace_the_gap.ima_flow import EXPERIMENT, late_gain
-from vaescope.papers.embrace_the_gap.ima_flow_results import (
+from vaescope_papers.embrace_the_gap.ima_flow import (
     CONTRASTS,
+    EXPERIMENT,
     FLOW,
     VAE_METHOD,
     FlowCell,
     FlowMeasurement,
     Likelihood,
+    late_gain,
 )
-from vaescope.papers.results import Result
+from vaescope_papers.results import Result
 
 STRENGTHS = (0.0, 0.1, 1.0, 10.0)
 

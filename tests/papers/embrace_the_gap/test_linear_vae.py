@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.papers.planted import UNDECIDED, failing, finished, unconverged
-from vaescope.papers.embrace_the_gap.linear_vae import EXPERIMENT
-from vaescope.papers.embrace_the_gap.linear_vae_results import LIMIT_PRECISIONS, LinearMeasurement, RandomDecoder
-from vaescope.papers.embrace_the_gap.precision import PrecisionCell
+from vaescope_papers.embrace_the_gap.linear_vae import EXPERIMENT, LIMIT_PRECISIONS, LinearMeasurement, RandomDecoder
+from vaescope_papers.embrace_the_gap.shared import PrecisionCell
 
 RANDOM = RandomDecoder(
     gap=0.5,

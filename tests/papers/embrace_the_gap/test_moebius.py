@@ -9,16 +9,16 @@ import torch
 from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged, verdicts
 from vaescope import theory
 from vaescope.data.mixings import Moebius
-from vaescope.papers.embrace_the_gap import moebius_linear_map, moebius_precision
-from vaescope.papers.embrace_the_gap.moebius import BOX, DIM, Recovery
-from vaescope.papers.embrace_the_gap.moebius_linear_map import make_mixing, wanted_contrast
-from vaescope.papers.embrace_the_gap.moebius_linear_map_results import (
+from vaescope_papers.embrace_the_gap import moebius_linear_map, moebius_precision
+from vaescope_papers.embrace_the_gap.moebius_linear_map import (
     HIGHEST,
     LOWEST,
     LinearMapMeasurement,
     SeedOnlyCell,
+    make_mixing,
+    wanted_contrast,
 )
-from vaescope.papers.embrace_the_gap.precision import PrecisionCell
+from vaescope_papers.embrace_the_gap.shared import BOX, DIM, PrecisionCell, Recovery
 
 PRECISION, LINEAR_MAP = moebius_precision.EXPERIMENT, moebius_linear_map.EXPERIMENT
 BASE = Recovery(

@@ -6,18 +6,18 @@ from dataclasses import replace
 import pytest
 
 from tests.papers.planted import UNDECIDED, failing, finished, unconverged, verdicts
-from vaescope.papers.embrace_the_gap.precision import PrecisionCell
-from vaescope.papers.embrace_the_gap.self_consistency import EXPERIMENT
-from vaescope.papers.embrace_the_gap.self_consistency_results import (
+from vaescope.runs.files import read_rows
+from vaescope.training import NoProgress
+from vaescope_papers.embrace_the_gap.self_consistency import (
     EXACT_PRECISIONS,
+    EXPERIMENT,
     Limits,
     SelfConsistencyMeasurement,
 )
-from vaescope.papers.experiment import RunOptions
-from vaescope.papers.results import from_rows
-from vaescope.papers.run import reproduce, write_index
-from vaescope.runs.files import read_rows
-from vaescope.training import NoProgress
+from vaescope_papers.embrace_the_gap.shared import PrecisionCell
+from vaescope_papers.experiment import RunOptions
+from vaescope_papers.results import from_rows
+from vaescope_papers.run import reproduce, write_index
 
 CHANGES = {"seeds": 2, "samples": 400, "epochs": 3, "exact_points": 2, "precisions": (1e1, 1e2)}
 OPTIONS = RunOptions(changes=CHANGES)

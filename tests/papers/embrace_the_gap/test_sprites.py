@@ -10,24 +10,26 @@ from tests.papers.planted import UNDECIDED, failing, finished, judge, unconverge
 from vaescope import metrics, theory
 from vaescope.data.rendering import Sprites
 from vaescope.models import ConvNetworks, Member
-from vaescope.papers.embrace_the_gap.linear_ica import linear_ica
-from vaescope.papers.embrace_the_gap.sprites import EXPERIMENT, PRIOR
-from vaescope.papers.embrace_the_gap.sprites_results import (
+from vaescope.runs.files import read_rows
+from vaescope.training import NoProgress
+from vaescope_papers.embrace_the_gap.shared import linear_ica
+from vaescope_papers.embrace_the_gap.sprites import (
+    EXPERIMENT,
     FACTORS,
+    PRIOR,
+    REMEDIES,
     STEPS,
     FactorRecovery,
     SpriteCell,
     SpriteMeasurement,
     TrainingCurve,
     best_members,
+    latents_of,
+    weights_at_factors,
 )
-from vaescope.papers.embrace_the_gap.sprites_settings import REMEDIES
-from vaescope.papers.embrace_the_gap.sprites_start import latents_of, weights_at_factors
-from vaescope.papers.experiment import RunOptions
-from vaescope.papers.results import from_rows
-from vaescope.papers.run import reproduce
-from vaescope.runs.files import read_rows
-from vaescope.training import NoProgress
+from vaescope_papers.experiment import RunOptions
+from vaescope_papers.results import from_rows
+from vaescope_papers.run import reproduce
 
 CURVE = TrainingCurve(
     epoch=tuple(range(1, 31)),

@@ -4,8 +4,7 @@ import pytest
 
 from tests.papers.planted import UNDECIDED, failing, finished, unconverged
 from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
-from vaescope.papers.polarised_regime.ivae_sources import EXPERIMENT
-from vaescope.papers.polarised_regime.ivae_sources_results import SourcesCell, SourcesMeasurement
+from vaescope_papers.polarised_regime.ivae_sources import EXPERIMENT, SourcesCell, SourcesMeasurement
 
 MCC = {"vae": 0.7, "ivae": 0.95}
 

@@ -9,23 +9,24 @@ from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, u
 from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
 from vaescope import regime
 from vaescope.adapters import from_callables
-from vaescope.encoded import encode
-from vaescope.papers.polarised_regime.polarised_regime import PolarisedRegimeExperiment, _optimal_ratios
-from vaescope.papers.polarised_regime.polarised_regime_claims import VARIANCE_RULE
-from vaescope.papers.polarised_regime.polarised_regime_results import (
+from vaescope.analysis.encoding import encode
+from vaescope_papers.polarised_regime.polarised_regime import (
     MIXED_STATEMENT,
     MODELS,
     PANELS,
     STATEMENTS,
+    VARIANCE_RULE,
     Accuracy,
     Distance,
     Histogram,
     LatentHistograms,
     PerLatent,
+    PolarisedRegimeExperiment,
     RegimeCurve,
     RegimeMeasurement,
     StatementRow,
     Truncation,
+    _optimal_ratios,
 )
 
 

@@ -5,16 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vaescope.core.errors import RunError
 from vaescope.data.catalogue import official_file
 from vaescope.distributions.likelihoods import gaussian_log_likelihood
-from vaescope.errors import RunError
 from vaescope.models import ConvNetworks
 from vaescope.objectives import beta_elbo
 from vaescope.objectives.elbo import describe
-from vaescope.papers.experiment import RunOptions
-from vaescope.papers.run import reproduce
-from vaescope.papers.why_vaes_disentangle import local_nonlinearity, orthogonality
-from vaescope.papers.why_vaes_disentangle.disentangling import (
+from vaescope.training import NoProgress
+from vaescope_papers.experiment import RunOptions
+from vaescope_papers.run import reproduce
+from vaescope_papers.why_vaes_disentangle import local_nonlinearity, orthogonality
+from vaescope_papers.why_vaes_disentangle.disentangling import (
     FULL,
     LAPTOP,
     OBJECTIVES,
@@ -22,7 +23,6 @@ from vaescope.papers.why_vaes_disentangle.disentangling import (
     DisentanglingCell,
     ImageSet,
 )
-from vaescope.training import NoProgress
 
 TINY = {"samples": 200, "epochs": 1, "size": 16, "colour_size": 16, "hidden": (20,), "points": 2, "draws": 60}
 RENDERED = [ImageSet("dsprites", False), ImageSet("3dshapes", False)]

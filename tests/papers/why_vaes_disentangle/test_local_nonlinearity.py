@@ -7,9 +7,8 @@ import pytest
 
 from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge
 from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
-from vaescope.papers.why_vaes_disentangle.disentangling import OBJECTIVES, DisentanglingCell
-from vaescope.papers.why_vaes_disentangle.local_nonlinearity import EXPERIMENT
-from vaescope.papers.why_vaes_disentangle.local_nonlinearity_results import Fit, Fits, LocalMeasurement, LossParts
+from vaescope_papers.why_vaes_disentangle.disentangling import OBJECTIVES, DisentanglingCell
+from vaescope_papers.why_vaes_disentangle.local_nonlinearity import EXPERIMENT, Fit, Fits, LocalMeasurement, LossParts
 
 ERRORS = {"jacobian": 0.5, "linear": 0.2, "nonlinear": 0.1}  # as shares of E‖Δ‖²
 MISSES = {"jacobian": 0.3, "linear": 0.2, "nonlinear": 0.05}  # of the estimates of L^stoch

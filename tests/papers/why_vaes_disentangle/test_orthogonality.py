@@ -6,10 +6,10 @@ import pytest
 
 from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged
 from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
-from vaescope.papers.claims import TOO_SHORT
-from vaescope.papers.why_vaes_disentangle.disentangling import OBJECTIVES, DisentanglingCell
-from vaescope.papers.why_vaes_disentangle.orthogonality import EXPERIMENT
-from vaescope.papers.why_vaes_disentangle.orthogonality_results import (
+from vaescope_papers.claims import TOO_SHORT
+from vaescope_papers.why_vaes_disentangle.disentangling import OBJECTIVES, DisentanglingCell
+from vaescope_papers.why_vaes_disentangle.orthogonality import (
+    EXPERIMENT,
     ColumnStatistics,
     Disentanglement,
     Distances,

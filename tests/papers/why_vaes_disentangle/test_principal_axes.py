@@ -6,11 +6,11 @@ import pytest
 
 from tests.papers.planted import failing
 from tests.papers.report_checks import report_parts, stored_and_read
-from vaescope.errors import InputError
-from vaescope.papers.results import Result
-from vaescope.papers.why_vaes_disentangle.principal_axes import EXPERIMENT
-from vaescope.papers.why_vaes_disentangle.principal_axes_results import (
+from vaescope.core.errors import InputError
+from vaescope_papers.results import Result
+from vaescope_papers.why_vaes_disentangle.principal_axes import (
     AXIS_SETS,
+    EXPERIMENT,
     AxesCell,
     AxesMeasurement,
     AxesSettings,

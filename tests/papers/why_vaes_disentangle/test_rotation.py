@@ -7,9 +7,9 @@ import pytest
 
 from tests.papers.planted import UNDECIDED, failing, finished, judge, unconverged
 from tests.papers.report_checks import check_incomplete_results, report_parts, stored_and_read
-from vaescope.errors import InputError
-from vaescope.papers.why_vaes_disentangle.rotation import EXPERIMENT
-from vaescope.papers.why_vaes_disentangle.rotation_results import (
+from vaescope.core.errors import InputError
+from vaescope_papers.why_vaes_disentangle.rotation import (
+    EXPERIMENT,
     LINES,
     POINTS,
     Curves,

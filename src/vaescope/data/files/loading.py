@@ -11,17 +11,24 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from vaescope import validation
+from vaescope.core import validation
+from vaescope.core.errors import InputError
 from vaescope.data.dataset import Dataset, flatten_bytes, flatten_samples
-from vaescope.data.files.csv_tables import open_csv
-from vaescope.data.files.hdf5 import hdf5_names, open_anndata, open_hdf5
-from vaescope.data.files.image_folder import open_image_folder
-from vaescope.data.files.numpy_files import npz_names, open_npy, open_npz
-from vaescope.data.files.parquet import open_parquet
-from vaescope.data.files.stored_array import StoredArray, file_reader
+from vaescope.data.files.arrays import (
+    StoredArray,
+    file_reader,
+    hdf5_names,
+    npz_names,
+    open_anndata,
+    open_hdf5,
+    open_image_folder,
+    open_npy,
+    open_npz,
+    open_torch,
+    torch_arrays,
+)
 from vaescope.data.files.streaming import StoredDataset, open_stored
-from vaescope.data.files.torch_files import open_torch, torch_arrays
-from vaescope.errors import InputError
+from vaescope.data.files.tables import open_csv, open_parquet
 
 OBSERVATION_NAMES = ("x", "images", "imgs", "data", "observations", "tensor", "array", "X")
 FACTOR_NAMES = ("factors", "latents_values", "labels", "z", "sources")

@@ -12,13 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope import validation
+from vaescope.core import validation
+from vaescope.core.errors import InputError
 from vaescope.data.dataset import Dataset, flatten_samples
-from vaescope.data.files.hdf5 import open_hdf5
-from vaescope.data.files.numpy_files import open_npz
-from vaescope.data.files.stored_array import StoredArray, file_reader, stored_array
-from vaescope.data.files.torch_files import torch_arrays
-from vaescope.errors import InputError
+from vaescope.data.files.arrays import StoredArray, file_reader, open_hdf5, open_npz, stored_array, torch_arrays
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,11 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from vaescope import randomness
-from vaescope.data.dataset import channels_first
-from vaescope.data.files.numpy_files import open_npy
-from vaescope.data.files.stored_array import StoredArray, damage_reported
-from vaescope.data.rows import ArrayRows, bytes_to_float
-from vaescope.errors import InputError
-from vaescope.validation import ImageShape
+from vaescope.core import randomness
+from vaescope.core.errors import InputError
+from vaescope.core.validation import ImageShape
+from vaescope.data.dataset import ArrayRows, bytes_to_float, channels_first
+from vaescope.data.files.arrays import StoredArray, damage_reported, open_npy
 
 WINDOW_BYTES = 128 * 2**20  # there are two windows in memory: the one in use and the next one
 BLOCK_BYTES = 2**20  # neighbouring rows that are read at once

@@ -88,3 +88,140 @@ def hue_to_rgb(hue: PerImage) -> Float[Tensor, "N 3"]:
     """
     h = 6 * (hue % 1.0)
     return torch.stack([(h - 3).abs() - 1, 2 - (h - 2).abs(), 2 - (h - 4).abs()], dim=1).clamp(0.0, 1.0)
+
+
+Points = Float[Tensor, "N P 3"]
+Depths = Float[Tensor, "N P"]
+PerSceneImage = Float[Tensor, "N 1"]
+
+FAR = 1e6
+ROOM = 3.6  # half the width of the room
+CAMERA = (3.3, 2.1)  # distance from the centre, height
+TARGET = 0.62  # height at which the camera points
+FIELD_OF_VIEW = 0.5  # half the width of the image at distance 1
+LIGHT = (-0.45, -0.55, 0.95)
+OVERSAMPLING = 2
+
+
+def camera_rays(size: int, orientation: Float[Tensor, " N"]) -> tuple[Float[Tensor, "N 1 3"], Points]:
+    """Origin and directions of the rays through all pixels, row by row; the camera orbits the centre of the room."""
+    count = OVERSAMPLING * size
+    grid = ((torch.arange(count, dtype=orientation.dtype) + 0.5) / count * 2 - 1) * FIELD_OF_VIEW
+    phi = orientation * math.pi / 180
+    zero, one = torch.zeros_like(phi), torch.ones_like(phi)
+    distance, height = CAMERA
+    origin = torch.stack([distance * phi.sin(), -distance * phi.cos(), height * one], 1)
+    forward = torch.stack([zero, zero, TARGET * one], 1) - origin
+    forward = forward / forward.norm(dim=1, keepdim=True)
+    right = torch.stack([phi.cos(), phi.sin(), zero], 1)
+    up = torch.linalg.cross(right, forward)
+    plane = (
+        grid.repeat(count)[None, :, None] * right[:, None] - grid.repeat_interleave(count)[None, :, None] * up[:, None]
+    )
+    direction = forward[:, None] + plane
+    return origin[:, None], direction / direction.norm(dim=2, keepdim=True)
+
+
+def cube(origin: Tensor, direction: Points, scale: PerSceneImage) -> tuple[Depths, Points]:
+    half = 0.55 * scale[..., None]
+    centre = torch.cat([torch.zeros_like(half), torch.zeros_like(half), half], -1)
+    inverse = 1 / torch.where(direction.abs() < 1e-9, torch.full_like(direction, 1e-9), direction)
+    middle, reach = (centre - origin) * inverse, half * inverse.abs()
+    enter, axis = (middle - reach).max(-1)
+    leave = (middle + reach).amin(-1)
+    normal = -torch.nn.functional.one_hot(axis, 3).to(direction) * direction.sign()
+    return torch.where((enter <= leave) & (enter > 1e-4), enter, FAR), normal
+
+
+def sphere(origin: Tensor, direction: Points, scale: PerSceneImage) -> tuple[Depths, Points]:
+    return _ball(origin, direction, 0.62 * scale, 0.62 * scale)
+
+
+def cylinder(origin: Tensor, direction: Points, scale: PerSceneImage) -> tuple[Depths, Points]:
+    radius, height = 0.52 * scale, 1.1 * scale
+    side, normal = _tube(origin, direction, radius, torch.zeros_like(height), height)
+    dz = direction[..., 2]
+    lid = (height - origin[..., 2]) / torch.where(dz.abs() < 1e-9, torch.full_like(dz, 1e-9), dz)
+    on_lid = (origin[..., :2] + lid[..., None] * direction[..., :2]).square().sum(-1) <= radius.square()
+    lid = torch.where(on_lid & (lid > 1e-4), lid, FAR)
+    up = torch.tensor([0.0, 0.0, 1.0], dtype=direction.dtype)
+    return _nearer((side, normal), (lid, up.expand_as(direction)))
+
+
+def capsule(origin: Tensor, direction: Points, scale: PerSceneImage) -> tuple[Depths, Points]:
+    radius, height = 0.42 * scale, 1.45 * scale
+    body = _tube(origin, direction, radius, radius, height - radius)
+    return _nearer(
+        _nearer(body, _ball(origin, direction, radius, radius)), _ball(origin, direction, radius, height - radius)
+    )
+
+
+OBJECTS = (cube, cylinder, sphere, capsule)
+
+
+def _ball(origin: Tensor, direction: Points, radius: PerSceneImage, centre: PerSceneImage) -> tuple[Depths, Points]:
+    offset = origin - torch.stack([torch.zeros_like(centre), torch.zeros_like(centre), centre], -1)
+    half_b = (offset * direction).sum(-1)
+    depth = _first_root(torch.ones_like(half_b), half_b, offset.square().sum(-1) - radius.square())
+    return depth, (offset + depth[..., None].clamp(max=1e3) * direction) / radius[..., None]
+
+
+def _tube(
+    origin: Tensor, direction: Points, radius: PerSceneImage, low: PerSceneImage, high: PerSceneImage
+) -> tuple[Depths, Points]:
+    o, d = origin[..., :2], direction[..., :2]
+    depth = _first_root(d.square().sum(-1), (o * d).sum(-1), o.square().sum(-1) - radius.square())
+    z = origin[..., 2] + depth * direction[..., 2]
+    depth = torch.where((z >= low) & (z <= high), depth, FAR)
+    flat = (o + depth[..., None].clamp(max=1e3) * d) / radius[..., None]
+    return depth, torch.cat([flat, torch.zeros_like(flat[..., :1])], -1)
+
+
+def _first_root(a: Depths, half_b: Depths, c: Tensor) -> Depths:
+    """The first positive t with a t² + 2 half_b t + c = 0."""
+    discriminant = half_b.square() - a * c
+    root = (-half_b - discriminant.clamp(min=0).sqrt()) / a.clamp(min=1e-12)
+    return torch.where((discriminant > 0) & (root > 1e-4), root, FAR)
+
+
+def _nearer(a: tuple[Depths, Points], b: tuple[Depths, Points]) -> tuple[Depths, Points]:
+    return torch.minimum(a[0], b[0]), torch.where((a[0] <= b[0])[..., None], a[1], b[1])
+
+
+def light_maps(
+    size: int, shape: int, scale: Float[Tensor, " N"], orientation: Float[Tensor, " N"]
+) -> Float[Tensor, "N 4 P"]:
+    """Floor, wall, object and white light per pixel (size², row by row), averaged over several rays."""
+    origin, direction = camera_rays(size, orientation)
+    sun = torch.tensor(LIGHT, dtype=scale.dtype)
+    sun = (sun / sun.norm()).expand_as(direction)
+    depth, normal = OBJECTS[shape](origin, direction, scale[:, None])
+    floor = _floor(origin, direction)
+    wall, wall_light = _wall(origin, direction)
+    ground = origin + torch.minimum(floor, wall)[..., None] * direction
+    shade = torch.where(OBJECTS[shape](ground + 1e-3 * sun, sun, scale[:, None])[0] < FAR, 0.62, 1.0)
+    hit = depth < torch.minimum(floor, wall)
+    on_floor = ~hit & (floor <= wall)
+    lambert = 0.42 + 0.58 * (normal * sun).sum(-1).clamp(min=0)
+    halfway = torch.nn.functional.normalize(sun - direction, dim=-1)
+    gloss = 0.35 * (normal * halfway).sum(-1).clamp(min=0).pow(40)
+    layers = (on_floor * 0.95 * shade, (~hit & ~on_floor) * wall_light * shade, hit * lambert, hit * gloss)
+    return _average(torch.stack([layer.to(scale.dtype) for layer in layers], 1), size)
+
+
+def _floor(origin: Tensor, direction: Points) -> Depths:
+    dz = direction[..., 2]
+    return torch.where(dz < -1e-6, -origin[..., 2] / dz.clamp(max=-1e-6), FAR)
+
+
+def _wall(origin: Tensor, direction: Points) -> tuple[Depths, Depths]:
+    """Depth at which a ray hits a wall, and the brightness of that wall, which makes the corners visible."""
+    d = torch.where(direction[..., :2].abs() < 1e-9, torch.full_like(direction[..., :2], 1e-9), direction[..., :2])
+    exits, axis = ((d.sign() * ROOM - origin[..., :2]) / d).min(-1)
+    return exits, torch.where(axis == 0, 0.74, 0.88)
+
+
+def _average(fine: Float[Tensor, "N 4 Q"], size: int) -> Float[Tensor, "N 4 P"]:
+    count = len(fine)
+    pooled = fine.reshape(count, 4, size, OVERSAMPLING, size, OVERSAMPLING).mean((3, 5))
+    return pooled.reshape(count, 4, size * size)

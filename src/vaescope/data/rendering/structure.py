@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vaescope import randomness, validation
+from vaescope.core import randomness, validation
+from vaescope.core.errors import InputError
 from vaescope.distributions import Beta, Prior, Uniform
-from vaescope.errors import InputError
 
 RENDER_BATCH = 64  # images rendered at once, which fit into the cache
 

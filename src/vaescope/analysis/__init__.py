@@ -1,0 +1,1 @@
+"""What several products measure of a model and data: posteriors, derivatives, geometry, ELBO, gap."""

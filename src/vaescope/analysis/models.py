@@ -1,0 +1,362 @@
+"""What users pass as models: one, several, or a fit."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vaescope.adapters.base import Adapted
+from vaescope.adapters.quantised import Quantised
+from vaescope.analysis.encoding import EncodedSample, Samples, encode_sample
+from vaescope.core import validation
+from vaescope.core.calls import DtypeCopies, call_user_function, call_with_tokens, evaluation_mode
+from vaescope.core.errors import InputError, RunError, Skipped
+from vaescope.data.dataset import channels_first
+from vaescope.distributions import Normal, Prior
+from vaescope.distributions.likelihoods import log_likelihood
+from vaescope.fitting import Fit
+from vaescope.protocol import LatentModel, LogLikelihood, WrappedModel, check_model
+
+
+def as_models(models: object) -> list[LatentModel]:
+    """One model or several as a list; of a fit, the finished members, best first."""
+    if isinstance(models, Fit):
+        finished = [member for member in models.members if member.status == "finished"]
+        if not finished:
+            raise RunError("no member of this fit has finished; see the history of each for where it diverged.")
+        return [*sorted(finished, key=lambda member: -member.best_elbo)]
+    if isinstance(models, Quantised):
+        raise InputError(
+            "a VQ-VAE has no posterior; write vaescope.products.diagnose.codebook.diagnose_codebook(model, x)."
+        )
+    listed = list(models) if isinstance(models, Sequence) else [models]
+    if not listed:
+        raise InputError("expected a model, got an empty list.")
+    return [check_model(model) for model in listed]
+
+
+PROBED = 2  # samples that are encoded to see whether a layout is right
+SMALLEST_SIDE = 4  # of arrays (N, H, W) that are images
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSamples:
+    """Samples as a model takes them, and their shape if they are images."""
+
+    x: Samples
+    image_shape: tuple[int, int, int] | None = None
+
+
+def in_layout_of(model: LatentModel, x: Samples, auxiliary: Samples | None = None) -> ModelSamples:
+    """The first layout of x that the model can encode; x as it is if there is none, or only one.
+
+    Args:
+        model: a `LatentModel`.
+        x: rows or images, a sample along the first axis.
+        auxiliary: labels or rows of numbers, one per sample.
+    """
+    image = model.image_shape or _image_shape(x)
+    layouts = [] if model.flattens_images else [*_layouts(x, model.image_shape)]
+    if len(layouts) < 2:
+        return ModelSamples(x, image)
+    labels = None if auxiliary is None else auxiliary[:PROBED]
+    return ModelSamples(next((found for found in layouts if _encodes(model, found[:PROBED], labels)), x), image)
+
+
+def _encodes(model: LatentModel, x: Samples, auxiliary: Samples | None) -> bool:
+    inputs = validation.tensor(x, "x", finite=False)
+    try:
+        with torch.no_grad():
+            model.encode(inputs) if auxiliary is None else model.encode(inputs, auxiliary)
+    except Exception:  # a user's function may raise anything
+        return False
+    return True
+
+
+def _layouts(x: Samples, image: tuple[int, int, int] | None) -> Iterator[Samples]:
+    yield x
+    numbers = math.prod(x.shape[1:])
+    if image is not None and numbers == math.prod(image) and x.ndim == 2:
+        yield x.reshape(len(x), *image)
+    if x.ndim in (3, 4):
+        moved = _moved(x)
+        if moved.shape != x.shape:
+            yield moved
+        yield moved.reshape(len(x), -1)
+    elif x.ndim > 2:
+        yield x.reshape(len(x), -1)
+
+
+def _moved(x: Samples) -> Samples:
+    """Images with their channels first."""
+    if isinstance(x, np.ndarray):
+        return channels_first(x)
+    found = channels_first(np.empty(x.shape[1:], np.uint8)[None])  # decides by the shape alone
+    if x.ndim == 3:
+        return x[:, None]
+    return x if found.shape[1:] == x.shape[1:] else x.movedim(-1, 1)
+
+
+def _image_shape(x: Samples) -> tuple[int, int, int] | None:
+    """(channels, height, width) of samples that are images."""
+    if x.ndim not in (3, 4) or min(sorted(x.shape[1:])[-2:]) < SMALLEST_SIDE:
+        return None
+    shape = _moved(x[:1]).shape
+    return int(shape[1]), int(shape[2]), int(shape[3])
+
+
+SCALES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "variance": (lambda s: s, False),
+    "standard deviation": (torch.square, False),
+    "precision": (torch.reciprocal, False),
+    "squared variance": (torch.sqrt, False),
+    "log-variance": (torch.exp, True),
+    "log standard deviation": (lambda s: (2 * s).exp(), True),
+}
+"""What an encoder may return in place of a variance: how it becomes one, and whether it may be negative."""
+ROUNDING = 1e-4  # by which probabilities may be outside [0, 1]
+
+
+@dataclass(frozen=True, eq=False)
+class RepairedModel(WrappedModel):
+    """The same model with its outputs corrected.
+
+    Exceptions in its functions become an `InputError`. A model that is a module is called in evaluation mode, and
+    decodes in the floating-point type of its input.
+    """
+
+    model: LatentModel
+    scale: str = "variance"
+    """What the encoder returns in place of variances, one of `SCALES`; it is converted."""
+    logits: bool = False
+    """A Bernoulli decoder returns logits; they are converted to probabilities."""
+    normal_prior: Normal | None = None
+    """A normal prior with the mean and variance of another prior."""
+    replace_zero_variance: bool = True
+    """Variances of zero become the smallest positive number."""
+    sample_shape: tuple[int, int, int] | None = None
+    """Shape of samples that are images, for models that do not know it."""
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        return self.model.image_shape or self.sample_shape
+
+    @property
+    def prior(self) -> Prior:
+        return self.model.prior if self.normal_prior is None else self.normal_prior
+
+    def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
+        return self.model.prior_at(auxiliary, like=like) if self.normal_prior is None else self.normal_prior
+
+    def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Tensor, Tensor]:
+        with evaluation_mode([self.model] if isinstance(self.model, nn.Module) else []):
+            mean, variance = call_user_function("encode", partial(super().encode, auxiliary=auxiliary), x)
+        return mean, self.repair_variance(variance)
+
+    def repair_variance(self, variance: Tensor) -> Tensor:
+        variance = SCALES[self.scale][0](variance)
+        if not self.replace_zero_variance:
+            return variance
+        return variance.where(variance != 0, torch.finfo(variance.dtype).tiny)
+
+    def decode(self, z: Tensor) -> Tensor:
+        return self._decoded(lambda model: model.decode, z)
+
+    def decode_given(self, z: Tensor, auxiliary: Tensor) -> Tensor:
+        return self._decoded(lambda model: model.decode_given, z, auxiliary)
+
+    def _decoded(self, method: Callable[[LatentModel], Callable[..., Tensor]], z: Tensor, *given: Tensor) -> Tensor:
+        model = self.model if self._copies is None else self._copies.in_dtype(z.dtype)
+        assert isinstance(model, LatentModel)
+        with evaluation_mode([model] if isinstance(model, nn.Module) else []):
+            output = call_user_function("decode", method(model), z, *given)
+        return output.sigmoid() if self.logits else output
+
+    @cached_property
+    def _copies(self) -> DtypeCopies | None:
+        return DtypeCopies(self.model) if isinstance(self.model, nn.Module) else None
+
+
+def with_normal_prior(model: LatentModel, sample_shape: tuple[int, int, int] | None = None) -> RepairedModel:
+    """The model with a normal prior: its own, or one with the same mean and variance.
+
+    Args:
+        model: any model.
+        sample_shape: (channels, height, width) of samples that are images, for a model without an `image_shape`.
+    """
+    prior = model.prior
+    if isinstance(prior, Normal) or (model.auxiliary_dim and not model.conditional):
+        return RepairedModel(model, sample_shape=sample_shape)
+    return RepairedModel(model, normal_prior=Normal(*prior.mean_and_variance()), sample_shape=sample_shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Repair:
+    """A repaired model, with the samples that showed what had to be repaired."""
+
+    model: RepairedModel
+    sample: EncodedSample
+    zero_variance: bool
+    """Whether some variances are exactly zero."""
+    second: Tensor
+    """What the encoder returned for the samples as variances."""
+
+    def with_scale(self, scale: str) -> Repair:
+        """The same with the encoder's second output taken for something else."""
+        model = replace(self.model, scale=scale)
+        return replace(
+            self, model=model, sample=replace(self.sample, model=model, variance=model.repair_variance(self.second))
+        )
+
+
+def repair(
+    model: LatentModel,
+    x: object,
+    auxiliary: object | None,
+    count: int,
+    sample_shape: tuple[int, int, int] | None = None,
+) -> Repair:
+    """Encode a random sample, and correct log-variances, zero variances, logits, and a prior that is not normal.
+
+    Args:
+        model: the model to correct.
+        x: samples, a row or an image each.
+        auxiliary: the auxiliary input of an iVAE.
+        count: size of the random sample, which is encoded once.
+        sample_shape: (channels, height, width) of samples that are images.
+    """
+    plain = with_normal_prior(model, sample_shape)
+    raw = encode_sample(replace(plain, replace_zero_variance=False), x, auxiliary, count)
+    negative, zero = bool((raw.variance < 0).any()), bool((raw.variance == 0).any())
+    logits = _returns_logits(model, raw)
+    repaired = replace(plain, scale="log-variance" if negative else "variance", logits=logits)
+    sample = replace(raw, model=repaired, variance=repaired.repair_variance(raw.variance))
+    return Repair(repaired, sample, zero and not negative, raw.variance)
+
+
+def _returns_logits(model: LatentModel, sample: EncodedSample) -> bool:
+    """Whether a Bernoulli decoder returns values outside [0, 1]."""
+    if model.likelihood != "bernoulli" or not model.has_decoder:
+        return False
+    with contextlib.suppress(InputError):
+        output = sample.decoded
+        return bool(((output < -ROUNDING) | (output > 1 + ROUNDING)).any())
+    return False
+
+
+def drawable_shape(model: LatentModel, outputs: int) -> tuple[int, int, int] | None:
+    """(channels, height, width) of decoded images with this many numbers, if they can be drawn."""
+    if model.image_shape is None:
+        return None
+    channels, height, width = model.image_shape
+    return (channels, height, width) if channels != 2 and channels * height * width == outputs else None
+
+
+def likelihood_is_known(model: LatentModel) -> bool:
+    """Whether log p(x|z) can be computed."""
+    gaussian = model.likelihood == "gaussian" and model.precision is not None
+    return gaussian or model.likelihood == "bernoulli" or model.log_likelihood is not None
+
+
+def sample_log_likelihood(sample: EncodedSample, rows: Tensor | None = None) -> Callable[[Tensor, Tensor], Tensor]:
+    """(x, z) -> log p(x|z) of each row; `rows` are the samples that x and z belong to, by default all."""
+    model = sample.model
+    if model.log_likelihood is not None:
+        return _user_log_likelihood(sample, model.log_likelihood, rows)
+    assert model.likelihood is not None
+    kind, precision = model.likelihood, model.precision
+    return lambda x, z: log_likelihood(kind, x, sample.decode(z, rows), precision)
+
+
+def _user_log_likelihood(sample: EncodedSample, function: LogLikelihood, rows: Tensor | None) -> LogLikelihood:
+    """A user's log-likelihood, called with the floating-point type of its networks, or with tokens as integers."""
+    dtype = sample.mean.dtype
+    given = [] if not sample.model.conditional or sample.auxiliary is None else [sample.auxiliary]
+    given = given if rows is None else [values[rows] for values in given]
+
+    def call(x: Tensor, z: Tensor) -> Tensor:
+        found = call_with_tokens("log_likelihood", function, x.to(dtype), z.to(dtype), *given)
+        if found.shape != (len(z),):
+            raise Skipped(f"log_likelihood must return a number per row, got {tuple(found.shape)} for {len(z)} rows")
+        return found.to(z)
+
+    return call
+
+
+FEWEST = 32  # fewer weights give no verdict
+FEWEST_BIASES = 12
+WEIGHT_ROUNDING = 1e-5
+SPREAD = 0.25  # relative difference between the spread of weights and that of the uniform distribution
+LINEAR = (nn.Linear, nn.modules.conv._ConvNd)
+NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+
+
+def weights_are_initial(model: LatentModel) -> bool:
+    """Whether no step of training can have been made; False if weights have changed or cannot be seen."""
+    networks = networks_of(model)
+    return bool(networks) and networks_are_initial(networks)
+
+
+def networks_of(model: LatentModel) -> tuple[nn.Module, ...]:
+    """The modules that a model consists of; none if they cannot be seen."""
+    while isinstance(model, WrappedModel):
+        model = model.model
+    if isinstance(model, nn.Module):
+        return (model,)
+    return model.networks if isinstance(model, Adapted) else ()
+
+
+def networks_are_initial(networks: Sequence[nn.Module]) -> bool:
+    """Normalisation layers at exactly 1 and 0; or weights, or biases, that fill exactly the interval they start in.
+
+    PyTorch draws the weights and biases of linear, convolutional and recurrent layers uniformly within a bound that
+    depends on the number of inputs. Training moves some of them out of it; of a few biases, perhaps none. Weights may
+    be initialised by other rules, so biases alone are enough.
+
+    >>> networks_are_initial([nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 5))])
+    True
+    """
+    layers = [layer for network in networks for layer in network.modules()]
+    scales = [p for layer in layers if isinstance(layer, NORMALISATION) for p in _scale_and_shift(layer)]
+    if scales:
+        return all(bool((value == start).all()) for value, start in scales)
+    pairs = [pair for layer in layers for pair in _bounded(layer)]
+    weights = [value / bound for value, bound, bias in pairs if not bias]
+    biases = [value / bound for value, bound, bias in pairs if bias]
+    zero = all(bool((value == 0).all()) for value in biases) and sum(map(len, biases)) >= FEWEST_BIASES
+    return zero or _is_uniform(weights, FEWEST) or _is_uniform(biases, FEWEST_BIASES)
+
+
+def _scale_and_shift(layer: nn.Module) -> Iterator[tuple[Tensor, float]]:
+    for name, start in (("weight", 1.0), ("bias", 0.0)):
+        value = getattr(layer, name, None)
+        if isinstance(value, Tensor):
+            yield value.detach(), start
+
+
+def _bounded(layer: nn.Module) -> Iterator[tuple[Tensor, float, bool]]:
+    """Weights of a layer, the bound within which they start, and whether they are biases."""
+    if isinstance(layer, LINEAR) and isinstance(layer.weight, Tensor):
+        bound = 1 / math.sqrt(max(1, layer.weight[0].numel()))
+        yield layer.weight.detach().flatten(), bound, False
+        if isinstance(layer.bias, Tensor):
+            yield layer.bias.detach().flatten(), bound, True
+    elif isinstance(layer, nn.RNNBase):
+        for name, value in layer.named_parameters():
+            yield value.detach().flatten(), 1 / math.sqrt(layer.hidden_size), "bias" in name
+
+
+def _is_uniform(parts: list[Tensor], fewest: int) -> bool:
+    """Whether numbers fill [-1, 1] and none is outside."""
+    if sum(map(len, parts)) < fewest:
+        return False
+    values = torch.cat([part.double() for part in parts])
+    inside = bool((values.abs() <= 1 + WEIGHT_ROUNDING).all())
+    return inside and abs(float(values.std()) * math.sqrt(3) - 1) < SPREAD

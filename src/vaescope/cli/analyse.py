@@ -1,0 +1,273 @@
+"""`vaescope diagnose`: find what is wrong with a trained model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from vaescope.cli.inputs import DataOptions, check_auxiliary, load_models, target_name
+from vaescope.cli.output import check_page, exit_code, print_finding, print_findings, rows_table, write_page
+from vaescope.cli.output import console as new_console
+from vaescope.core.errors import InputError
+
+if TYPE_CHECKING:
+    from vaescope.products.diagnose.diagnose import Diagnosis
+    from vaescope.protocol import LatentModel
+
+
+@dataclass(frozen=True)
+class Diagnose:
+    """Diagnose a trained model: what is wrong, the evidence for it, and what to change.
+
+    Without --data the posteriors in a .npz file with `mean` and `variance` are diagnosed on their own.
+    """
+
+    target: tyro.conf.Positional[str]
+    """A run folder of `vaescope train`, a .npz file with arrays `mean` and `variance`, or a model in your own Python:
+    FILE.py:NAME or package.module:NAME."""
+    data: str | None = None
+    """Samples, preferably ones that the model was not trained on: a file or a name, as for `vaescope train`."""
+    html: Path | None = None
+    """Write the report to this file, and its numbers to a .json file next to it."""
+    source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    train: str | None = None
+    """Samples that the model was trained on, to find overfitting: a file or a name."""
+    budget: float = 30.0
+    """Seconds that the diagnosis may take; what there is no time for is listed as skipped."""
+    fail_on: str | None = None
+    """note, warning or error: exit with code 1 if a finding is at least this severe."""
+
+    def run(self) -> int:
+        from vaescope.products.diagnose.evidence import bound_rows
+
+        check_page(self.html, self.fail_on)
+        found = self._diagnosis()
+        print_findings(found, [f"{name}: {value} nats" for name, value, _ in bound_rows(found.evidence)])
+        write_page(found, self.html)
+        return exit_code(found.worst, self.fail_on)
+
+    def _diagnosis(self) -> Diagnosis:
+        from vaescope.products.diagnose.diagnose import diagnose
+
+        name = target_name(self.target)
+        if self.target.endswith(".npz"):
+            return diagnose(self._posteriors(), name=name)
+        models = load_models(self.target)
+        if self.data is None:
+            raise InputError("--data is required: samples on which the model is diagnosed.")
+        data, auxiliary = self.source.open(self.data)
+        check_auxiliary(models, auxiliary)
+        train = None if self.train is None else self.source.open(self.train)[0]
+        return diagnose(
+            models,
+            data,
+            factors=data.factors,
+            auxiliary=auxiliary,
+            train=train,
+            name=name,
+            budget=self.budget,
+        )
+
+    def _posteriors(self) -> object:
+        """Posteriors without a model, from a .npz file."""
+        import numpy as np
+
+        from vaescope.adapters import from_arrays
+        from vaescope.data.files.arrays import open_npz
+
+        if not Path(self.target).exists():
+            raise InputError(f"{self.target} does not exist.")
+        mean, variance = (open_npz(Path(self.target), name) for name in ("mean", "variance"))
+        return from_arrays(mean.rows(np.arange(len(mean))), variance.rows(np.arange(len(variance))))
+
+
+@dataclass(frozen=True)
+class Certify:
+    """Check the posteriors of a trained model on data simulated from its own prior and decoder."""
+
+    target: tyro.conf.Positional[str]
+    """A run folder of `vaescope train`, or a model in your own Python: FILE.py:NAME or package.module:NAME."""
+    data: str
+    """Real samples, to say whether they look like simulated ones: a file or a name, as for `vaescope train`."""
+    html: Path | None = None
+    """Write the report to this file, and its numbers to a .json file next to it."""
+    source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    simulations: int = 1000
+    """Number of simulated samples."""
+    budget: float = 90.0
+    """Seconds that this may take."""
+    fail_on: str | None = None
+    """note, warning or error: exit with code 1 if a finding is at least this severe."""
+
+    def run(self) -> int:
+        check_page(self.html, self.fail_on)
+        from vaescope.products.certify.certify import certify
+
+        models = load_models(self.target)
+        data, auxiliary = self.source.open(self.data)
+        check_auxiliary(models, auxiliary)
+        found = certify(
+            models,
+            data.x.float(),
+            simulations=self.simulations,
+            auxiliary=auxiliary,
+            name=target_name(self.target),
+            budget=self.budget,
+        )
+        print_findings(found)
+        write_page(found, self.html)
+        return exit_code(found.worst, self.fail_on)
+
+
+SHOWN = ("model", "ELBO", "ELBO stderr", "log p(x)", "log p(x) stderr", "in use", "c_IMA", "MCC")
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare trained models on the same samples: which is better, whether the difference is real, what is the same."""
+
+    targets: tyro.conf.Positional[tuple[str, ...]]
+    """Run folders of `vaescope train`, folders of `vaescope sweep`, or models in your own Python: FILE.py:NAME or
+    package.module:NAME. All members of a folder are compared."""
+    data: str
+    """Samples that no model was trained on: a file or a name, as for `vaescope train`."""
+    html: Path | None = None
+    """Write the report to this file, and its numbers to a .json file next to it."""
+    source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    budget: float = 60.0
+    """Seconds that the comparison may take; log p(x) is computed at as many samples as there is time for."""
+
+    def run(self) -> int:
+        from vaescope.products.compare.compare import compare
+
+        if self.html is not None and self.html.suffix == ".json":
+            raise InputError(f"--html {self.html} is the file for the numbers; use another suffix, such as .html.")
+        models = named_targets(self.targets)
+        data, auxiliary = self.source.open(self.data)
+        check_auxiliary(list(models.values()), auxiliary)
+        found = compare(models, data, factors=data.factors, auxiliary=auxiliary, budget=self.budget)
+        console = new_console()
+        console.print(found.summary(), markup=False, soft_wrap=True)
+        rows = found.table
+        kept = [name for name in SHOWN if any(row.get(name) is not None for row in rows)]
+        console.print(rows_table([{name: row.get(name) for name in kept} for row in rows]))
+        for what, why in found.skipped.items():
+            console.print(f"skipped: {what} ({why})", markup=False, soft_wrap=True)
+        if self.html is not None:
+            found.to_json(self.html.with_suffix(".json"))
+            console.print(str(found.to_html(self.html).resolve()), soft_wrap=True, markup=False)
+        return 0
+
+
+def named_targets(targets: tuple[str, ...]) -> dict[str, LatentModel]:
+    """All models by unique names: the target's, with the model's own where a target has several."""
+    named: dict[str, LatentModel] = {}
+    for target in targets:
+        for folder in _run_folders(target):
+            models = load_models(folder)
+            for model in models:
+                name = target_name(folder) + (f", {model.name}" if len(models) > 1 else "")
+                repeats = sum(known == name or known.startswith(f"{name} (") for known in named)
+                named[f"{name} ({repeats + 1})" if repeats else name] = model
+    if not named:
+        raise InputError("no model was given: name at least two run folders or models.")
+    return named
+
+
+def _run_folders(target: str) -> list[str]:
+    """The stacks of a sweep that have finished members; any other target as it is."""
+    stacks = Path(target) / "stacks"
+    if not stacks.is_dir():
+        return [target]
+    folders = [str(folder) for folder in sorted(stacks.iterdir()) if (folder / "results.parquet").exists()]
+    if not folders:
+        raise InputError(f"{target} has no finished stack.")
+    return folders
+
+
+SHOWN_ROWS = 12
+
+
+@dataclass(frozen=True)
+class PreflightCommand:
+    """Before training: how many latents the data feed, which losses collapse, and what to start with."""
+
+    data: tyro.conf.Positional[str]
+    """A file (.csv, .npy, .npz, .pt, .h5, .h5ad, .parquet), a folder of images, or a name; see `vaescope datasets`."""
+    array: str | None = None
+    """Name of the array with observations, if the file has several."""
+    html: Path | None = None
+    """Write the report to this file, and its numbers to a .json file next to it."""
+    latent_dim: int | None = None
+    """Number of latents, if it is decided already."""
+    likelihood: str | None = None
+    """gaussian or bernoulli [default: what fits the data]."""
+    confirm: bool = False
+    """Train a grid of small models (about a minute) and compare them with the prediction."""
+
+    def run(self) -> int:
+        if self.html is not None and self.html.suffix == ".json":
+            raise InputError(f"--html {self.html} is the file for the numbers; use another suffix, such as .html.")
+        from vaescope.products.preflight.preflight import preflight
+
+        data = self.data if self.array is None else DataOptions(array=self.array).open_for_training(self.data)[0]
+        found = preflight(
+            data,
+            latent_dim=self.latent_dim,
+            likelihood=self.likelihood,
+            confirm=self.confirm,
+            name=Path(self.data).stem,
+        )
+        console = new_console()
+        console.print(f"{found.name}: {found.rows} samples, {found.columns} columns, {found.kind.name}", markup=False)
+        for finding in found.findings:
+            print_finding(console, finding)
+        console.print("Start with", style="bold")
+        for setting, sentence in found.recommended.sentences.items():
+            console.print(f"  {setting}: {sentence}", markup=False, soft_wrap=True)
+        console.print(rows_table(found.summary()[:SHOWN_ROWS]))
+        console.print(found.code["vs.fit"], markup=False, highlight=False)
+        if self.html is not None:
+            found.to_json(self.html.with_suffix(".json"))
+            console.print(str(found.to_html(self.html).resolve()), soft_wrap=True, markup=False)
+        return 0
+
+
+@dataclass(frozen=True)
+class Explore:
+    """Change a model's latents with sliders and see what it decodes, on a page that only this machine can open."""
+
+    target: tyro.conf.Positional[str]
+    """A run folder of `vaescope train`, or a model in your own Python: FILE.py:NAME or package.module:NAME."""
+    data: str
+    """Samples to start from: a file or a name, as for `vaescope train`."""
+    source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    port: int = 0
+    """Port on 127.0.0.1 [default: a free one]."""
+    browser: bool = True
+    """Open the page in a browser."""
+
+    def run(self) -> int:
+        from vaescope.products.explore.server import serve
+        from vaescope.products.explore.session import Session
+
+        models = load_models(self.target)
+        data, auxiliary = self.source.open(self.data)
+        check_auxiliary(models, auxiliary)
+        session = Session.of(models, data, auxiliary=auxiliary, name=target_name(self.target))
+
+        def ready(address: str) -> None:
+            print(f"{address}  (Ctrl-C to stop)", flush=True)
+            if self.browser:
+                import webbrowser
+
+                webbrowser.open(address)
+
+        try:
+            serve(session, port=self.port, ready=ready)
+        except KeyboardInterrupt:
+            print()
+        return 0

@@ -1,0 +1,387 @@
+"""Arrays in files, read a part at a time: memory use does not depend on the size of the file."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from numpy.lib import format as npy_format
+
+from vaescope.core import validation
+from vaescope.core.errors import InputError, require
+
+P = ParamSpec("P")
+R = TypeVar("R")
+BATCH_BYTES = 64 * 2**20  # read at once
+
+
+@dataclass(frozen=True, eq=False)
+class StoredArray:
+    """An array of numbers in a file, with a row per sample."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read_batches: Callable[[int], Iterator[np.ndarray]] = field(repr=False)
+    """Batch size -> all rows in order, in batches."""
+    read_rows: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
+    """Sorted indices -> rows; None for formats without random access."""
+    read_slice: Callable[[int, int], np.ndarray] | None = field(default=None, repr=False)
+    """First row, end -> neighbouring rows; None for formats without random access."""
+    chunk_rows: int = 1
+    """Rows that the file stores as a unit."""
+
+    def __post_init__(self) -> None:
+        shape = (*self.shape, 1) if len(self.shape) == 1 else self.shape  # labels have one number per sample
+        validation.check_layout(shape, self.dtype, f"{self.name} in {self.path.name}")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def row_bytes(self) -> int:
+        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
+    def stream(self, batch_size: int | None = None) -> Iterator[np.ndarray]:
+        """All rows in order, in batches; by default of about 64 MB."""
+        with damage_reported(self.path):
+            yield from self.read_batches(batch_size or max(1, BATCH_BYTES // max(1, self.row_bytes)))
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """Rows at these indices, in the order of the indices. Files without random access are read once."""
+        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
+            raise InputError(f"{self.path.name} has rows 0 to {len(self) - 1}, got index {indices.max()}.")
+        order = np.argsort(indices, kind="stable")
+        found = self._sorted_rows(indices[order])
+        out = np.empty_like(found)
+        out[order] = found
+        return out
+
+    def all_rows(self) -> np.ndarray:
+        """The complete array."""
+        with damage_reported(self.path):
+            found = np.concatenate(list(self.stream()))
+        self._check_count(len(found))
+        return found
+
+    def _sorted_rows(self, indices: np.ndarray) -> np.ndarray:
+        if self.read_rows is None:
+            return self._filtered_rows(indices)
+        with damage_reported(self.path):
+            return self.read_rows(indices)
+
+    def _filtered_rows(self, indices: np.ndarray) -> np.ndarray:
+        """Rows at sorted indices, from one pass over the file."""
+        out = np.empty((len(indices), *self.shape[1:]), self.dtype)
+        read, done = 0, 0
+        for batch in self.stream():
+            end = int(np.searchsorted(indices, read + len(batch)))
+            out[done:end] = batch[indices[done:end] - read]
+            read, done = read + len(batch), end
+            if done == len(indices):
+                break
+        if done < len(indices):
+            self._check_count(read)
+        return out
+
+    def _check_count(self, found: int) -> None:
+        if found != len(self):
+            raise InputError(f"{self.path.name} is truncated: it has {found} rows, but declares {len(self)}.")
+
+
+def stored_array(path: Path, name: str, array: np.ndarray) -> StoredArray:
+    """A `StoredArray` for an array in memory or a memory-mapped array."""
+
+    def read_batches(batch_size: int) -> Iterator[np.ndarray]:
+        for start in range(0, len(array), batch_size):
+            yield np.asarray(array[start : start + batch_size])
+
+    return StoredArray(
+        path,
+        name,
+        array.shape,
+        array.dtype,
+        read_batches,
+        lambda indices: np.asarray(array[indices]),
+        lambda first, end: np.asarray(array[first:end]),
+    )
+
+
+@contextmanager
+def damage_reported(path: Path) -> Iterator[None]:
+    """Convert any exception of a library that reads a file into a one-line `InputError`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{path.name} is damaged: {reason(error)}.") from None
+
+
+def file_reader(file_type: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function that opens a file: any exception of a library becomes a one-line `InputError`.
+
+    Libraries raise many kinds of exceptions for a file that is not what its name says: their own, those of zlib, those
+    of Python's tokenizer.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except InputError:
+                raise
+            except Exception as error:
+                path = next((Path(a) for a in args if isinstance(a, str | Path)), Path("the file"))
+                raise InputError(f"{path.name} cannot be read as {file_type}: {reason(error)}.") from None
+
+        return guarded
+
+    return decorate
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an exception's message, without the final period."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+@file_reader("an .npy array")
+def open_memmap(path: Path) -> np.ndarray:
+    """An .npy array that stays on disk."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist.")
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path.name} is an archive, not an .npy array; save the array with np.save.")
+    return array
+
+
+def open_npy(path: Path) -> StoredArray:
+    array = open_memmap(path)
+    stored = stored_array(path, "x", array)
+    if not isinstance(array, np.memmap) or not array.flags.c_contiguous or not array.ndim:
+        return stored
+    start, dtype, shape = array.offset, array.dtype, array.shape
+
+    def read_slice(first: int, end: int) -> np.ndarray:
+        """Read, not mapped: mapped pages would count as memory of this process."""
+        with path.open("rb") as file:
+            file.seek(start + first * stored.row_bytes)
+            return _read_rows(file, path, end - first, shape, dtype)
+
+    def read_rows(indices: np.ndarray) -> np.ndarray:
+        """From a mapping of its own, whose pages are released afterwards."""
+        return np.asarray(open_memmap(path)[indices])
+
+    return replace(stored, read_rows=read_rows, read_slice=read_slice)
+
+
+@file_reader("an .npz archive")
+def npz_names(path: Path) -> list[str]:
+    """Names of the arrays in an archive."""
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+
+
+@file_reader("an .npz archive")
+def open_npz(path: Path, name: str) -> StoredArray:
+    """One array of an archive, read in order, a batch at a time."""
+    if name not in npz_names(path):
+        raise InputError(f"{path.name} has no array {name!r}; it has {', '.join(npz_names(path)) or 'none'}.")
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+        shape, fortran_order, dtype = _read_header(file)
+    if dtype.hasobject:
+        raise InputError(f"{name} in {path.name} is a pickle, which could run code; save an array of numbers.")
+    if fortran_order:
+        raise InputError(f"{name} in {path.name} is stored by columns; save it again with np.ascontiguousarray.")
+
+    def read_batches(batch_size: int) -> Iterator[np.ndarray]:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+            _read_header(file)
+            for start in range(0, shape[0], batch_size):
+                yield _read_rows(file, path, min(batch_size, shape[0] - start), shape, dtype)
+
+    return StoredArray(path, name, shape, dtype, read_batches)
+
+
+def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether columns come first, and dtype."""
+    version = npy_format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"unknown version {version} of the npy format")
+    return npy_format.read_array_header_1_0(file) if version == (1, 0) else npy_format.read_array_header_2_0(file)
+
+
+def _read_rows(file: Any, path: Path, count: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    size = count * int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+    content = file.read(size)
+    if len(content) < size:
+        raise InputError(f"{path.name} is truncated.")
+    return np.frombuffer(content, dtype).reshape(count, *shape[1:])
+
+
+@file_reader("tensors without running code")
+def torch_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The tensors in a file by name, memory-mapped if the format allows it."""
+    try:
+        content = _load(path, mmap=True)
+    except RuntimeError as error:
+        if "mmap can only be used" not in str(error):
+            raise
+        content = _load(path, mmap=False)  # the format of PyTorch before 1.6
+    tensors = {"tensor": content} if isinstance(content, torch.Tensor) else content
+    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+        raise InputError(f"{path.name} must hold a tensor or a dictionary of tensors, got {type(content).__name__}.")
+    return {str(name): validation.array(value, f"{name} in {path.name}") for name, value in tensors.items()}
+
+
+def _load(path: Path, *, mmap: bool) -> object:
+    with warnings.catch_warnings():  # torch warns about files that it then rejects
+        warnings.simplefilter("ignore")
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+
+
+def open_torch(path: Path, name: str) -> StoredArray:
+    """One tensor of a file."""
+    arrays = torch_arrays(path)
+    if name not in arrays:
+        raise InputError(f"{path.name} has no tensor {name!r}; it has {', '.join(arrays) or 'none'}.")
+    return stored_array(path, name, arrays[name])
+
+
+@file_reader("an HDF5 file")
+def open_hdf5_file(path: Path) -> Any:
+    return require("h5py", "reading HDF5 files").File(path, "r")
+
+
+def _is_array(item: object) -> bool:
+    return isinstance(item, require("h5py", "reading HDF5 files").Dataset)
+
+
+@file_reader("an HDF5 file")
+def hdf5_names(path: Path) -> list[str]:
+    """Names of the arrays at the top level of a file."""
+    with open_hdf5_file(path) as file:
+        return [name for name, item in file.items() if _is_array(item)]
+
+
+@file_reader("an HDF5 file")
+def open_hdf5(path: Path, name: str) -> StoredArray:
+    """One array of a file."""
+    with open_hdf5_file(path) as file:
+        if name not in file or not _is_array(file[name]):
+            raise InputError(f"{path.name} has no array {name!r}; it has {', '.join(hdf5_names(path)) or 'none'}.")
+        shape, dtype = file[name].shape, file[name].dtype
+        chunk_rows = file[name].chunks[0] if file[name].chunks else 1
+
+    def read_batches(batch_size: int) -> Iterator[np.ndarray]:
+        with open_hdf5_file(path) as file:
+            for start in range(0, shape[0], batch_size):
+                yield np.asarray(file[name][start : start + batch_size])
+
+    def read_rows(indices: np.ndarray) -> np.ndarray:
+        unique, inverse = np.unique(indices, return_inverse=True)
+        with open_hdf5_file(path) as file:
+            return np.asarray(file[name][unique])[inverse]
+
+    def read_slice(first: int, end: int) -> np.ndarray:
+        with open_hdf5_file(path) as file:
+            return np.asarray(file[name][first:end])
+
+    return StoredArray(path, name, shape, dtype, read_batches, read_rows, read_slice, chunk_rows)
+
+
+@file_reader("an AnnData file")
+def open_anndata(path: Path) -> StoredArray:
+    """The matrix X of an AnnData file, dense or in compressed sparse row format."""
+    with open_hdf5_file(path) as file:
+        if "X" not in file:
+            raise InputError(f"{path.name} has no matrix X and is not an AnnData file.")
+        if _is_array(file["X"]):
+            return open_hdf5(path, "X")
+        encoding = str(file["X"].attrs.get("encoding-type", ""))
+        if encoding != "csr_matrix":
+            raise InputError(
+                f"X in {path.name} must be dense or sparse by rows (csr_matrix), got {encoding or 'a group'}."
+            )
+        shape, dtype = tuple(int(s) for s in file["X"].attrs["shape"]), file["X"]["data"].dtype
+
+    def read_batches(batch_size: int) -> Iterator[np.ndarray]:
+        with open_hdf5_file(path) as file:
+            offsets = file["X"]["indptr"][:]
+            for start in range(0, shape[0], batch_size):
+                yield _dense_rows(path, file["X"], offsets[start : start + batch_size + 1], shape[1], dtype)
+
+    return StoredArray(path, "X", shape, dtype, read_batches)
+
+
+def _dense_rows(path: Path, group: Any, offsets: np.ndarray, width: int, dtype: np.dtype) -> np.ndarray:
+    """Dense rows of a sparse matrix, from the offsets of these rows and of the end of the last one."""
+    count, stored = len(offsets) - 1, slice(int(offsets[0]), int(offsets[-1]))
+    columns = np.asarray(group["indices"][stored])
+    rows = np.repeat(np.arange(count), np.diff(offsets))
+    if len(rows) != len(columns) or (len(columns) and not 0 <= columns.min() <= columns.max() < width):
+        raise InputError(f"{path.name} is damaged: its sparse matrix has indices out of range.")
+    out = np.zeros((count, width), dtype)
+    out[rows, columns] = np.asarray(group["data"][stored])
+    return out
+
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+@file_reader("a folder of images")
+def open_image_folder(path: Path) -> StoredArray:
+    """Every image in a folder and its subfolders, sorted by path, as (N, height, width, channels)."""
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+    if not files:
+        raise InputError(f"{path.name} has no images with the suffixes {', '.join(IMAGE_SUFFIXES)}.")
+    first = _read_image(files[0])
+
+    def read(some: list[Path]) -> np.ndarray:
+        images = [_read_image(file) for file in some]
+        for file, image in zip(some, images, strict=True):
+            if image.shape != first.shape:
+                raise InputError(
+                    f"images must have the same size: {files[0].name} is {_size(first)}, {file.name} is "
+                    f"{_size(image)}; resize them."
+                )
+        return np.stack(images)
+
+    def read_batches(batch_size: int) -> Iterator[np.ndarray]:
+        for start in range(0, len(files), batch_size):
+            yield read(files[start : start + batch_size])
+
+    shape = (len(files), *first.shape)
+    return StoredArray(
+        path,
+        "images",
+        shape,
+        first.dtype,
+        read_batches,
+        lambda indices: read([files[k] for k in indices]),
+        lambda start, end: read(files[start:end]),
+    )
+
+
+@file_reader("an image")
+def _read_image(file: Path) -> np.ndarray:
+    with require("PIL.Image", "reading images").open(file) as image:
+        if image.mode.startswith("I"):  # 16-bit grey, which `convert` would clip at 255
+            return np.asarray(image).clip(0, 2**16 - 1).astype(np.uint16).reshape(image.height, image.width, 1)
+        grey = image.mode in ("1", "L")
+        return np.asarray(image.convert("L" if grey else "RGB")).reshape(image.height, image.width, -1)
+
+
+def _size(image: np.ndarray) -> str:
+    return " x ".join(map(str, image.shape))

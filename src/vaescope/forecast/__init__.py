@@ -1,1 +1,0 @@
-"""What a VAE will do on data, from the data alone: `vs.preflight`."""

@@ -1,0 +1,152 @@
+"""Posteriors and findings in an AnnData object, where scanpy and scvi-tools look for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from vaescope import __version__, theory
+from vaescope.adapters.arrays import Arrays
+from vaescope.analysis.encoding import encode_chunks
+from vaescope.analysis.models import as_models, with_normal_prior
+from vaescope.core import validation
+from vaescope.core.errors import InputError, require
+from vaescope.core.validation import whole_number
+from vaescope.protocol import LatentModel
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from vaescope.products.diagnose.diagnose import Diagnosis
+
+
+@dataclass(frozen=True, eq=False)
+class Posteriors:
+    """Mean and variance of q(z|x) of every sample."""
+
+    model: LatentModel
+    mean: Float[np.ndarray, "N d"]
+    variance: Float[np.ndarray, "N d"]
+
+    @property
+    def latents(self) -> list[str]:
+        return [f"z{k}" for k in range(self.mean.shape[1])]
+
+
+def posteriors_of(model: object, x: object | None, auxiliary: object | None = None) -> Posteriors:
+    """Encode all of x; of several models the first.
+
+    Args:
+        model: as for `vs.diagnose`.
+        x: samples; not needed for posteriors alone.
+        auxiliary: the auxiliary input of an iVAE.
+    """
+    first = as_models(model)[0]
+    if isinstance(first, Arrays):
+        return Posteriors(first, np.asarray(first.mean), np.asarray(first.variance))
+    if x is None:
+        raise InputError("samples x are required, unless the model is posteriors alone.")
+    chunks = list(encode_chunks(with_normal_prior(first), x, auxiliary))
+    mean = np.concatenate([chunk.mean.cpu().numpy() for chunk in chunks])
+    return Posteriors(first, mean, np.concatenate([chunk.variance.cpu().numpy() for chunk in chunks]))
+
+
+JACOBIAN_SAMPLES = 256
+
+
+def add_to_anndata(
+    data: Any,
+    model: object,
+    x: object | None = None,
+    *,
+    auxiliary: object | None = None,
+    diagnosis: Diagnosis | None = None,
+    key: str = "vae",
+) -> None:
+    """Add posteriors, the decoder's mean Jacobian and the findings to an AnnData object.
+
+    Writes `obsm["X_vae"]` (means), `obsm["X_vae_variance"]`, `varm["vae_jacobian"]` (how much each variable changes per
+    unit of each latent, a mean over samples; only if the decoder has an output per variable), and `uns["vaescope"]`
+    (the diagnosis as JSON text).
+
+    Args:
+        data: an `anndata.AnnData` with a row per sample.
+        model: as for `vs.diagnose`.
+        x: samples as the model takes them; not needed for posteriors alone.
+        auxiliary: the auxiliary input of an iVAE.
+        diagnosis: of this model.
+        key: used in the names.
+    """
+    anndata = require("anndata", "add_to_anndata")
+    if not isinstance(data, anndata.AnnData):
+        raise InputError(f"data must be an AnnData object, got {type(data).__name__}.")
+    found = posteriors_of(model, x, auxiliary)
+    if len(found.mean) != data.n_obs:
+        raise InputError(
+            f"data has {data.n_obs} rows, the posteriors have {len(found.mean)}; pass the samples of data."
+        )
+    data.obsm[f"X_{key}"], data.obsm[f"X_{key}_variance"] = found.mean, found.variance
+    if found.model.has_decoder and (jacobian := _mean_jacobian(found)) is not None and len(jacobian) == data.n_vars:
+        data.varm[f"{key}_jacobian"] = jacobian
+    report = {} if diagnosis is None else {"diagnosis": json.dumps(diagnosis.to_data(), ensure_ascii=False)}
+    data.uns["vaescope"] = {"version": __version__, "model": found.model.name, **report}
+
+
+def _mean_jacobian(found: Posteriors) -> np.ndarray | None:
+    """Mean over samples of ∂x/∂z, (n, d); None for a decoder that cannot be differentiated."""
+    codes = torch.as_tensor(found.mean[:JACOBIAN_SAMPLES])
+    try:
+        return theory.jacobian(found.model.decode, codes).mean(0).detach().cpu().numpy()
+    except (RuntimeError, NotImplementedError, InputError):
+        return None
+
+
+def to_datatree(
+    model: object,
+    x: object | None = None,
+    *,
+    auxiliary: object | None = None,
+    draws: int = 100,
+    seed: int = 0,
+    diagnosis: Diagnosis | None = None,
+) -> Any:
+    """Draws from every q(z|x), with the samples and the findings, for ArviZ.
+
+    Groups: `posterior` with z (chain, draw, sample, latent), in one chain; `constant_data` with the mean and variance
+    of every posterior; `observed_data` with x; the findings are attributes of the root.
+
+    Args:
+        model: as for `vs.diagnose`; of several models the first.
+        x: samples; not needed for posteriors alone.
+        auxiliary: the auxiliary input of an iVAE.
+        draws: from every posterior.
+        seed: of the draws.
+        diagnosis: of this model, whose findings are added.
+
+    >>> from vaescope.adapters import from_arrays
+    >>> tree = to_datatree(from_arrays(np.zeros((5, 2)), np.ones((5, 2))), draws=10)
+    >>> tree["posterior"]["z"].shape
+    (1, 10, 5, 2)
+    """
+    xarray = require("xarray", "to_datatree")
+    found = posteriors_of(model, x, auxiliary)
+    noise = np.random.default_rng(seed).normal(size=(whole_number("draws", draws), *found.mean.shape))
+    axes, latents = ("sample", "latent"), {"latent": found.latents}
+    groups = {
+        "posterior": {"z": (("chain", "draw", *axes), (found.mean + np.sqrt(found.variance) * noise)[None])},
+        "constant_data": {"mean": (axes, found.mean), "variance": (axes, found.variance)},
+    }
+    data = {name: xarray.Dataset(values, coords=latents) for name, values in groups.items()}
+    if x is not None:
+        rows = validation.array(x, "x").reshape(len(found.mean), -1)
+        data["observed_data"] = xarray.Dataset({"x": (("sample", "column"), rows)})
+    tree = xarray.DataTree.from_dict(data, name=found.model.name)
+    tree.attrs = {"inference_library": "vaescope"}
+    if diagnosis is not None:
+        tree.attrs["findings"] = [f"{f.severity}: {f.code}: {f.title}" for f in diagnosis.findings]
+    return tree

@@ -1,0 +1,166 @@
+"""Anomaly scores per sample: log p(x) with its reliability, typicality, and the parts of the ELBO.
+
+A low ELBO is not an anomaly by itself, and a high one is no proof of the contrary: see docs/anomalies.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vaescope.analysis.encoding import EncodedSample, check_samples, encode_chunks
+from vaescope.analysis.models import RepairedModel, as_models
+from vaescope.core import randomness
+from vaescope.core.errors import InputError, Skipped
+from vaescope.core.validation import whole_number
+from vaescope.distributions import DiagonalGaussian
+from vaescope.inference.marginal import FREEDOM, draw_student, log_student, smooth
+from vaescope.products.certify.bounds import Joint
+
+RELIABLE = 0.7  # largest k̂ of an estimate of log p(x) that can be trusted (Vehtari et al. 2024)
+DRAWS = 400
+FEWEST_DRAWS = 100
+FEWEST_REFERENCES = 50
+WIDENED = 1.2  # proposals are this much wider than q, since q is narrower than the posterior
+
+
+@dataclass(frozen=True, eq=False)
+class AnomalyScores:
+    """Scores of each sample, in nats. `elbo` is -(misfit + spread + kl)."""
+
+    log_marginal: Float[Tensor, " N"]
+    """log p(x), by importance sampling."""
+    stderr: Float[Tensor, " N"]
+    """Of log p(x)."""
+    pareto_k: Float[Tensor, " N"]
+    """k̂ of its weights; above 0.7 the estimate is unreliable and most likely too low."""
+    misfit: Float[Tensor, " N"]
+    """-log p(x|μ): how badly x is reconstructed from the mean of q."""
+    spread: Float[Tensor, " N"]
+    """log p(x|μ) - E_q log p(x|z): what the width of q adds to the reconstruction error."""
+    kl: Float[Tensor, " N"]
+    """KL[q(z|x) || p(z)]: how unusual the code is under the prior."""
+    typicality: Float[Tensor, " N"]
+    """Share of reference samples whose log p(x) is at least as extreme, on either side; small is unusual."""
+
+    @property
+    def elbo(self) -> Float[Tensor, " N"]:
+        return -(self.misfit + self.spread + self.kl)
+
+    @property
+    def reliable(self) -> Bool[Tensor, " N"]:
+        """Where log p(x) can be trusted."""
+        return self.pareto_k <= RELIABLE
+
+    def summary(self) -> list[dict[str, object]]:
+        """A row per sample, the least typical first."""
+        columns = {
+            "typicality": self.typicality,
+            "log p(x)": self.log_marginal,
+            "± (standard error)": self.stderr,
+            "Pareto k": self.pareto_k,
+            "ELBO": self.elbo,
+            "misfit": self.misfit,
+            "spread": self.spread,
+            "KL": self.kl,
+        }
+        order = torch.argsort(self.typicality, stable=True).tolist()
+        return [{"sample": row, **{name: float(v[row]) for name, v in columns.items()}} for row in order]
+
+
+@torch.no_grad()
+def anomaly_scores(model: object, x: object, *, reference: object, draws: int = DRAWS, seed: int = 0) -> AnomalyScores:
+    """Score samples by how unusual they are under a model.
+
+    Args:
+        model: a member of a fit, a model from `vs.adapters`, or your own `LatentModel`, with a normal prior, a decoder
+            and a known likelihood; of several models or a fit, the first (the best member).
+        x: samples to score, a row or an image each.
+        reference: normal samples that the model was not trained on, for typicality.
+        draws: per sample, of importance sampling.
+        seed: of these draws.
+
+    >>> from vaescope.adapters import from_callables
+    >>> model = from_callables(
+    ...     encode=lambda x: (x / 2, 0.5 + 0 * x), decode=lambda z: z, latent_dim=1, precision=1.0)
+    >>> normal = 2**0.5 * torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
+    >>> found = anomaly_scores(model, [[0.5], [9.0]], reference=normal)
+    >>> (found.typicality < 0.05).tolist()
+    [False, True]
+    """
+    whole_number("draws", draws, minimum=FEWEST_DRAWS)
+    first = as_models(model)[0]
+    if first.auxiliary_dim:
+        raise InputError("anomaly_scores supports models without an auxiliary input, and this is an iVAE.")
+    if not first.has_decoder:
+        raise InputError("anomaly_scores needs a decoder.")
+    usual = check_samples(reference)[0]
+    if len(usual) < FEWEST_REFERENCES:
+        raise InputError(f"reference needs at least {FEWEST_REFERENCES} samples, got {len(usual)}.")
+    if first.log_likelihood is None and first.likelihood != "bernoulli" and first.precision is None:
+        raise InputError("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter.")
+    repaired = RepairedModel(first)
+    scored, known = (_log_marginals(repaired, part, draws, seed) for part in (x, usual))
+    typicality = two_sided_rank(scored["log_marginal"], known["log_marginal"])
+    return AnomalyScores(**scored, typicality=typicality)
+
+
+def two_sided_rank(values: Float[Tensor, " N"], reference: Float[Tensor, " M"]) -> Float[Tensor, " N"]:
+    """Twice the smaller tail of the reference at each value: a p-value that is small on both sides.
+
+    >>> two_sided_rank(torch.tensor([50.5, 1000.0]), torch.arange(1.0, 101.0)).round(decimals=2)
+    tensor([1.0000, 0.0200])
+    """
+    ordered = np.sort(reference.numpy())
+    below = np.searchsorted(ordered, values.numpy(), side="right")
+    above = len(ordered) - np.searchsorted(ordered, values.numpy(), side="left")
+    tail = (1 + np.minimum(below, above)) / (1 + len(ordered))
+    return torch.from_numpy(np.minimum(1.0, 2 * tail)).to(values)
+
+
+def _log_marginals(model: RepairedModel, x: object, draws: int, seed: int) -> dict[str, Tensor]:
+    """All scores but typicality, a chunk of samples at a time."""
+    generator = randomness.generator(seed, "anomaly")
+    try:
+        parts = [_score(sample, draws, generator) for sample in encode_chunks(model, x)]
+    except Skipped as reason:
+        raise InputError(f"anomaly_scores: {reason}.") from None
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _score(sample: EncodedSample, draws: int, generator: torch.Generator) -> dict[str, Tensor]:
+    joint = Joint(sample, sample.prior)
+    q = DiagonalGaussian(sample.mean.double(), sample.variance.double())
+    noise = draw_student(draws, len(sample), q.mean.shape[1], FREEDOM, generator)
+    codes = q.mean + WIDENED * q.variance.sqrt() * noise
+    log_q = log_student(noise, FREEDOM) - 0.5 * q.variance.log().sum(1) - q.mean.shape[1] * math.log(WIDENED)
+    log_joint = torch.cat([joint(row.unsqueeze(0)) for row in codes])
+    weights, k = smooth((log_joint - log_q).T.contiguous())
+    value = torch.logsumexp(weights, dim=1) - math.log(draws)
+    relative = (weights - value[:, None]).exp()
+    return {
+        "log_marginal": value,
+        "stderr": relative.std(1) / math.sqrt(draws),
+        "pareto_k": k,
+        **_elbo_parts(joint, q, generator, draws),
+    }
+
+
+def _elbo_parts(joint: Joint, q: DiagonalGaussian, generator: torch.Generator, draws: int) -> dict[str, Tensor]:
+    """Misfit at the mean, what the width of q adds, and the KL."""
+    x, sample = joint.sample.observations, joint.sample
+    at_mean = joint.log_likelihood(x, q.mean)
+    total = torch.zeros_like(at_mean)
+    for _ in range(draws // 8):
+        half = torch.randn(q.mean.shape, generator=generator, dtype=torch.float64)
+        total += sum(joint.log_likelihood(x, q.sample(noise)) for noise in (half, -half))
+    expected = total / (2 * (draws // 8))
+    prior_mean, prior_variance = sample.prior_mean.double(), sample.prior_variance.double()
+    ratio = q.variance / prior_variance
+    kl = 0.5 * (ratio + (q.mean - prior_mean) ** 2 / prior_variance - 1 - ratio.log()).sum(1)
+    return {"misfit": -at_mean, "spread": at_mean - expected, "kl": kl}

@@ -1,0 +1,1 @@
+"""`vs.certify`: posteriors checked on simulated data."""

@@ -1,0 +1,230 @@
+"""Findings of a certificate: what is the encoder's error, what is the limit of its family, and what transfers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from vaescope.products.certify.bounds import GapBounds
+from vaescope.products.certify.simulate import Calibration
+from vaescope.products.certify.tests import Cause, Optimality, Transfer
+from vaescope.report.findings import Finding
+from vaescope.report.wording import listed, times
+
+WIDTH = 0.1  # |log width ratio| from which a width is wrong
+BIAS = 0.15  # standard deviations from which a mean is wrong
+SCATTER = 0.35  # root mean square of shifts from which means are wrong
+SEVERE = 2.0  # factor of a width that makes it an error
+STANDARD_ERRORS = 4.0
+TOLERANCE = 0.1  # nats between bounds from which they say little
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What was measured."""
+
+    calibration: Calibration
+    optimality: Optimality | None
+    cause: Cause | None
+    bounds: GapBounds | None
+    transfer: Transfer | None
+    beta: float = 1.0
+    binary: bool = False
+    """Simulated x are binary and real x are not."""
+
+
+def judge(evidence: Evidence) -> list[Finding]:
+    """All findings; a named cause replaces those that it explains, and needs something to explain.
+
+    Negative variances need nothing else to explain. If they are log-variances, as was assumed, they explain no other
+    finding.
+    """
+    found, cause = [*_posteriors(evidence)], evidence.cause
+    if cause is not None and (cause.negative or any(finding.severity != "note" for finding in found)):
+        found = [_named(cause), *(found if cause.gain == 0 else [])]
+    return [*found, *_bounds(evidence), *_transfer(evidence)]
+
+
+def _named(cause: Cause) -> Finding:
+    evidence = (
+        "Some of these numbers are negative. They were taken for log-variances in everything else."
+        if cause.negative
+        else f"With this undone, the true z of simulated x are more probable by {cause.gain:.2g} nats per latent."
+    )
+    return Finding(cause.code, "error", cause.title, evidence, cause.advice)
+
+
+def _posteriors(evidence: Evidence) -> Iterator[Finding]:
+    encoder, calibration = evidence.optimality, evidence.calibration
+    yield from _widths(evidence, encoder or calibration, known=encoder is not None)
+    yield from _means(evidence, encoder or calibration)
+    if encoder is not None:
+        yield from _family(calibration, encoder)
+        yield from _scatter(encoder)
+    yield from _shape(calibration)
+
+
+def _wrong(ratio: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Latents whose width is wrong by more than the tolerance, and surely so."""
+    distance = np.abs(np.log(ratio))
+    return np.flatnonzero((distance > WIDTH) & (distance > STANDARD_ERRORS * error))
+
+
+def _widths(evidence: Evidence, measured: Optimality | Calibration, *, known: bool) -> Iterator[Finding]:
+    ratio = measured.width_ratio
+    wrong = _wrong(ratio, measured.width_error)
+    for code, word, latents in (
+        ("too-narrow", "narrow", wrong[ratio[wrong] < 1]),
+        ("too-wide", "wide", wrong[ratio[wrong] > 1]),
+    ):
+        if len(latents):
+            factor = float(np.exp(np.abs(np.log(ratio[latents])).mean()))
+            whose = "than the best posterior of its family" if known else "than calibrated ones"
+            yield Finding(
+                code,
+                "error" if factor > SEVERE else "warning",
+                f"Posteriors of {_named_latents(latents)} are {times(factor)} too {word}.",
+                f"Ratio of standard deviations {_range(ratio[latents])} {whose}, over "
+                f"{len(evidence.calibration.residual)} simulated x; 90 % intervals contain "
+                f"{_percent(evidence.calibration.coverage(0.9)[latents])} of the true values.",
+                _width_advice(evidence.beta),
+            )
+
+
+def _width_advice(beta: float) -> str:
+    if beta != 1:
+        return (
+            f"The model was trained with β = {beta:g}: its posteriors belong to the likelihood to the power 1/β. For a "
+            "Gaussian likelihood, divide the declared precision by β."
+        )
+    return "Train the encoder longer with the decoder fixed, or check the declared precision of the decoder."
+
+
+def _means(evidence: Evidence, measured: Optimality | Calibration) -> Iterator[Finding]:
+    bias, error = measured.bias, measured.bias_error
+    latents = np.flatnonzero((np.abs(bias) > BIAS) & (np.abs(bias) > STANDARD_ERRORS * error))
+    if len(latents):
+        yield Finding(
+            "biased",
+            "warning",
+            f"Posterior means of {_named_latents(latents)} are off in one direction.",
+            f"By {_range(np.abs(bias[latents]))} standard deviations of the posterior, on average over simulated x.",
+            "Train the encoder longer with the decoder fixed; check that x is scaled in the same way everywhere.",
+        )
+
+
+def _family(calibration: Calibration, encoder: Optimality) -> Iterator[Finding]:
+    """Marginal widths that are wrong although the encoder's are the best of its family."""
+    off = set(_wrong(calibration.width_ratio, calibration.width_error).tolist())
+    own = set(_wrong(encoder.width_ratio, encoder.width_error).tolist())
+    latents = sorted(k for k in off - own if calibration.width_ratio[k] < 1 and encoder.scatter[k] < SCATTER)
+    if latents:
+        yield Finding(
+            "family-limit",
+            "note",
+            f"True posteriors of {_named_latents(latents)} are wider than a diagonal Gaussian can be at its best.",
+            f"Standard deviations are {_range(calibration.width_ratio[latents])} of the marginal ones, and "
+            f"{_range(encoder.width_ratio[latents])} of the best of the family: latents are correlated given x, or the "
+            "posterior is not Gaussian.",
+            "Do not use these variances as marginal uncertainties; a full covariance (posterior='full') represents "
+            "correlated latents.",
+        )
+
+
+def _scatter(encoder: Optimality) -> Iterator[Finding]:
+    latents = np.flatnonzero(encoder.scatter > SCATTER)
+    if len(latents):
+        yield Finding(
+            "scattered-means",
+            "warning",
+            f"Posterior means of {_named_latents(latents)} scatter around the best ones.",
+            f"Root mean square distance {_range(encoder.scatter[latents])} standard deviations, over simulated x.",
+            "Use a larger encoder or train it longer with the decoder fixed; or refine posteriors per sample.",
+        )
+
+
+def _shape(calibration: Calibration) -> Iterator[Finding]:
+    latents = np.flatnonzero(calibration.outside)
+    if len(latents):
+        yield Finding(
+            "ranks",
+            "note",
+            f"Ranks of the true values of {_named_latents(latents)} are not uniform.",
+            "Their histograms leave the band in which those of exact posteriors are with probability 99 %.",
+            "See the rank histograms: U-shaped is too narrow, a dome too wide, a slope biased.",
+        )
+
+
+def _bounds(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.bounds is None:
+        return
+    sandwich = evidence.bounds.sandwich
+    if sandwich.contradictory:
+        yield Finding(
+            "contradictory-bounds",
+            "warning",
+            "The bounds on log p(x) contradict each other and are unreliable.",
+            f"The lower one is above the upper one for {int(sandwich.crossed.sum())} of {len(sandwich.crossed)} "
+            f"simulated x; mean estimates cross by {sandwich.crossing:.1f} standard errors.",
+            "Check that sample_observations draws from log_likelihood; else pass a larger budget=.",
+        )
+    elif sandwich.width > TOLERANCE:
+        yield Finding(
+            "wide-bounds",
+            "note",
+            f"The bounds on log p(x) are {sandwich.width:.2g} nats apart.",
+            f"After annealing with {sandwich.temperatures} temperatures.",
+            "Pass a larger budget=; posteriors with several modes need long annealing.",
+        )
+
+
+def _transfer(evidence: Evidence) -> Iterator[Finding]:
+    transfer = evidence.transfer
+    if transfer is None or transfer.transfers is True:
+        return
+    if transfer.transfers is None:
+        worst = max(transfer.tests, key=lambda test: test.auc)
+        yield Finding(
+            "transfer-unknown",
+            "note",
+            "There are too few real x to say whether they look like simulated ones.",
+            f"AUC {worst.auc:.2f} ± {2 * worst.stderr:.2f} by {worst.features}.",
+            "Pass more samples x.",
+        )
+        return
+    different = transfer.different
+    yield Finding(
+        "does-not-transfer",
+        "warning",
+        "Real x do not look like simulated ones: what holds for simulated x may not hold for yours.",
+        "A classifier tells them apart by " + ", ".join(f"{t.features} (AUC {t.auc:.2f})" for t in different) + ".",
+        _transfer_advice([t.features for t in different], evidence.binary),
+    )
+
+
+def _transfer_advice(features: list[str], binary: bool) -> str:
+    if binary:
+        return "Simulated x are binary and yours are not: use a Gaussian likelihood, or binarise x."
+    if "codes" in features and features[0] != "reconstruction error":
+        return "Codes of real x do not follow the prior: use a more flexible prior, or fit a density to the codes."
+    if "reconstruction error" in features:
+        return "The declared noise is not that of the data: learn the precision, or set it to 1 / residual variance."
+    return "The decoder's distribution differs from the data: a larger decoder, or another likelihood."
+
+
+def _named_latents(latents: np.ndarray | list[int]) -> str:
+    """`latent 3`, or `latents 1, 3`."""
+    return f"latent{'s' * (len(latents) > 1)} {listed([int(k) for k in latents])}"
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = float(np.min(values)), float(np.max(values))
+    return f"{low:.2f}" if math.isclose(low, high, abs_tol=0.005) else f"{low:.2f} to {high:.2f}"
+
+
+def _percent(values: np.ndarray) -> str:
+    low, high = round(100 * float(np.min(values))), round(100 * float(np.max(values)))
+    return f"{low} %" if low == high else f"{low} to {high} %"

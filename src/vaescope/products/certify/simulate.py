@@ -1,0 +1,269 @@
+"""Draws of (z, x) from the prior and the decoder: pairs whose true posterior is known to be that of the model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy import stats
+from torch import Tensor
+
+from vaescope.analysis.encoding import EncodedSample
+from vaescope.core import randomness
+from vaescope.core.calls import call_user_function
+from vaescope.core.errors import InputError, Skipped
+from vaescope.distributions import DiagonalGaussian, Prior
+from vaescope.protocol import LatentModel
+
+STEPS = 40  # of Newton's method
+SMALLEST = 1e-6  # distance of a mean from the bounds, as a share of the width
+
+
+def unbounded_moments(prior: Prior, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of u such that z(u) has these moments: the inverse of `Prior.moments`.
+
+    Unbounded priors return their arguments. Under a bounded prior the pair is found by Newton's method on the mean
+    and the log-variance of u; variances that no normal u can give are replaced by the nearest ones that it can.
+
+    Args:
+        prior: the prior of the latents.
+        mean: of z.
+        variance: of z.
+
+    >>> from vaescope import Uniform
+    >>> m, v = torch.tensor([0.7]), torch.tensor([0.25])
+    >>> [round(float(value), 3) for value in unbounded_moments(Uniform(), *Uniform().moments(m, v))]
+    [0.7, 0.25]
+    """
+    if prior.bounds is None:
+        return mean, variance
+    low, high = prior.bounds
+    margin = SMALLEST * (high - low)
+    inside = mean.clamp(low + margin, high - margin)
+    spread = torch.minimum(variance, 0.98 * (inside - low) * (high - inside))
+    u = prior.from_support(inside)
+    log_v = spread.log() - 2 * prior.log_derivative(u)
+    for _ in range(STEPS):
+        u, log_v = _newton_step(prior, u, log_v, inside, spread)
+    return u, log_v.exp()
+
+
+def _newton_step(prior: Prior, u: Tensor, log_v: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """One step on the mean and on the log of the variance of z, at most one unit long."""
+
+    def moments(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = prior.moments(a, b.exp())
+        return first, second.log()
+
+    zero, one = torch.zeros_like(u), torch.ones_like(u)
+    found = torch.func.jvp(moments, (u, log_v), (one, zero))
+    (m, s), (m_u, s_u) = found[0], found[1]
+    m_v, s_v = torch.func.jvp(moments, (u, log_v), (zero, one))[1]
+    missing_m, missing_s = mean - m, variance.log() - s
+    determinant = m_u * s_v - m_v * s_u
+    step_u = (s_v * missing_m - m_v * missing_s) / determinant
+    step_v = (m_u * missing_s - s_u * missing_m) / determinant
+    return u + step_u.nan_to_num(0.0).clamp(-1, 1), log_v + step_v.nan_to_num(0.0).clamp(-1, 1)
+
+
+NUMBERS_AT_ONCE = 2**22  # of decoded x
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """z drawn from the prior, x drawn from p(x|z), and what the encoder returns for x."""
+
+    z: Float[Tensor, "N d"]
+    encoded: EncodedSample
+    """The simulated x with the encoder's posteriors, moments in z."""
+    prior: Prior
+    """p(z), or p(z|auxiliary) with a row per draw."""
+    auxiliary: Tensor | np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    @property
+    def u(self) -> Float[Tensor, "N d"]:
+        """z in its unbounded coordinate."""
+        return self.prior.from_support(self.z)
+
+    @property
+    def posterior(self) -> DiagonalGaussian:
+        """The encoder's posterior in the unbounded coordinate, in float64."""
+        mean, variance = (value.double() for value in (self.encoded.mean, self.encoded.variance))
+        return DiagonalGaussian(*unbounded_moments(self.prior, mean, variance))
+
+
+def simulate(model: LatentModel, real: EncodedSample, count: int, auxiliary: object | None, seed: int) -> Simulation:
+    """Draw z ~ p(z), x ~ p(x|z), and encode x.
+
+    Args:
+        model: a model with a decoder and a known likelihood, Gaussian outputs with a precision.
+        real: encoded samples, from which simulated x take their shape and floating-point type.
+        count: number of draws.
+        auxiliary: of an iVAE, one row per row of x; rows are drawn from it.
+        seed: of all draws.
+    """
+    generator = randomness.generator(seed, "simulation")
+    labels = _draw_rows(auxiliary, count, generator)
+    like = real.mean
+    with torch.no_grad():
+        prior = model.prior_at(labels, like=like.double()) if labels is not None else model.prior
+        z = prior.sample(count, model.latent_dim, generator=generator, dtype=torch.float64)
+        parts = z.split(_rows_at_once(real))
+        x = torch.cat([draw_observations(model, part.to(like), generator) for part in parts])
+    if not bool(x.isfinite().all()):
+        raise Skipped("the decoder returned NaN or infinity for draws from the prior")
+    if x[0].numel() != real.x[0].numel():
+        raise InputError(f"the decoder returns {x[0].numel()} numbers per sample, but x has {real.x[0].numel()}.")
+    x = x.reshape(len(x), *real.x.shape[1:]).to(real.x)
+    return Simulation(z, encode_simulated(model, x, prior, labels), prior, labels)
+
+
+def encode_simulated(
+    model: LatentModel, x: Tensor, prior: Prior, auxiliary: Tensor | np.ndarray | None
+) -> EncodedSample:
+    """Encode simulated x in chunks, under any prior."""
+    step = max(1, NUMBERS_AT_ONCE // max(1, x[0].numel()))
+    starts = range(0, len(x), step)
+    with torch.no_grad():
+        labels = [None if auxiliary is None else auxiliary[s : s + step] for s in starts]
+        found = [model.encode(x[s : s + step], part) for s, part in zip(starts, labels, strict=True)]
+    mean, variance = (torch.cat([pair[i] for pair in found]) for i in range(2))
+    if not bool((mean.isfinite() & variance.isfinite()).all()):
+        raise Skipped("the encoder returned NaN or infinity for simulated x")
+    moments = [torch.as_tensor(value).to(mean).expand(mean.shape) for value in prior.mean_and_variance()]
+    return EncodedSample(model, np.arange(len(x)), x, mean, variance, *moments)
+
+
+def draw_observations(
+    model: LatentModel, z: Float[Tensor, "N d"], generator: torch.Generator
+) -> Float[Tensor, "N ..."]:
+    """One draw from p(x|z) per row of z.
+
+    >>> from vaescope.adapters import from_callables
+    >>> plain = from_callables(encode=lambda x: (x, x), decode=lambda z: 0 * z, latent_dim=2, precision=4.0)
+    >>> x = draw_observations(plain, torch.zeros(10_000, 2), torch.Generator().manual_seed(0))
+    >>> round(float(x.var()), 2)
+    0.25
+    """
+    if model.log_likelihood is not None or model.sample_observations is not None:
+        if model.sample_observations is None:
+            raise Skipped("the likelihood is the model's own, and it cannot be sampled; pass sample_observations=")
+        drawer = model.sample_observations
+        return call_user_function("sample_observations", lambda codes: drawer(codes, generator), z)
+    mean = model.decode(z)
+    if model.likelihood == "bernoulli":
+        return torch.bernoulli(mean.clamp(0, 1), generator=generator)
+    if model.likelihood != "gaussian" or model.precision is None:
+        raise Skipped(
+            "the likelihood is not known; pass precision=, likelihood= or sample_observations= to the adapter"
+        )
+    noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+    return mean + noise / model.precision**0.5
+
+
+def _rows_at_once(real: EncodedSample) -> int:
+    return max(1, NUMBERS_AT_ONCE // max(1, real.x[0].numel()))
+
+
+def _draw_rows(auxiliary: object | None, count: int, generator: torch.Generator) -> Tensor | np.ndarray | None:
+    """Rows of the auxiliary input, drawn with replacement."""
+    if auxiliary is None:
+        return None
+    assert isinstance(auxiliary, Tensor | np.ndarray)
+    rows = torch.randint(len(auxiliary), (count,), generator=generator)
+    return auxiliary[rows] if isinstance(auxiliary, Tensor) else auxiliary[rows.numpy()]
+
+
+BINS = 20
+LEVEL = 0.01  # probability that any bin of any latent of an exact posterior is outside the band
+NULL_DRAWS = 4000
+COVERAGE = (0.5, 0.9)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How the encoder's posteriors compare with the true ones, per latent."""
+
+    residual: Float[np.ndarray, "N d"]
+    """(u - mean) / standard deviation of the encoder's posterior, in the unbounded coordinate."""
+
+    @property
+    def ranks(self) -> Float[np.ndarray, "N d"]:
+        """Share of the encoder's posterior below the true value; uniform if the posterior is exact."""
+        return stats.norm.cdf(self.residual)
+
+    @property
+    def width_ratio(self) -> Float[np.ndarray, " d"]:
+        """Standard deviation of q over what would be calibrated: 1 / root mean square of the residuals."""
+        return 1 / np.sqrt(np.square(self.residual).mean(0))
+
+    @property
+    def width_error(self) -> Float[np.ndarray, " d"]:
+        """Standard error of log width_ratio."""
+        squares = np.square(self.residual)
+        return 0.5 * squares.std(0) / squares.mean(0) / math.sqrt(len(squares))
+
+    @property
+    def bias(self) -> Float[np.ndarray, " d"]:
+        """Mean residual, in standard deviations of q; > 0 if q is too low."""
+        return self.residual.mean(0)
+
+    @property
+    def bias_error(self) -> Float[np.ndarray, " d"]:
+        return self.residual.std(0) / math.sqrt(len(self.residual))
+
+    def coverage(self, level: float) -> Float[np.ndarray, " d"]:
+        """Share of true values in the central interval of that probability under q."""
+        inside: np.ndarray = np.abs(self.ranks - 0.5) <= level / 2
+        return inside.mean(0)
+
+    @property
+    def counts(self) -> Float[np.ndarray, "d bins"]:
+        """Histograms of the ranks."""
+        edges = np.linspace(0, 1, BINS + 1)
+        return np.stack([np.histogram(column, edges)[0] for column in self.ranks.T]).astype(float)
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Counts between which all bins of all latents of exact posteriors are, with probability 1 - `LEVEL`."""
+        return simultaneous_band(len(self.residual), BINS, self.residual.shape[1])
+
+    @property
+    def outside(self) -> np.ndarray:
+        """Whether a latent's histogram leaves the band."""
+        low, high = self.band
+        return np.any((self.counts < low) | (self.counts > high), axis=1, keepdims=True)[:, 0]
+
+
+def calibrate(simulation: Simulation) -> Calibration:
+    """Residuals of the true z under the encoder's posteriors."""
+    q = simulation.posterior
+    return Calibration(((simulation.u - q.mean) / q.variance.sqrt()).numpy())
+
+
+@cache
+def simultaneous_band(samples: int, bins: int, latents: int, level: float = LEVEL) -> tuple[float, float]:
+    """Counts per bin that uniform ranks leave, in any bin of any latent, with probability `level`.
+
+    Pointwise binomial limits, widened as far as simulated uniform histograms need (as Säilynoja, Bürkner & Vehtari
+    2022 do for empirical distribution functions).
+
+    >>> simultaneous_band(1000, 20, 1)[0] < 50 < simultaneous_band(1000, 20, 1)[1]
+    True
+    """
+    single = 1 - (1 - level) ** (1 / latents)
+    draws = max(NULL_DRAWS, math.ceil(10 / single))
+    counts = np.random.default_rng(0).multinomial(samples, np.full(bins, 1 / bins), size=draws)
+    binomial = stats.binom(samples, 1 / bins)
+    values = np.arange(counts.max() + 1)
+    tail = np.minimum(binomial.cdf(values), binomial.sf(values - 1))
+    limit = np.quantile(tail[counts].min(1), single)
+    allowed = values[tail >= limit]
+    return float(allowed.min()), float(max(allowed.max(), samples / bins))

@@ -1,0 +1,1 @@
+"""`vs.compare`: paired differences, matched latents, shared failures."""

@@ -1,0 +1,343 @@
+"""`vs.compare`: several models of the same data, on the same samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vaescope.analysis.encoding import check_samples
+from vaescope.analysis.models import as_models, in_layout_of
+from vaescope.analysis.samples import as_arrays
+from vaescope.core import validation
+from vaescope.core.errors import InputError
+from vaescope.core.validation import number
+from vaescope.products.compare.matching import MatchedLatents, match_latents
+from vaescope.products.compare.measure import (
+    Failures,
+    MeasuredModel,
+    Paired,
+    common_points,
+    find_failures,
+    measure,
+    measure_log_marginal,
+    paired_differences,
+)
+from vaescope.protocol import LatentModel, check_model
+from vaescope.report.budget import Progress, to_stderr
+from vaescope.report.page import number as number_table
+from vaescope.runs.files import json_data, write_json, write_text
+
+
+def model_row(model: MeasuredModel) -> dict[str, object]:
+    """What is known of one model; errors are standard errors over samples."""
+    gap, geometry = model.gap, model.geometry
+    row: dict[str, object] = {"model": model.name}
+    row["ELBO"], row["ELBO stderr"] = (None, None) if model.elbo is None else _mean(model.elbo)
+    parts = {"log p(x)": "log_marginal", "family gap": "family", "amortisation gap": "amortisation"}
+    for label, part in parts.items():
+        row[label], error = (None, None) if gap is None else gap.mean(part)
+        if label == "log p(x)":
+            row["log p(x) stderr"], row["method"] = error, _method(model)
+    row["KL"] = float(np.sum(model.regime.kl))
+    row["in use"] = f"{len(model.regime.used)} of {model.regime.latent_dim}"
+    row["c_IMA"] = None if geometry is None else geometry.contrast
+    row["near-deterministic"] = None if model.near is None else "yes" if model.near.applies else "no"
+    return row | {name: score.score for name, score in model.scores.items()}
+
+
+def _mean(values: np.ndarray) -> tuple[float, float]:
+    return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+
+
+def _method(model: MeasuredModel) -> str | None:
+    """How log p(x) was computed, at how many samples, and whether to trust it."""
+    if model.gap is None:
+        return None
+    points = f"at {len(model.gap.elbo)} samples"
+    if model.gap.pareto_k is None:
+        return f"quadrature {points}"
+    trust = "reliable" if model.reliable else "unreliable"
+    return f"importance sampling {points}, {trust} (largest Pareto k {model.gap.pareto_k:.2f})"
+
+
+def verdict(comparison: Comparison) -> str:
+    """Which model is better, in one to three sentences."""
+    return f"{_ranking(comparison)} {_beta_note(comparison)}".strip()
+
+
+def _beta_note(comparison: Comparison) -> str:
+    """What models are compared by that were trained with another weight on the KL."""
+    betas = {model.name: model.sample.model.beta for model in comparison.models}
+    weighted = [f"{name} was trained with β = {beta:.3g}" for name, beta in betas.items() if beta != 1]
+    if not weighted or comparison.paired is None:
+        return ""
+    return f"All models are compared with β = 1; {', '.join(weighted)}."
+
+
+def _ranking(comparison: Comparison) -> str:
+    paired, best = comparison.paired, comparison.best
+    if paired is None or best is None:
+        return "The models cannot be ranked: " + "; ".join(f"{k}: {v}" for k, v in comparison.skipped.items()) + "."
+    others = [name for name in comparison.candidates if name != best]
+    by = f"by {comparison.quantity} at {paired.samples} samples"
+    if len(comparison.candidates) == len(comparison.names):
+        return f"The models are indistinguishable {by}."
+    if others:
+        return f"{best} is the best {by}, indistinguishable from {', '.join(others)}."
+    row = paired.difference[comparison.names.index(best)].copy()
+    row[comparison.names.index(best)] = np.inf
+    second = int(row.argmin())
+    error = paired.half_width[comparison.names.index(best), second]
+    return f"{best} is the best {by}: {row[second]:.3g} ± {error:.1g} nats per sample above {comparison.names[second]}."
+
+
+def short_html(comparison: Comparison) -> str:
+    """The table for a notebook."""
+    rows = comparison.table
+    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(number_table(v))}</td>" for v in row.values()) + "</tr>" for row in rows
+    )
+    return f"<p>{escape(comparison.summary())}</p><table><tr>{head}</tr>{body}</table>"
+
+
+FEWEST_POINTS = 20  # samples with log p(x) of all models that are enough to compare by log p(x)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Several models on the same samples. Print it for the table and the verdict."""
+
+    models: list[MeasuredModel]
+    """What was measured of each model, in the order given."""
+    elbo: Paired | None
+    """Paired differences of the ELBO; None unless it is known of all models."""
+    log_marginal: Paired | None
+    """Paired differences of log p(x), at the samples where it was computed for all models."""
+    failures: Failures | None
+    """The samples with the lowest ELBO of each model; None unless it is known of all models."""
+
+    @property
+    def names(self) -> list[str]:
+        return [model.name for model in self.models]
+
+    @property
+    def quantity(self) -> str | None:
+        """What models are compared by: `log p(x)` if it is reliable for all models, else `ELBO`; None if neither."""
+        if self.log_marginal is not None and all(model.reliable for model in self.models):
+            return "log p(x)"
+        return None if self.elbo is None else "ELBO"
+
+    @property
+    def paired(self) -> Paired | None:
+        """The differences of `quantity`."""
+        return self.log_marginal if self.quantity == "log p(x)" else self.elbo
+
+    @property
+    def pairwise(self) -> dict[str, np.ndarray]:
+        """Matrices (M, M), row minus column, by name.
+
+        `difference` and `stderr` of `quantity`, in nats per sample; `p_value`, adjusted for all pairs; and
+        `indistinguishable`. The same with `elbo_` and `log_marginal_` in front, where these are known.
+        """
+        if self.paired is None:
+            count = len(self.models)
+            return {"difference": np.full((count, count), np.nan), "stderr": np.full((count, count), np.nan)}
+        found = {"": self.paired} | {"elbo_": self.elbo, "log_marginal_": self.log_marginal}
+        return {
+            prefix + name: getattr(paired, name)
+            for prefix, paired in found.items()
+            if paired is not None
+            for name in ("difference", "stderr", "p_value", "indistinguishable")
+        }
+
+    @property
+    def table(self) -> list[dict[str, object]]:
+        """A row per model, in the order given."""
+        return [model_row(model) for model in self.models]
+
+    @property
+    def best(self) -> str | None:
+        """The name of the model with the highest `quantity`; of equal ones that with the highest ELBO."""
+        if self.paired is None or self.elbo is None:
+            return None
+        behind, elbo = self.paired.difference.min(1), self.elbo.difference.min(1)
+        return min(self.names, key=lambda name: (-behind[i := self.names.index(name)], -elbo[i], name))
+
+    @property
+    def candidates(self) -> list[str]:
+        """The best model and those that are indistinguishable from it."""
+        if self.paired is None or self.best is None:
+            return []
+        same = self.paired.indistinguishable[self.names.index(self.best)]
+        return [name for name, alike in zip(self.names, same, strict=True) if alike or name == self.best]
+
+    @cached_property
+    def _matches(self) -> dict[tuple[str, str], MatchedLatents]:
+        return {}
+
+    def matched(self, first: str, second: str) -> MatchedLatents:
+        """Which latents of one model are which of another.
+
+        Args:
+            first: name of a model, one of `names`.
+            second: name of the other model.
+        """
+        for name in (first, second):
+            validation.choice("model", name, self.names)
+        if (first, second) not in self._matches:
+            a, b = (self.models[self.names.index(name)].codes for name in (first, second))
+            self._matches[first, second] = match_latents(a, b)
+        return self._matches[first, second]
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """What could not be measured, and why, as `model: analysis`."""
+        return {f"{model.name}: {what}": why for model in self.models for what, why in model.skipped.items()}
+
+    def summary(self) -> str:
+        """Which model is better, in one or two sentences."""
+        return verdict(self)
+
+    def to_data(self) -> dict[str, object]:
+        """All numbers as JSON data."""
+        data = {
+            "quantity": self.quantity,
+            "best": self.best,
+            "indistinguishable_from_best": self.candidates,
+            "table": self.table,
+            "pairwise": {name: matrix.tolist() for name, matrix in self.pairwise.items()},
+            "skipped": self.skipped,
+        }
+        return {key: json_data(value) for key, value in data.items()}
+
+    def to_json(self, path: str | Path) -> Path:
+        """Write all numbers.
+
+        Args:
+            path: the file.
+        """
+        write_json(Path(path), self.to_data())
+        return Path(path)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the page: one file that loads nothing from the network.
+
+        Args:
+            path: the file.
+        """
+        from vaescope.products.compare.page import html
+
+        write_text(Path(path), html(self))
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"Comparison of {len(self.models)} models. {self.summary()}"
+
+    def _repr_html_(self) -> str:
+        return short_html(self)
+
+
+@torch.no_grad()
+def compare(
+    models: object,
+    x: object,
+    *,
+    factors: object | None = None,
+    auxiliary: object | None = None,
+    budget: float = 60.0,
+    progress: Progress | None = to_stderr,
+) -> Comparison:
+    """Compare models of the same data: which is better, whether the difference is real, which latents are the same.
+
+    All models see the same samples, and differences are paired, so that what every model finds hard does not count as
+    noise. p-values hold for all pairs of models at once.
+
+    Args:
+        models: several models, a mapping from names to models, or a fit.
+        x: samples that no model was trained on, anything that `vs.diagnose` takes; at most 2,000 of them are used.
+        factors: (N, k) known factors of the samples, or (N,) labels, to score the codes against.
+        auxiliary: the auxiliary input of iVAEs, a label or a row of numbers per sample.
+        budget: seconds for log p(x) of all models together. It is computed at up to 128 samples, fewer if that would
+            take longer, and not at all if there is no time for 8.
+        progress: called with lines that say what is being done; None for silence.
+
+    >>> import torch
+    >>> from vaescope.adapters import from_callables
+    >>> def vae(precision):
+    ...     width = 1 / (1 + precision)
+    ...     return from_callables(encode=lambda x: (x * precision * width, 0 * x + width), decode=lambda z: z,
+    ...                           latent_dim=1, precision=precision)
+    >>> x = torch.randn(500, 1) * 1.1  # the variance of the first model is 1.2, that of the second 5
+    >>> found = compare({"narrow": vae(5.0), "wide": vae(0.25)}, x, progress=None)
+    >>> found.best, bool(found.pairwise["difference"][0, 1] > 0)
+    ('narrow', True)
+    """
+    named = name_models(models)
+    seconds = number("budget", budget, above=0.0, hint="it is in seconds")
+    samples, labels = check_samples(as_arrays(x), as_arrays(auxiliary, "auxiliary"))
+    known = _read_factors(factors, len(samples))
+    measured = []
+    for index, (name, model) in enumerate(named.items()):
+        if progress is not None:
+            progress(f"compare: {name} ({index + 1} of {len(named)})")
+        own = labels if model.auxiliary_dim else None
+        taken = in_layout_of(model, samples, own)
+        measured.append(measure(model, name, taken.x, own, known, taken.image_shape))
+    points = common_points(measured, seconds)
+    if not points:
+        late = {"log p(x)": f"it would take longer than budget={seconds:g}; pass a larger one"}
+        measured = [found if found.elbo is None else replace(found, skipped=late | found.skipped) for found in measured]
+    for index, found in enumerate(measured if points else ()):
+        if progress is not None:
+            progress(f"compare: log p(x) of {found.name} at {points} samples")
+        measured[index] = measure_log_marginal(found, points)
+    return compare_measured(measured)
+
+
+def compare_measured(measured: list[MeasuredModel]) -> Comparison:
+    """Compare models that are measured already, on the same samples."""
+    elbos = [model.elbo for model in measured if model.elbo is not None]
+    if len(elbos) < len(measured):
+        return Comparison(measured, None, None, None)
+    values = np.stack(elbos, axis=1)
+    failures = find_failures(values, measured[0].sample.rows)
+    return Comparison(measured, paired_differences(values), _log_marginal(measured), failures)
+
+
+def _log_marginal(measured: Sequence[MeasuredModel]) -> Paired | None:
+    """Paired differences at the samples whose log p(x) is known of all models."""
+    found = [model.log_marginal for model in measured]
+    common = sorted(set.intersection(*(set(rows) for rows in found)))
+    if len(common) < FEWEST_POINTS:
+        return None
+    return paired_differences(np.array([[rows[row] for rows in found] for row in common]))
+
+
+def name_models(models: object) -> dict[str, LatentModel]:
+    """Models by unique names: the given ones, or their own, numbered where they repeat."""
+    if isinstance(models, Mapping):
+        named = {str(name): check_model(model) for name, model in models.items()}
+    else:
+        listed = as_models(models)
+        own = [model.name for model in listed]
+        names = [n if own.count(n) == 1 else f"{n} ({own[: i + 1].count(n)})" for i, n in enumerate(own)]
+        named = dict(zip(names, listed, strict=True))
+    if len(named) < 2:
+        raise InputError(f"compare needs at least two models, got {len(named)}; for one model use vs.diagnose.")
+    return named
+
+
+def _read_factors(factors: object | None, samples: int) -> np.ndarray | None:
+    if factors is None:
+        return None
+    known = validation.array(factors, "factors")
+    validation.same_rows({"x": samples, "factors": len(known)})
+    return known[:, None] if known.ndim == 1 else known

@@ -1,0 +1,385 @@
+"""Everything that is measured of one of several models, on the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.stats import rankdata
+from scipy.stats import t as student
+from torch import Tensor
+
+from vaescope import metrics
+from vaescope.analysis.encoding import EncodedSample
+from vaescope.analysis.gap import ElboGap, check_gap, decodes_per_point, gap_at, seconds_per_decode
+from vaescope.analysis.geometry import (
+    Geometry,
+    WeightedJacobian,
+    differentiate_decoder,
+    measure_geometry,
+    near_deterministic_ratio,
+)
+from vaescope.analysis.models import RepairedModel, repair, sample_log_likelihood
+from vaescope.core import randomness
+from vaescope.core.errors import InputError, Skipped, first_line
+from vaescope.metrics.score import Score
+from vaescope.products.compare.matching import UsedCodes
+from vaescope.products.diagnose.evidence import Evidence, NearDeterministic
+from vaescope.protocol import LatentModel
+from vaescope.regime import Regime
+from vaescope.regime.model import regime_of
+from vaescope.regime.posteriors import posteriors_of
+
+DRAWS = 64  # of z per sample
+CODES_AT_ONCE = 4096
+
+
+@torch.no_grad()
+def elbo_of_samples(sample: EncodedSample, draws: int = DRAWS) -> Float[Tensor, " N"]:
+    """log p(x|z) averaged over draws from q(z|x), minus the KL in closed form.
+
+    The draws of a sample are mirrored and, with few latents, whitened: for a linear decoder the result is exact. They
+    are independent between samples, so that a standard error over samples includes the error of sampling, and the
+    same for all models with as many latents.
+    """
+    _check(sample)
+    log_p, x = sample_log_likelihood(sample), sample.observations
+    noise = _noise(len(sample), sample.mean.shape[1], draws)
+    total = torch.zeros(len(sample), dtype=torch.float64)
+    mean, deviation = sample.mean.double(), sample.variance.double().sqrt()
+    step = max(1, CODES_AT_ONCE // draws)
+    for rows in torch.arange(len(sample)).split(step):
+        z = mean[rows, None] + deviation[rows, None] * noise[rows]
+        found = log_p(x[rows].repeat_interleave(draws, 0), z.flatten(0, 1).to(sample.mean.dtype))
+        total[rows] = found.double().reshape(len(rows), draws).mean(1)
+    if not bool(total.isfinite().all()):
+        raise Skipped("the likelihood of these samples is not finite")
+    return total - torch.from_numpy(posteriors_of(sample).kl.sum(1)).double()
+
+
+def _check(sample: EncodedSample) -> None:
+    model = sample.model
+    if not model.has_decoder:
+        raise Skipped("the model has no decoder")
+    if isinstance(model, RepairedModel) and model.normal_prior is not None:
+        raise Skipped("the ELBO is only computed for normal priors")
+    if model.posterior_family != "diagonal":
+        raise Skipped("encode returns the marginals of q(z|x), not q itself")
+    known = model.likelihood == "bernoulli" or (model.likelihood == "gaussian" and model.precision is not None)
+    if not known and model.log_likelihood is None:
+        raise Skipped("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter")
+    if model.log_likelihood is None and sample.decoded.shape != sample.observations.shape:
+        raise Skipped(f"the decoder returns {sample.decoded.shape[1]} numbers, x has {sample.observations.shape[1]}")
+
+
+def _noise(samples: int, dim: int, draws: int) -> Float[Tensor, "N S d"]:
+    half = torch.randn(samples, draws // 2, dim, generator=randomness.generator(0, "compare"), dtype=torch.float64)
+    noise = torch.cat([half, -half], dim=1)
+    if 4 * dim > draws:
+        return noise
+    scale = torch.linalg.cholesky(noise.mT @ noise / draws)
+    return torch.linalg.solve_triangular(scale, noise.mT, upper=False).mT
+
+
+T = TypeVar("T")
+SAMPLES = 2000  # of x that are used, at most
+POINTS = 128  # at which log p(x) is computed, at most
+FEWEST_POINTS = 8
+TIMINGS = 3  # of the decoder; the fastest counts
+RELIABLE = 0.7  # largest Pareto k of a reliable estimate of log p(x)
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredModel:
+    """One model on the shared samples; None for what could not be measured, with the reason in `skipped`."""
+
+    name: str
+    sample: EncodedSample
+    regime: Regime
+    elbo: np.ndarray | None = None
+    """(N,) of every sample."""
+    gap: ElboGap | None = None
+    """log p(x) and the parts of the gap at some of the samples."""
+    geometry: Geometry | None = None
+    near: NearDeterministic | None = None
+    scores: dict[str, Score] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def codes(self) -> UsedCodes:
+        values = self.sample.mean[:, self.regime.used].double().cpu().numpy()
+        return UsedCodes(self.name, self.regime.used, values)
+
+    @property
+    def log_marginal(self) -> dict[int, float]:
+        """log p(x) by row number in x."""
+        if self.gap is None:
+            return {}
+        rows = self.sample.random_subset(len(self.gap.elbo)).rows
+        return dict(zip(rows.tolist(), self.gap.log_marginal.tolist(), strict=True))
+
+    @property
+    def reliable(self) -> bool:
+        """Whether log p(x) is by quadrature, or by importance sampling with a small Pareto k."""
+        return self.gap is not None and (self.gap.pareto_k is None or self.gap.pareto_k < RELIABLE)
+
+
+@torch.no_grad()
+def measure(
+    model: LatentModel,
+    name: str,
+    x: object,
+    auxiliary: object | None,
+    factors: np.ndarray | None,
+    sample_shape: tuple[int, int, int] | None = None,
+) -> MeasuredModel:
+    """Measure one model, without log p(x).
+
+    Args:
+        model: the model.
+        name: what tables call it.
+        x: samples; the same rows are used of every model.
+        auxiliary: the auxiliary input of an iVAE.
+        factors: (N, k) of all samples.
+        sample_shape: (channels, height, width) of samples that are images.
+    """
+    sample = repair(model, x, auxiliary, SAMPLES, sample_shape).sample
+    regime = regime_of([sample])
+    skipped: dict[str, str] = {}
+    attempt = partial(_attempt, skipped)
+    elbo = attempt("ELBO", lambda: elbo_of_samples(sample).numpy())
+    derivatives = attempt("geometry", lambda: differentiate_decoder(sample, regime.used)) if _decodes(model) else None
+    geometry = near = None
+    if derivatives is not None:
+        geometry = attempt("geometry", lambda: measure_geometry(WeightedJacobian.of(derivatives)))
+        near = Evidence(regime, eq12=near_deterministic_ratio(derivatives)).near_deterministic()
+    scores = {} if factors is None else attempt("metrics", lambda: _scores(sample, factors)) or {}
+    return MeasuredModel(name, sample, regime, elbo, None, geometry, near, scores, skipped)
+
+
+def measure_log_marginal(model: MeasuredModel, points: int) -> MeasuredModel:
+    """The same model with log p(x) and the parts of the gap, at this many samples."""
+    if model.elbo is None:
+        return model
+    skipped = dict(model.skipped)
+    gap = _attempt(skipped, "log p(x)", lambda: gap_at(model.sample, model.regime.used, points))
+    return replace(model, gap=gap, skipped=skipped)
+
+
+def common_points(models: Sequence[MeasuredModel], seconds: float) -> int:
+    """At how many samples log p(x) of all models can be computed in this time: a power of two; 0 if too few.
+
+    The same number for all models, whatever their order, so that their values can be paired.
+    """
+    needed = 0.0
+    for model in models:
+        skipped: dict[str, str] = {}
+        _attempt(skipped, "log p(x)", partial(check_gap, model.sample, model.regime.used))
+        if skipped or model.elbo is None:
+            continue
+        fastest = min(seconds_per_decode(model.sample) for _ in range(TIMINGS))
+        needed += fastest * decodes_per_point(model.sample, model.regime.used)
+    points = POINTS
+    while points * needed > seconds and points >= FEWEST_POINTS:
+        points //= 2
+    return points if points >= FEWEST_POINTS else 0
+
+
+def _attempt(skipped: dict[str, str], what: str, analyse: Callable[[], T]) -> T | None:
+    """Call an analysis; if it fails, note why."""
+    try:
+        return analyse()
+    except (Skipped, InputError) as reason:
+        skipped[what] = str(reason).rstrip(".")
+    except (RuntimeError, NotImplementedError) as error:
+        skipped[what] = f"the decoder failed ({first_line(error)})"
+    return None
+
+
+def _decodes(model: LatentModel) -> bool:
+    return model.has_decoder
+
+
+def _scores(sample: EncodedSample, factors: np.ndarray) -> dict[str, Score]:
+    codes, known = sample.mean.double().cpu().numpy(), factors[sample.rows]
+    return {
+        "MCC": metrics.mcc(codes, known),
+        "linear R²": metrics.linear_r2(codes, known),
+        "MIG": metrics.mig(codes, known),
+        "DCI disentanglement": metrics.dci(codes, known),
+    }
+
+
+BOOTSTRAP_DRAWS = 10_000  # of the largest t-statistic over all pairs
+CONFIDENCE = 0.95
+ROUNDING = 1e-9  # relative difference of values that are the same
+
+
+@dataclass(frozen=True, eq=False)
+class Paired:
+    """Matrices (M, M) over pairs of models: row minus column."""
+
+    difference: np.ndarray
+    """Mean difference, in nats per sample."""
+    stderr: np.ndarray
+    covariance: np.ndarray
+    """Of the values of the models over samples."""
+    samples: int
+    inflation: np.ndarray
+    """Factor of intervals that are too short if differences are skewed and samples few: see `skewness_inflation`."""
+
+    @cached_property
+    def p_value(self) -> np.ndarray:
+        """(M, M) of no difference, adjusted for all pairs together.
+
+        The largest t-statistic over all pairs is compared with its distribution under no difference: a multivariate
+        Student distribution with the covariance of the models' values (Hothorn, Bretz & Westfall 2008).
+        """
+        if self.samples < 2:
+            return np.ones_like(self.difference)
+        t = _t(self.difference, self.stderr) / self.inflation
+        return _adjusted_p_values(t, self.covariance, self.samples - 1)
+
+    @property
+    def half_width(self) -> np.ndarray:
+        """Half the width of the 95 % interval of each pair on its own."""
+        return np.asarray(self.inflation * self.stderr * student.ppf((1 + CONFIDENCE) / 2, max(1, self.samples - 1)))
+
+    @property
+    def indistinguishable(self) -> np.ndarray:
+        """(M, M) whether a difference could be chance, at 5 % for all pairs together."""
+        return np.asarray(self.p_value > 1 - CONFIDENCE)
+
+
+def paired_differences(values: np.ndarray) -> Paired:
+    """Mean differences with standard errors and p-values that are valid for all pairs at once.
+
+    Args:
+        values: (N, M) a value per sample and model.
+
+    >>> found = paired_differences(np.array([[1.0, 0.0], [2.0, 1.5], [3.0, 1.5]]))
+    >>> found.difference[0, 1], round(float(found.stderr[0, 1]), 3)
+    (np.float64(1.0), 0.289)
+    """
+    samples = len(values)
+    centred = values - values.mean(0)
+    covariance = np.atleast_2d(centred.T @ centred) / max(1, samples - 1)
+    variance = covariance.diagonal()[:, None] + covariance.diagonal()[None] - 2 * covariance
+    scale = np.abs(values).max() if values.size else 0.0
+    difference = values.mean(0)[:, None] - values.mean(0)[None]
+    stderr = np.sqrt(np.where(variance > (ROUNDING * scale) ** 2, variance, 0.0) / samples)
+    difference = np.where((np.abs(difference) <= ROUNDING * scale) & (stderr == 0), 0.0, difference)
+    return Paired(difference, stderr, covariance, samples, skewness_inflation(values, stderr))
+
+
+def skewness_inflation(values: np.ndarray, stderr: np.ndarray) -> np.ndarray:
+    r"""Factor (M, M) by which a 95 % interval of each mean difference has to be longer than Student's.
+
+    .. math:: 1 + \frac{g^2}{18 N} (q^4 + 2 q^2 - 3)
+
+    q is Student's quantile and g the skewness of the differences: the term of the Edgeworth expansion of a t-statistic
+    by which skewness lowers the coverage of a symmetric interval (Hall 1992). Differences of log p(x)
+    have heavy tails to one side, where one of the models fits badly.
+
+    Args:
+        values: (N, M) a value per sample and model.
+        stderr: (M, M) of the mean differences; pairs without spread are not changed.
+
+    >>> values = np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
+    >>> skewness_inflation(values, np.array([[0.0, 1.0], [1.0, 0.0]])).round(1)
+    array([[1. , 3.2],
+           [3.2, 1. ]])
+    """
+    samples = len(values)
+    if samples < 2:
+        return np.ones_like(stderr)
+    centred = values - values.mean(0)
+    third = np.stack([((column[:, None] - centred) ** 3).mean(0) for column in centred.T])
+    spread = np.sqrt(samples - 1) * stderr  # the standard deviation, dividing by N
+    skewness = np.divide(third, spread**3, out=np.zeros_like(third), where=spread > 0)
+    q = student.ppf((1 + CONFIDENCE) / 2, samples - 1)
+    return np.asarray(1 + skewness**2 * (q**4 + 2 * q**2 - 3) / (18 * samples))
+
+
+def _t(difference: np.ndarray, stderr: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(difference == 0, 0.0, np.abs(difference) / stderr)
+
+
+def _adjusted_p_values(t: np.ndarray, covariance: np.ndarray, freedom: int) -> np.ndarray:
+    if len(t) == 2:
+        return np.asarray(2 * student.sf(t, max(1, freedom)))
+    order = np.lexsort(np.vstack([t.sum(0)[None], covariance.diagonal()[None]]))  # the same for any order of models
+    largest = _largest_t(covariance[np.ix_(order, order)], max(1, freedom))
+    found = (largest[:, None, None] >= t).mean(0) if len(t) <= 16 else _share_above(largest, t)
+    np.fill_diagonal(found, 1.0)
+    return np.asarray(found)
+
+
+def _share_above(largest: np.ndarray, t: np.ndarray) -> np.ndarray:
+    return 1 - np.searchsorted(np.sort(largest), t) / len(largest)
+
+
+def _largest_t(covariance: np.ndarray, freedom: int) -> np.ndarray:
+    """Draws of the largest |t| over pairs under no difference."""
+    rng = np.random.default_rng(0)
+    values, vectors = np.linalg.eigh(covariance)
+    factor = vectors * np.sqrt(values.clip(0))
+    drawn = rng.normal(size=(BOOTSTRAP_DRAWS, len(covariance))) @ factor.T
+    drawn /= np.sqrt(rng.chisquare(freedom, size=(BOOTSTRAP_DRAWS, 1)) / freedom)
+    largest = np.zeros(BOOTSTRAP_DRAWS)
+    for i in range(len(covariance)):
+        deviation = np.sqrt((covariance[i, i] + covariance.diagonal() - 2 * covariance[i]).clip(0))
+        valid = deviation > 1e-12 * np.sqrt(covariance.diagonal().max() + 1e-300)
+        if valid.any():
+            t = np.abs(drawn[:, [i]] - drawn[:, valid]) / deviation[valid]
+            largest = np.maximum(largest, t.max(1))
+    return largest
+
+
+WORST = 0.05  # share of samples that count as failures
+
+
+@dataclass(frozen=True, eq=False)
+class Failures:
+    """The samples with the lowest values of each model."""
+
+    rows: list[np.ndarray]
+    """For every model the row numbers in x of its worst samples, worst first."""
+    overlap: np.ndarray
+    """(M, M) share of the worst samples of one model that are among the worst of the other; 0.05 by chance."""
+    rank_correlation: np.ndarray
+    """(M, M) of the values of all samples."""
+    common: np.ndarray
+    """Rows that are among the worst of every model, worst first."""
+
+
+def find_failures(values: np.ndarray, rows: np.ndarray) -> Failures:
+    """The worst samples of every model.
+
+    Args:
+        values: (N, M) a value per sample and model, such as the ELBO.
+        rows: row numbers in x.
+
+    >>> x = np.arange(100.0)
+    >>> find_failures(np.stack([x, x + 1, -x], axis=1), np.arange(100)).overlap[0]
+    array([1., 1., 0.])
+    """
+    count = max(1, round(WORST * len(values)))
+    worst = np.argsort(values, axis=0, kind="stable")[:count]
+    flags = np.zeros(values.shape, dtype=bool)
+    np.put_along_axis(flags, worst, values=True, axis=0)
+    shared = np.flatnonzero(flags.all(1))
+    shared = shared[np.argsort(values[shared].mean(1), kind="stable")]
+    ranks = rankdata(values, axis=0)
+    return Failures(
+        [rows[column] for column in worst.T],
+        flags.T.astype(float) @ flags.astype(float) / count,
+        np.atleast_2d(np.corrcoef(ranks.T)),
+        rows[shared],
+    )

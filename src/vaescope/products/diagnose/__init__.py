@@ -1,0 +1,1 @@
+"""`vs.diagnose`: evidence, rules, findings, the page."""

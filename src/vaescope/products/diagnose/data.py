@@ -1,0 +1,407 @@
+"""The codes of all data together, compared with the prior: do samples from the prior look like data?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.spatial import cKDTree
+from scipy.stats import rankdata
+from torch import Tensor
+
+from vaescope import metrics
+from vaescope.analysis.encoding import EncodedSample, encode
+from vaescope.analysis.models import likelihood_is_known, sample_log_likelihood
+from vaescope.core import randomness
+from vaescope.core.errors import InputError, Skipped
+from vaescope.metrics.stability import Stability
+from vaescope.regime.posteriors import posteriors_of
+
+NEIGHBOURS = 10
+FEWEST = 40  # samples
+LATENTS = 32  # in use, those with the highest KL
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The aggregate posterior, the mixture of q(z|x) over x, against the prior."""
+
+    auc: float
+    """Of telling codes from prior samples by their neighbours: 0.5 if they are alike, 1 if they never mix."""
+    stderr: float
+    """Of the AUC."""
+    gain: float
+    """Nats per sample that a Gaussian with the mean and covariance of the codes would save as the prior."""
+
+    def to_data(self) -> dict[str, object]:
+        return {"auc": self.auc, "stderr": self.stderr, "gain": self.gain}
+
+
+def measure_aggregate(sample: EncodedSample, used: list[int]) -> Aggregate:
+    """Draws of z ~ q(z|x), one per sample, against as many draws from the prior."""
+    if not used:
+        raise Skipped("no latent is in use")
+    if len(sample) < FEWEST:
+        raise Skipped(f"codes are compared with the prior from {FEWEST} samples on")
+    latents, generator = used[:LATENTS], randomness.generator(0, "aggregate")
+    noise = torch.randn(2, *sample.mean.shape, generator=generator, dtype=torch.float64)
+    codes = sample.mean.double() + sample.variance.double().sqrt() * noise[0]
+    standard = (codes - sample.prior_mean) / sample.prior_variance.double().sqrt()
+    drawn = standard[:, latents].numpy()
+    prior = noise[1][:, latents].numpy() if sample.model.prior_density is None else _prior_codes(sample, latents)
+    auc = separability(drawn, prior)
+    return Aggregate(auc, math.sqrt(max(auc * (1 - auc), 0.0) / len(drawn)), gaussian_gain(drawn))
+
+
+def _prior_codes(sample: EncodedSample, latents: list[int]) -> np.ndarray:
+    """Draws from a prior that is given by functions, in the units of its mean and variance."""
+    drawn = sample.draw_prior("aggregate prior").double()
+    standard = (drawn - sample.prior_mean) / sample.prior_variance.double().sqrt()
+    return standard[:, latents].numpy()
+
+
+def separability(a: np.ndarray, b: np.ndarray) -> float:
+    """Area under the curve of telling a from b by the share of a among the nearest neighbours.
+
+    >>> rng = np.random.default_rng(0)
+    >>> separability(rng.normal(size=(100, 2)), rng.normal(size=(100, 2)) + 20)
+    1.0
+    """
+    points, labels = np.concatenate([a, b]), np.repeat([1.0, 0.0], [len(a), len(b)])
+    neighbours = cKDTree(points).query(points, k=NEIGHBOURS + 1)[1][:, 1:]
+    ranks = rankdata(labels[neighbours].mean(1))
+    return float((ranks[labels == 1].mean() - (len(a) + 1) / 2) / len(b))
+
+
+def gaussian_gain(codes: np.ndarray) -> float:
+    """KL[N(m, S) || N(0, I)], m and S the mean and covariance of the codes.
+
+    >>> round(gaussian_gain(np.random.default_rng(0).normal(size=(100_000, 2))), 3)
+    0.0
+    """
+    m, S = codes.mean(0), np.atleast_2d(np.cov(codes, rowvar=False))
+    value = 0.5 * (np.trace(S) + m @ m - len(m) - np.linalg.slogdet(S + 1e-12 * np.eye(len(m)))[1])
+    return float(max(0.0, value))
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """How similar the codes of models are."""
+
+    axes: Stability
+    """Mean correlation of matched latents in use."""
+    subspace: float
+    """Mean squared canonical correlation of the latents in use, the worst pair of models: 1 if one model's codes are
+    a linear function of the other's."""
+
+    @property
+    def score(self) -> float:
+        return float(self.axes.score)
+
+
+def measure_agreement(codes: Sequence[np.ndarray], used: Sequence[list[int]]) -> Agreement:
+    """Compare models.
+
+    Args:
+        codes: posterior means (N, d) of every model on the same samples.
+        used: latents in use of every model.
+    """
+    masks = [np.isin(np.arange(code.shape[1]), latents).tolist() for code, latents in zip(codes, used, strict=True)]
+    bases = [_basis(code[:, sorted(latents)]) for code, latents in zip(codes, used, strict=True)]
+    pairs = [_shared(a, b) for a, b in combinations(bases, 2)]
+    return Agreement(metrics.stability(codes, active=masks), min(pairs))
+
+
+def _basis(code: np.ndarray) -> np.ndarray:
+    """Orthonormal columns that span the centred codes."""
+    if not code.shape[1]:
+        return code
+    return np.asarray(np.linalg.qr((code - code.mean(0)) / np.maximum(code.std(0), 1e-12))[0])
+
+
+def _shared(a: np.ndarray, b: np.ndarray) -> float:
+    if not a.shape[1] or not b.shape[1]:
+        return float(a.shape[1] == b.shape[1])
+    return float(np.square(np.linalg.svd(a.T @ b, compute_uv=False)).sum() / max(a.shape[1], b.shape[1]))
+
+
+DRAWS = 4  # of z, per sample
+
+
+@dataclass(frozen=True)
+class Generalisation:
+    """The ELBO on training and on held-out samples, in nats per sample, and the reconstruction of both."""
+
+    train: float
+    held_out: float
+    stderr: float
+    """Standard error of the difference."""
+    error_ratio: float
+    """Squared error of z ~ q on held-out samples over that on training samples."""
+    error_score: float
+    """Difference of these errors, in standard errors."""
+    explained: float
+    """Share of the variance of the training samples that their reconstructions explain."""
+
+    @property
+    def lost(self) -> float:
+        """Nats that held-out samples have less."""
+        return self.train - self.held_out
+
+    def to_data(self) -> dict[str, object]:
+        return {"train_elbo": self.train, "held_out_elbo": self.held_out, "stderr": self.stderr}
+
+
+@torch.no_grad()
+def measure_generalisation(train: EncodedSample, held_out: EncodedSample) -> Generalisation:
+    """The ELBO of both; without a known likelihood, a Gaussian one with the errors of the training samples."""
+    errors = [_squared_error(sample) for sample in (train, held_out)]
+    model, n = train.model, train.observations.shape[1]
+    if not likelihood_is_known(model):
+        precision = n / max(float(errors[0].mean()), 1e-300)
+        fits = [-0.5 * precision * error + 0.5 * n * math.log(precision / (2 * math.pi)) for error in errors]
+    else:
+        fits = [_expected_log_likelihood(sample) for sample in (train, held_out)]
+    elbos = [fit - torch.from_numpy(posteriors_of(s).kl.sum(1)) for fit, s in zip(fits, (train, held_out), strict=True)]
+    if not all(bool(elbo.isfinite().all()) for elbo in elbos):
+        raise Skipped("the ELBO of some samples is not finite")
+    means = [float(error.mean()) for error in errors]
+    x = train.observations
+    total = float((x - x.mean(0)).square().sum(1).mean())
+    return Generalisation(
+        float(elbos[0].mean()),
+        float(elbos[1].mean()),
+        _stderr(elbos),
+        means[1] / max(means[0], 1e-300),
+        (means[1] - means[0]) / max(_stderr(errors), 1e-300),
+        1 - means[0] / max(total, 1e-300),
+    )
+
+
+def _stderr(groups: list[Float[Tensor, " _"]]) -> float:
+    """Of the difference of two means."""
+    return math.sqrt(sum(float(values.var()) / len(values) for values in groups))
+
+
+def _draws(sample: EncodedSample) -> list[Tensor]:
+    generator = randomness.generator(0, "generalisation")
+    noise = torch.randn(DRAWS, *sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
+    return [sample.mean + sample.variance.sqrt() * one for one in noise]
+
+
+def _squared_error(sample: EncodedSample) -> Float[Tensor, " N"]:
+    x = sample.observations
+    outputs = [sample.decode(z).double() for z in _draws(sample)]
+    if any(output.shape != x.shape for output in outputs):
+        raise Skipped("outputs and x differ in shape")
+    return torch.stack([(x - output).square().sum(1) for output in outputs]).mean(0)
+
+
+def _expected_log_likelihood(sample: EncodedSample) -> Float[Tensor, " N"]:
+    log_p = sample_log_likelihood(sample)
+    return torch.stack([log_p(sample.observations.to(z), z).double() for z in _draws(sample)]).mean(0)
+
+
+SAMPLES = 256  # that are reconstructed
+SUSPICIOUS = 0.9  # share of variance explained above which no other input is tried
+DISPERSED = math.log(4)  # |log| of the mean square of codes in units of the prior, beyond which other inputs are tried
+FAR_CENTRE = 1.0  # squared distance of means, in units of the variance of x, beyond which they are tried too
+MOVES = (1.0, 2.0, 0.5, 4.0)  # spreads that are tried, relative to that of decoded prior samples
+RECONSTRUCTED_LATENTS = 4096  # codes of more latents are not regressed on
+
+
+@dataclass(frozen=True)
+class Trial:
+    """x, or x changed in some way, encoded and decoded."""
+
+    change: str
+    """What to write instead of x; empty for x itself."""
+    explained: float
+    """1 - squared error / variance: 0 for the mean of x, negative if worse."""
+    stderr: float
+    dispersion: float
+    """Mean over latents of |log E[(μ² + σ²)/σ†²]|: 0 at any optimum, on the data that the model was trained on."""
+
+    @property
+    def misfit(self) -> float:
+        """Small if reconstructions are good and codes are where they were in training."""
+        return 1 - self.explained + max(0.0, self.dispersion - 0.5)
+
+
+@dataclass(frozen=True)
+class OwnCodes:
+    """log p(x|z) at the code of x, minus that at the code of another sample, in nats."""
+
+    gain: float
+    stderr: float
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """How well x is reconstructed at the posterior means, and what other inputs would do."""
+
+    given: Trial
+    best: Trial
+    """The trial with the smallest misfit; `given` if nothing else was tried or nothing was better."""
+    linear: float
+    """Share of the variance of x that a linear map of the codes explains: whether the encoder's codes tell x."""
+    centre: float
+    """Squared distance of the decoder's mean output from the mean of x, as a share of the variance of x."""
+    spread: float
+    """Variance of the decoder's output over prior samples, as a share of the variance of x."""
+    alignment: float
+    """Cosine between the covariance of the decoder's output and that of x."""
+    own_codes: OwnCodes | None = None
+    """Of likelihoods that have no name here, whose outputs need not be a mean of x."""
+
+    def to_data(self) -> dict[str, object]:
+        return {
+            "explained": self.given.explained,
+            "stderr": self.given.stderr,
+            "codes_mean_square": self.given.dispersion,
+            "better_input": self.best.change or None,
+            "explained_of_better_input": self.best.explained if self.best.change else None,
+            "linear_from_codes": self.linear,
+            "own_codes_gain": None if self.own_codes is None else self.own_codes.gain,
+        }
+
+
+def measure_reconstruction(sample: EncodedSample) -> Reconstruction:
+    """Reconstruct x; if that is poor, also x changed in the ways in which people confuse inputs."""
+    subset = sample.random_subset(SAMPLES)
+    x = subset.x
+    output = subset.decoded
+    if output.shape != subset.observations.shape:
+        raise Skipped(f"the decoder returns {output.shape[1]} numbers per sample, but x has {x[0].numel()}")
+    given = _trial("", subset)
+    generated = _prior_samples(subset)
+    best = given
+    flat = subset.observations
+    total = float((flat - flat.mean(0)).square().sum(1).mean())
+    centre = float((generated.mean(0) - flat.mean(0)).square().sum()) / max(total, 1e-300)
+    if given.explained < SUSPICIOUS or given.dispersion > DISPERSED or centre > FAR_CENTRE:
+        trials = [given, *_trials(subset, generated)]
+        best = min(trials, key=lambda trial: trial.misfit)
+    return Reconstruction(
+        given,
+        best,
+        _linear_share(subset.mean.double(), flat),
+        centre,
+        float((generated - generated.mean(0)).square().sum(1).mean()) / max(total, 1e-300),
+        _alignment(generated, flat),
+        None if sample.model.log_likelihood is None else _own_codes(subset),
+    )
+
+
+@torch.no_grad()
+def _own_codes(sample: EncodedSample) -> OwnCodes | None:
+    """None if some log-likelihoods are not finite."""
+    log_p, x, z = sample_log_likelihood(sample), sample.observations, sample.mean
+    gain = (log_p(x, z) - log_p(x, z.roll(1, 0))).double()  # samples are in random order
+    finite = bool(gain.isfinite().all()) and len(gain) > 1
+    return OwnCodes(float(gain.mean()), float(gain.std() / len(gain) ** 0.5)) if finite else None
+
+
+def _trial(change: str, sample: EncodedSample) -> Trial:
+    x, output = sample.observations, sample.decoded.double()
+    if not bool(output.isfinite().all()):
+        raise Skipped("the decoder returns NaN or infinity")
+    total = (x - x.mean(0)).square().sum(1)
+    error = (x - output).square().sum(1)
+    if not float(total.mean()) > 0:
+        raise Skipped("x is constant")
+    explained = 1 - float(error.mean() / total.mean())
+    ratio = (total * (1 - explained) - error) / total.mean()
+    square = ((sample.mean - sample.prior_mean).double().square() + sample.variance.double()) / sample.prior_variance
+    dispersion = float(square.mean(0).clamp(1e-300, 1e300).log().abs().mean())
+    if sample.model.latent_shape is not None:  # latent images are trained with hardly any KL
+        dispersion = 0.0
+    return Trial(change, explained, float(ratio.std() / len(x) ** 0.5), dispersion)
+
+
+@torch.no_grad()
+def _prior_samples(sample: EncodedSample) -> Float[Tensor, "N n"]:
+    return sample.decode(sample.draw_prior("prior samples")).double()
+
+
+def _trials(sample: EncodedSample, generated: Float[Tensor, "N n"]) -> Iterator[Trial]:
+    x = sample.x
+    for change, inputs in _changes(x.double(), generated.reshape(x.shape)):
+        if not bool(inputs.isfinite().all()):
+            continue
+        try:
+            yield _trial(change, encode(sample.model, inputs.to(x.dtype), sample.auxiliary))
+        except (InputError, Skipped, RuntimeError):
+            continue
+
+
+def _changes(x: Float[Tensor, "N ..."], generated: Float[Tensor, "N ..."]) -> Iterator[tuple[str, Tensor]]:
+    """Inputs that people confuse with x: other ranges, standardisation, inversion, transposition, order of channels."""
+    low, high = float(x.min()), float(x.max())
+    named: list[tuple[str, Callable[[], Tensor]]] = [
+        ("x / 255", lambda: x / 255),
+        ("x * 255", lambda: x * 255),
+        ("x / 127.5 - 1", lambda: x / 127.5 - 1),
+        ("x / x.max()", lambda: x / max(high, 1e-12)),
+        ("2 * x - 1", lambda: 2 * x - 1),
+        ("(x + 1) / 2", lambda: (x + 1) / 2),
+        ("x.max() - x", lambda: high - x),
+    ]
+    if low >= 0:
+        named.append(("x.log1p()", x.log1p))
+    if high < 50:
+        named.append(("x.expm1()", x.expm1))
+    if x.ndim == 4 and x.shape[2] == x.shape[3]:
+        named.append(("x.mT, height and width exchanged", lambda: x.mT))
+    if x.ndim == 4 and x.shape[1] == 3:
+        named.append(("x.flip(1), channels in the other order", lambda: x.flip(1)))
+    yield from ((change, make()) for change, make in named)
+    yield from _matched(x, generated)
+
+
+def _matched(x: Float[Tensor, "N ..."], generated: Float[Tensor, "N ..."]) -> Iterator[tuple[str, Tensor]]:
+    """x with the mean and spread of what the decoder generates from the prior: of all numbers, or of each column."""
+    every, each = tuple(range(x.ndim)), (0, *range(2, x.ndim)) if x.ndim == 4 else (0,)
+    column = "channel" if x.ndim == 4 else "column"
+    for axes, what in ((every, ""), (each, f" of each {column}")):
+        standard = (x - x.mean(axes, keepdim=True)) / x.std(axes, keepdim=True).clamp(min=1e-12)
+        centre, spread = generated.mean(axes, keepdim=True), generated.std(axes, keepdim=True)
+        for factor in MOVES:
+            for sign in (1, -1):
+                moved = sign * factor * spread * standard + centre
+                a = float((sign * factor * spread / x.std(axes, keepdim=True).clamp(min=1e-12)).mean())
+                b = float((centre - a * x.mean(axes, keepdim=True)).mean())
+                formula = f"{a:.2g} * x {'+' if b >= 0 else '-'} {abs(b):.2g}"
+                kind = f"{formula} (the mean and spread{what} that the decoder generates)"
+                yield (
+                    (kind if not what else f"x with mean and spread{what} as in training" + ", negated" * (sign < 0)),
+                    moved,
+                )
+
+
+def _linear_share(codes: Float[Tensor, "N d"], x: Float[Tensor, "N n"]) -> float:
+    """Share of the variance of x that a linear map of the codes explains, on the half that it was not fitted to."""
+    if codes.shape[1] > RECONSTRUCTED_LATENTS or len(codes) < 20:
+        return math.nan
+    half = len(codes) // 2
+    inputs = torch.cat([codes, torch.ones(len(codes), 1, dtype=codes.dtype)], dim=1)
+    a, b = inputs[:half], x[:half]
+    gram = a.mT @ a
+    ridge = 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
+    solved = torch.linalg.solve(gram + ridge, a.mT @ b)
+    rest = x[half:]
+    error = (rest - inputs[half:] @ solved).square().sum()
+    return 1 - float(error / (rest - rest.mean(0)).square().sum().clamp(min=1e-300))
+
+
+def _alignment(generated: Float[Tensor, "N n"], x: Float[Tensor, "N n"]) -> float:
+    """tr(A B) / ‖A‖ ‖B‖ of the covariances, from Gram matrices of the samples."""
+    a, b = generated - generated.mean(0), x - x.mean(0)
+    product = (a @ b.mT).square().sum()
+    norms = (a @ a.mT).square().sum().sqrt() * (b @ b.mT).square().sum().sqrt()
+    return float(product / norms) if float(norms) > 0 else float(np.nan)

@@ -1,0 +1,392 @@
+"""Diagnose a trained model: everything that applies to it, as findings, a table, a page and data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope import metrics
+from vaescope.analysis.encoding import DecoderDerivatives, EncodedSample, Samples, encode_chunks, encode_sample
+from vaescope.analysis.gap import measure_gap
+from vaescope.analysis.geometry import (
+    WeightedJacobian,
+    differentiate_decoder,
+    measure_geometry,
+    near_deterministic_ratio,
+)
+from vaescope.analysis.likelihood import estimate_marginal, given_by_functions, measure_elbo
+from vaescope.analysis.models import Repair, as_models, repair, weights_are_initial, with_normal_prior
+from vaescope.analysis.samples import read_given
+from vaescope.core import validation
+from vaescope.core.errors import Attempts, Skipped
+from vaescope.core.tables import to_frame
+from vaescope.core.validation import number
+from vaescope.distributions import Normal
+from vaescope.metrics.evaluate import Evaluation
+from vaescope.products.diagnose.data import (
+    Agreement,
+    Generalisation,
+    measure_aggregate,
+    measure_agreement,
+    measure_generalisation,
+    measure_reconstruction,
+)
+from vaescope.products.diagnose.evidence import Evidence, measure_validity, validity_applies
+from vaescope.products.diagnose.latent_image import measure_latent_image
+from vaescope.products.diagnose.page import html, notebook_html
+from vaescope.products.diagnose.rules import judge
+from vaescope.products.diagnose.scales import VarianceScale, find_scale, measure_noise
+from vaescope.products.identifiability.identify import Identifiability, identify_encoded
+from vaescope.protocol import LatentModel
+from vaescope.regime import Regime
+from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
+from vaescope.report.budget import Budget, Progress, to_stderr
+from vaescope.report.findings import Finding, by_severity, worst_severity
+from vaescope.report.wording import as_text
+from vaescope.runs.files import json_data, write_json, write_text
+
+SHOWN = 20  # rows that are printed
+
+
+class LatentTable(list[dict[str, object]]):
+    """Rows as dictionaries, a row per latent; printed with aligned columns.
+
+    >>> LatentTable([{"latent": 3, "KL": 1.25}, {"latent": 0, "KL": None}])
+    latent    KL
+    3       1.25
+    0          –
+    """
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no latents"
+        lines = [list(self[0]), *([_cell(value) for value in row.values()] for row in self[:SHOWN])]
+        widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+        text = [
+            "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True)))
+            for line in lines
+        ]
+        rest = [f"… and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
+        return "\n".join(line.rstrip() for line in text + rest)
+
+
+def _cell(value: object) -> str:
+    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+STABILITY_SAMPLES = 2000
+MOST_ROTATED = 64  # latents in use of which all pairs are rotated
+FLAT_LATENTS = 64  # of a latent image, up to which the decoder is differentiated by each
+RANGE_ROUNDING = 1e-4  # by which x may be outside the range of its likelihood
+MAKES_GAP_MEANINGLESS = {"untrained", "output-size", "data-range", "reconstruction", "not-a-vae", "collapsed"}
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """The findings about a model, and the evidence for them."""
+
+    name: str
+    """What the report calls the model."""
+    findings: list[Finding]
+    """Most severe first."""
+    evidence: Evidence
+    """What was measured; None for what was skipped."""
+    samples: int
+    """Number of samples that were encoded."""
+    sample: EncodedSample | None = None
+    """The random sample that was decoded, if there is a decoder."""
+
+    @property
+    def worst(self) -> str | None:
+        """error, warning, note, or None."""
+        return worst_severity(self.findings)
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Analyses that could not be made, and why."""
+        return self.evidence.skipped
+
+    def summary(self) -> LatentTable:
+        """A row per latent, highest KL first; prints as a table."""
+        return LatentTable(self.evidence.latents())
+
+    def to_frame(self, kind: str = "pandas") -> Any:
+        """The rows of `summary` as a data frame.
+
+        Args:
+            kind: pandas, polars or arrow.
+        """
+        return to_frame(self.summary(), kind)
+
+    def to_data(self) -> dict[str, object]:
+        """Findings and numbers as JSON data."""
+        head = {"name": self.name, "samples": self.samples, "worst": self.worst}
+        data = head | {"findings": [finding.to_data() for finding in self.findings]} | self.evidence.to_data()
+        return {key: json_data(value) for key, value in data.items()}
+
+    def to_json(self, path: str | Path) -> Path:
+        """Write findings and numbers.
+
+        Args:
+            path: the file.
+        """
+        write_json(Path(path), self.to_data())
+        return Path(path)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the page: one file that loads nothing from the network.
+
+        Args:
+            path: the file.
+        """
+        write_text(Path(path), html(self))
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: verdict, findings with advice, and a row per latent."""
+        return notebook_html(self)
+
+    def __repr__(self) -> str:
+        validity = self.evidence.validity
+        theory = [] if validity is None else [f"  theory: {validity.sentence()}"]
+        return "\n".join([as_text(self.name, self.findings, self.skipped), *theory])
+
+
+@torch.no_grad()
+def diagnose(
+    model: object,
+    x: object | None = None,
+    *,
+    factors: object | None = None,
+    auxiliary: object | None = None,
+    train: object | None = None,
+    name: str | None = None,
+    budget: float = 30.0,
+    progress: Progress | None = to_stderr,
+) -> Diagnosis:
+    """Find out what is wrong with a trained VAE, from samples that it was not trained on.
+
+    Each row of x is encoded once, and the decoder is differentiated once. Analyses that do not apply to the model are
+    skipped and listed in `skipped`.
+
+    Args:
+        model: a member of a fit, a model from `vs.adapters`, or your own `LatentModel`. Of several models of the same
+            data (a list or a fit), the first (the best member) is diagnosed, and all are compared.
+        x: samples, a row or an image each: an array, a tensor, a data frame, a sparse matrix, AnnData, a PyTorch data
+            set or loader (10,000 samples of it), or a file. Not needed for posteriors alone
+            (`vs.adapters.from_arrays`).
+        factors: (N, k) known factors of the samples, or (N,) labels, numbers or text, to score the codes against.
+        auxiliary: the auxiliary input of an iVAE or a conditional VAE, a label or a row of numbers per sample.
+        train: samples that the model was trained on, to find overfitting; (x, auxiliary) for a conditional VAE.
+        name: what the report calls the model.
+        budget: seconds that this may take. Cheap analyses come first; what there is no time for is in `skipped`.
+        progress: called with lines that say what is being done; None for silence.
+
+    >>> from vaescope.adapters import from_arrays
+    >>> found = diagnose(from_arrays(torch.zeros(300, 3), torch.ones(300, 3)))
+    >>> [finding.code for finding in found.findings]
+    ['collapsed']
+    """
+    clock = Budget(number("budget", budget, above=0.0, hint="it is in seconds"), progress)
+    clock.say("reading samples")
+    models = as_models(model)
+    given = read_given(models[0], x, auxiliary)
+    samples, auxiliary = given.x, given.auxiliary
+    clock.say(f"encoding {len(samples)} samples")
+    repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES, given.image_shape)
+    attempts = Attempts()
+    scale = attempts("scale of variances", lambda: _scale(repaired))
+    repaired = repaired if scale is None else repaired.with_scale(scale.name)
+    kept = len(samples) if factors is not None else STABILITY_SAMPLES if len(models) > 1 else 0
+    codes = _MeanCodes(min(kept, len(samples)))
+    regime = regime_of(codes.collect(encode_chunks(repaired.model, samples, auxiliary, first=repaired.sample)))
+    if repaired.model.normal_prior is not None:
+        prior = type(models[0].prior).__name__
+        attempts.skipped["exact KL"] = f"the prior is {prior}, replaced by a normal prior of its mean and variance"
+    first = replace(
+        Evidence(regime),
+        scale=scale,
+        groups=models[0].latent_groups,
+        initial_weights=weights_are_initial(models[0]),
+        data_range=_outside_range(repaired),
+        elbo_trained=models[0].objective == "elbo" and models[0].posterior_family == "diagonal",
+        generative=models[0].likelihood is not None or models[0].log_likelihood is not None,
+        logits=repaired.model.logits,
+        zero_variance=repaired.zero_variance,
+        rotatable=_is_isotropic(models[0]),
+        likelihood=models[0].likelihood,
+        generalisation=attempts("overfitting", lambda: _generalisation(repaired, train)),
+        stability=attempts("stability", lambda: _stability(codes, regime, models[1:], x, auxiliary)),
+        evaluation=attempts("metrics", lambda: _evaluation(codes, factors)),
+    )
+    evidence = _decoder_evidence(first, repaired, attempts, clock)
+    identified = attempts("identifiability", lambda: _identifiability(repaired, evidence, models[1:], x, auxiliary))
+    evidence = replace(evidence, identifiability=identified, skipped=attempts.skipped)
+    decoded = repaired.sample if repaired.model.has_decoder else None
+    return Diagnosis(name or models[0].name, by_severity(judge(evidence)), evidence, len(samples), decoded)
+
+
+@dataclass
+class _MeanCodes:
+    """Posterior means of the first rows of x, collected while the rows are encoded."""
+
+    rows: int
+    values: Float[Tensor, "N d"] | None = field(default=None)
+
+    def collect(self, chunks: Iterable[EncodedSample]) -> Iterator[EncodedSample]:
+        for chunk in chunks:
+            if self.rows:
+                self._add(chunk)
+            yield chunk
+
+    def _add(self, chunk: EncodedSample) -> None:
+        kept = chunk.rows < self.rows
+        if self.values is None:
+            self.values = torch.zeros(self.rows, chunk.mean.shape[1], dtype=chunk.mean.dtype)
+        self.values[torch.from_numpy(chunk.rows[kept])] = chunk.mean[torch.from_numpy(kept)]
+
+
+def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, clock: Budget) -> Evidence:
+    """Everything that needs a decoder: cheap analyses first, the gap only if it can still mean something."""
+    model, sample, regime = repaired.model, repaired.sample, evidence.regime
+    if not model.has_decoder:
+        attempts.skipped["decoder"] = "the model has no decoder"
+        return evidence
+    clock.say("reconstructing, and differentiating the decoder")
+    if model.latent_shape is not None:
+        evidence = replace(evidence, latent_image=attempts("channels", lambda: measure_latent_image(sample)))
+    derivatives = attempts("geometry", lambda: _derivatives(sample, regime.used))
+    jacobian = None if derivatives is None else attempts("geometry", lambda: WeightedJacobian.of(derivatives))
+    column_norm = attempts("column norm", lambda: _column_norm(derivatives))
+    evidence = replace(
+        evidence,
+        sizes=attempts("size of the output", lambda: _other_sizes(sample)),
+        regime=replace(regime, column_norm=column_norm, effect=attempts("effect", lambda: _effect(sample, clock))),
+        reconstruction=attempts("reconstruction", lambda: measure_reconstruction(sample)),
+        aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, regime.used)),
+        geometry=None if jacobian is None else attempts("geometry", lambda: measure_geometry(jacobian)),
+        noise=attempts("noise", lambda: measure_noise(sample, regime.used)),
+        elbo=None if evidence.data_range else attempts("ELBO", lambda: measure_elbo(sample)),
+        eq12=None if derivatives is None else near_deterministic_ratio(derivatives),
+    )
+    broken = next((f.code for f in judge(evidence) if f.code in MAKES_GAP_MEANINGLESS), None)
+    if broken is not None:
+        attempts.skipped["gap"] = f"it means nothing with the finding {broken}"
+        return evidence
+    clock.say(f"measuring the gap between ELBO and log p(x), {max(0.0, clock.left):.0f} s left")
+    if given_by_functions(sample):
+        evidence = replace(evidence, marginal=attempts("log p(x)", lambda: estimate_marginal(sample, clock)))
+    evidence = replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
+    if not validity_applies(sample, regime.used):
+        return evidence
+    return replace(evidence, validity=attempts("validity", lambda: measure_validity(sample, regime.used, clock)))
+
+
+def _scale(repaired: Repair) -> VarianceScale:
+    if repaired.model.latent_shape is not None:
+        raise Skipped("codes of latent images are not trained to have the scale of the prior")
+    return find_scale(repaired.sample, repaired.second, certain=repaired.model.returns_variances)
+
+
+def _derivatives(sample: EncodedSample, used: list[int]) -> DecoderDerivatives:
+    if sample.model.latent_shape is not None and sample.mean.shape[1] > FLAT_LATENTS:
+        raise Skipped(f"{sample.mean.shape[1]} latents form an image; channels and positions are reported instead")
+    return differentiate_decoder(sample, used)
+
+
+def _effect(sample: EncodedSample, clock: Budget) -> np.ndarray:
+    if sample.model.latent_shape is not None and sample.mean.shape[1] > FLAT_LATENTS:
+        raise Skipped("latents form an image; channels and positions are reported instead")
+    started = time.monotonic()
+    _ = sample.decoded
+    clock.need(sample.mean.shape[1] * (time.monotonic() - started) - 1)
+    return effect(sample)
+
+
+def _other_sizes(sample: EncodedSample) -> tuple[int, int] | None:
+    """Numbers per sample of the decoder's output and of x, if they differ and the output should be a mean of x."""
+    sizes = sample.decoded.shape[1], sample.observations.shape[1]
+    return None if sizes[0] == sizes[1] or sample.model.log_likelihood is not None else sizes
+
+
+def _outside_range(repaired: Repair) -> tuple[float, float] | None:
+    """Smallest and largest x, if a Bernoulli likelihood does not allow them."""
+    x = repaired.sample.x
+    low, high = float(x.min()), float(x.max())
+    outside = low < -RANGE_ROUNDING or high > 1 + RANGE_ROUNDING
+    return (low, high) if repaired.model.likelihood == "bernoulli" and outside else None
+
+
+def _generalisation(repaired: Repair, train: object | None) -> Generalisation:
+    if train is None:
+        raise Skipped("no training samples were given; pass train=")
+    if not repaired.model.has_decoder:
+        raise Skipped("the model has no decoder")
+    x, auxiliary = train if isinstance(train, tuple) and repaired.model.conditional else (train, None)
+    if repaired.model.auxiliary_dim and auxiliary is None:
+        raise Skipped("the model takes an auxiliary input; pass train=(x, auxiliary)")
+    seen = read_given(repaired.model.model, x, auxiliary)
+    return measure_generalisation(
+        encode_sample(repaired.model, seen.x, seen.auxiliary, EFFECT_SAMPLES), repaired.sample
+    )
+
+
+def _column_norm(derivatives: DecoderDerivatives | None) -> np.ndarray:
+    if derivatives is None:
+        raise Skipped("the decoder could not be differentiated")
+    return derivatives.column_norm.cpu().numpy()
+
+
+def _is_isotropic(model: LatentModel) -> bool:
+    """Whether the prior is invariant to rotations of the latents."""
+    prior = model.prior
+    if (model.auxiliary_dim and not model.conditional) or not isinstance(prior, Normal):
+        return False
+    return all(torch.as_tensor(v).unique().numel() == 1 for v in (prior.mean, prior.variance))
+
+
+def _stability(
+    codes: _MeanCodes, regime: Regime, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
+) -> Agreement:
+    if not others or codes.values is None:
+        raise Skipped("one model was given; pass several seeds to compare them")
+    means, used = [codes.values[:STABILITY_SAMPLES].double().numpy()], [regime.used]
+    for other in others:
+        given = read_given(other, x, auxiliary)
+        samples = given.x[:STABILITY_SAMPLES]
+        labels = None if given.auxiliary is None else given.auxiliary[:STABILITY_SAMPLES]
+        collected = _MeanCodes(len(samples))
+        used.append(regime_of(collected.collect(encode_chunks(with_normal_prior(other), samples, labels))).used)
+        assert collected.values is not None
+        means.append(collected.values.double().numpy())
+    return measure_agreement(means, used)
+
+
+def _identifiability(
+    repaired: Repair, evidence: Evidence, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
+) -> Identifiability:
+    if repaired.model.latent_shape is not None:
+        raise Skipped("latents are channels at positions of an image")
+    if not evidence.regime.used:
+        raise Skipped("no latent is in use")
+    if len(evidence.regime.used) > MOST_ROTATED:
+        raise Skipped(f"more than {MOST_ROTATED} latents in use would take too long; call vs.identifiability")
+    samples = [repaired.sample]
+    for other in others:
+        given = read_given(other, x, auxiliary)
+        samples.append(encode_sample(with_normal_prior(other), given.x, given.auxiliary, EFFECT_SAMPLES))
+    return identify_encoded(samples)
+
+
+def _evaluation(codes: _MeanCodes, factors: object | None) -> Evaluation:
+    if factors is None or codes.values is None:
+        raise Skipped("no factors were given")
+    return metrics.evaluate(codes.values, validation.labels(factors, "factors"))

@@ -1,0 +1,1 @@
+"""`vs.identifiability`: per latent an axis, part of a subspace, or neither; no factors are needed."""

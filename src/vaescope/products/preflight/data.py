@@ -1,0 +1,502 @@
+"""Any data as a table that is read in chunks: arrays, data frames, files, data sets. Missing values are allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from vaescope.core import validation
+from vaescope.core.errors import InputError
+from vaescope.core.validation import ImageShape, choice
+from vaescope.data.catalogue import open_dataset, open_for_training
+from vaescope.data.dataset import Dataset, channels_first
+from vaescope.data.files.arrays import StoredArray, stored_array
+from vaescope.data.files.loading import CSV, open_array
+from vaescope.data.files.official import OFFICIAL_FILES
+from vaescope.data.files.streaming import StoredDataset
+from vaescope.data.files.tables import csv_columns, open_csv, open_parquet, parquet_columns
+from vaescope.products.preflight.spectrum import (
+    FULL_COLUMNS,
+    Spectrum,
+    accumulate_column_moments,
+    accumulate_moments,
+    spectrum_of_covariance,
+    wide_spectrum,
+)
+from vaescope.settings import LIKELIHOODS
+
+Array = np.ndarray
+CHUNK_NUMBERS = 2**22  # in a chunk: 32 MB as float64
+MIN_ROWS = 10
+
+
+@runtime_checkable
+class DataFrame(Protocol):
+    """A table with named columns, such as a data frame of pandas or polars."""
+
+    @property
+    def columns(self) -> object: ...
+
+    def to_numpy(self) -> Array: ...
+
+    def __getitem__(self, name: str) -> object: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Rows of numbers that can be read several times, a chunk at a time."""
+
+    name: str
+    rows: int
+    columns: int
+    stream: Callable[[], Iterator[Array]]
+    """All rows as chunks (B, n) of float64."""
+    names: tuple[str, ...] | None = None
+    """Names of the columns, if they have any."""
+    image_shape: ImageShape | None = None
+    not_numeric: tuple[str, ...] = ()
+    """Columns that were left out."""
+    rescaled: float = 1.0
+    """What stored numbers were divided by."""
+
+    def column(self, index: int) -> str:
+        """What a column is called in sentences."""
+        return repr(self.names[index]) if self.names and self.names[index] else f"column {index}"
+
+
+def source_of(x: object, name: str | None = None) -> Source:
+    """Read anything that `vs.fit` takes, and data frames and tables with text columns.
+
+    >>> source_of(np.zeros((20, 3))).columns
+    3
+    """
+    found = _open(x)
+    if found.rows < MIN_ROWS:
+        raise InputError(f"x needs at least {MIN_ROWS} samples, got {found.rows}.")
+    return found if name is None else replace(found, name=name)
+
+
+def _open(x: object) -> Source:
+    if isinstance(x, str | Path):
+        return _from_path(str(x))
+    if isinstance(x, Dataset):
+        return _from_rows(x.name, x.x.numpy(), x.image_shape, x.byte_scale)
+    if isinstance(x, StoredDataset):
+        return _from_stored(x.array, x.byte_scale)
+    if isinstance(x, DataFrame):
+        return _from_frame(x)
+    found = validation.rows(x, "x", finite=False)
+    return _from_stored(stored_array(Path("x"), "x", found), None)
+
+
+def _from_path(path: str) -> Source:
+    file = Path(path)
+    official = any(file.name in dict(spec.files) for spec in OFFICIAL_FILES.values())
+    if not file.exists() or official:
+        return _open(open_for_training(path) if file.exists() else open_dataset(path))
+    if file.suffix.lower() in CSV:
+        return _from_table(open_csv(file), *csv_columns(file))
+    if file.suffix.lower() == ".parquet":
+        return _from_table(open_parquet(file), *parquet_columns(file))
+    return _from_stored(open_array(file), None)
+
+
+def _from_table(table: StoredArray, names: list[str], others: list[str]) -> Source:
+    stream = _streamed(table, 1.0, images=False)
+    return Source(table.path.stem, len(table), len(names), stream, tuple(names), not_numeric=tuple(others))
+
+
+def _from_frame(frame: DataFrame) -> Source:
+    """Numeric columns of a data frame; the others are named."""
+    names = [str(name) for name in frame.columns]  # type: ignore[attr-defined]
+    columns = {name: np.asarray(frame[name]) for name in names}
+    numeric = {name: found for name, column in columns.items() if (found := _numbers(column)) is not None}
+    if not numeric:
+        raise InputError("x has no numeric columns; encode categories as integers.")
+    values = np.column_stack(list(numeric.values()))
+    others = tuple(name for name in names if name not in numeric)
+    stream = _streamed(stored_array(Path("x"), "x", values), 1.0, images=False)
+    return Source("x", len(values), values.shape[1], stream, tuple(numeric), not_numeric=others)
+
+
+def _numbers(column: Array) -> Array | None:
+    """A column of a data frame as float64; None if it holds anything but numbers."""
+    if column.dtype == object and any(isinstance(value, str | bytes) for value in column):
+        return None
+    try:
+        return column.astype(np.float64) if column.dtype.kind in (*validation.NUMERIC_KINDS, "O") else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _from_rows(name: str, rows: Array, image_shape: ImageShape | None, scale: float) -> Source:
+    stream = _streamed(stored_array(Path("x"), "x", rows), scale, images=False)
+    return Source(name, len(rows), rows.shape[1], stream, image_shape=image_shape, rescaled=scale)
+
+
+def _from_stored(stored: StoredArray, scale: float | None) -> Source:
+    """An array in memory or on disk; integer images are rescaled to [0, 1] as `vs.fit` does."""
+    images = len(stored.shape) in (3, 4)
+    sample = stored.rows(np.linspace(0, len(stored) - 1, min(256, len(stored)), dtype=np.int64))
+    shape = channels_first(sample).shape[1:] if images else None
+    if scale is None:
+        integer = images and sample.dtype.kind in "iu" and sample.max() > 1
+        scale = (255.0 if sample.max() <= 255 else 65535.0) if integer else 1.0
+    columns = int(np.prod(stored.shape[1:], dtype=np.int64))
+    image_shape = None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2]))
+    name = "x" if stored.path == Path("x") else stored.path.stem
+    stream = _streamed(stored, scale, images=images)
+    return Source(name, len(stored), columns, stream, image_shape=image_shape, rescaled=scale)
+
+
+def _streamed(stored: StoredArray, scale: float, *, images: bool) -> Callable[[], Iterator[Array]]:
+    size = max(1, CHUNK_NUMBERS // max(1, int(np.prod(stored.shape[1:], dtype=np.int64))))
+
+    def stream() -> Iterator[Array]:
+        for chunk in stored.stream(size):
+            rows = channels_first(chunk) if images else chunk
+            flat = rows.reshape(len(rows), -1).astype(np.float64)
+            yield flat if scale == 1.0 else flat / scale
+
+    return stream
+
+
+SAMPLED_ROWS = 6000
+HASHED_ROWS = 5_000_000  # among which exact duplicates are found
+MOSTLY_MISSING = 0.5  # share of missing values from which a column is left out
+FEW_COMPLETE = 0.2  # share of complete rows below which missing values are replaced by the mean of their column
+Report = Callable[[int, int], object]
+
+
+@dataclass(eq=False)
+class Ranges:
+    """What values the columns have."""
+
+    low: Array
+    high: Array
+    sums: Array
+    missing: Array
+    """Missing or infinite values per column."""
+    whole: Array
+    """Whether all values of a column are whole numbers."""
+    rows: int = 0
+    incomplete_rows: int = 0
+
+    @classmethod
+    def empty(cls, columns: int) -> Ranges:
+        inf = np.full(columns, np.inf)
+        return cls(inf, -inf, np.zeros(columns), np.zeros(columns, np.int64), np.ones(columns, bool))
+
+    def add(self, chunk: Array, finite: Array | None) -> None:
+        """Another chunk; `finite` is None if all of it is."""
+        known = np.ones(1, bool) if finite is None else finite
+        self.low = np.minimum(self.low, chunk.min(0, where=known, initial=np.inf))
+        self.high = np.maximum(self.high, chunk.max(0, where=known, initial=-np.inf))
+        self.sums += chunk.sum(0, where=known)
+        self.rows += len(chunk)
+        if finite is not None:
+            self.missing += (~finite).sum(0)
+            self.incomplete_rows += int((~finite.all(1)).sum())
+        columns = np.flatnonzero(self.whole)
+        if len(columns):
+            part = chunk[:, columns]
+            with np.errstate(invalid="ignore"):
+                whole = part == np.round(part)
+            self.whole[columns] = (whole if finite is None else whole | ~finite[:, columns]).all(0)
+
+    @property
+    def means(self) -> Array:
+        """Means of the values that are there."""
+        return self.sums / np.maximum(1, self.rows - self.missing)
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """What the passes over the data found."""
+
+    source: Source
+    """The columns that were analysed: without those that are mostly missing."""
+    ranges: Ranges
+    """Of all columns."""
+    kept: Array
+    """Indices of the columns that were analysed."""
+    rows: int
+    """Rows that were analysed: complete ones, or all if missing values were replaced."""
+    mean: Array
+    variance: Array
+    covariance: Array | None
+    """None for wide data."""
+    sample: Array
+    """Random rows that were analysed."""
+    duplicates: int
+    """Rows that are equal to an earlier row."""
+    imputed: bool = False
+    """Whether missing values were replaced by the mean of their column."""
+    _spectra: dict[str, Spectrum] = field(default_factory=dict)
+
+    @property
+    def varying(self) -> Array:
+        """Which columns are not constant, up to rounding."""
+        scale = np.maximum(np.abs(self.mean), np.sqrt(self.variance))
+        return self.variance > (1e-9 * np.maximum(scale, 1e-300)) ** 2
+
+    def spectrum(self, scale: Array | None = None, key: str = "raw") -> Spectrum:
+        """Eigenvalues of the covariance, with columns divided by `scale`; computed once per key."""
+        if key not in self._spectra:
+            self._spectra[key] = self._compute(scale)
+        return self._spectra[key]
+
+    def _compute(self, scale: Array | None) -> Spectrum:
+        if self.covariance is None:
+            return wide_spectrum(lambda: _complete(self.source), self.mean, self.variance, self.rows, scale)
+        if scale is None:
+            return spectrum_of_covariance(self.covariance, self.rows)
+        return spectrum_of_covariance(self.covariance / np.outer(scale, scale), self.rows)
+
+
+def profile(source: Source, report: Report | None = None) -> Profile:
+    """Read the data: once, and once more if many values are missing.
+
+    Args:
+        source: the data.
+        report: called with the rows that were read so far, and all.
+    """
+    first = _read(source, report)
+    kept = np.flatnonzero(first.ranges.missing <= MOSTLY_MISSING * source.rows)
+    if not len(kept):
+        raise InputError("x has no column with at least half of its values; most of them are NaN or infinite.")
+    found = first if len(kept) == source.columns else _read(_selected(source, kept), report)
+    if found.rows < max(MIN_ROWS, FEW_COMPLETE * source.rows):
+        found = replace(_read(_imputed(_selected(source, kept), first.ranges.means[kept]), report), imputed=True)
+    return replace(found, ranges=first.ranges, kept=kept, duplicates=first.duplicates)
+
+
+def _read(source: Source, report: Report | None) -> Profile:
+    reader = _Reader(source, report)
+    if source.columns > FULL_COLUMNS:
+        mean, variance, rows = accumulate_column_moments(reader.complete(), source.columns)
+        covariance = None
+    else:
+        moments = accumulate_moments(reader.complete(), source.columns)
+        mean, covariance, rows = moments.mean, moments.covariance, moments.count
+        variance = np.diag(covariance).copy()
+    columns = np.arange(source.columns)
+    sample = np.concatenate(reader.sampled)
+    return Profile(source, reader.ranges, columns, rows, mean, variance, covariance, sample, reader.duplicates)
+
+
+class _Reader:
+    """A pass over the data: everything that needs every row, collected while moments are accumulated."""
+
+    def __init__(self, source: Source, report: Report | None) -> None:
+        self.source, self.report = source, report
+        self.ranges = Ranges.empty(source.columns)
+        self.sampled: list[Array] = []
+        self.hashes: list[Array] = []
+        self._chosen = _chosen_rows(source.rows)
+
+    def complete(self) -> Iterator[Array]:
+        """Rows without missing values."""
+        start = 0
+        for chunk in self.source.stream():
+            finite = None if np.isfinite(chunk.sum()) else np.isfinite(chunk)
+            self.ranges.add(chunk, finite)
+            low, high = np.searchsorted(self._chosen, [start, start + len(chunk)])
+            picked = chunk[self._chosen[low:high] - start]
+            self.sampled.append(picked[np.isfinite(picked).all(1)])
+            if start < HASHED_ROWS:
+                self.hashes.append(row_hashes(chunk))
+            start += len(chunk)
+            if self.report is not None:
+                self.report(start, self.source.rows)
+            yield chunk if finite is None else chunk[finite.all(1)]
+
+    @property
+    def duplicates(self) -> int:
+        hashes = np.concatenate(self.hashes)
+        return len(hashes) - len(np.unique(hashes))
+
+
+def row_hashes(rows: Array) -> Array:
+    """A 64-bit hash of every row, in exact integer arithmetic.
+
+    >>> a, b, c = row_hashes(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
+    >>> bool(a == c), bool(a == b)
+    (True, False)
+    """
+    factors = np.random.default_rng(0).integers(1, 2**63, size=rows.shape[1], dtype=np.uint64) | np.uint64(1)
+    bits = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # + 0.0: minus zero is zero
+    mixed = bits * factors
+    mixed ^= mixed >> np.uint64(32)
+    return mixed.sum(1, dtype=np.uint64)
+
+
+def _selected(source: Source, kept: Array) -> Source:
+    """Some of the columns."""
+    names = None if source.names is None else tuple(source.names[k] for k in kept)
+    whole = len(kept) == source.columns
+
+    def stream() -> Iterator[Array]:
+        for chunk in source.stream():
+            yield chunk if whole else chunk[:, kept]
+
+    shape = source.image_shape if whole else None
+    return replace(source, columns=len(kept), names=names, stream=stream, image_shape=shape)
+
+
+def _imputed(source: Source, means: Array) -> Source:
+    """The same with missing values replaced by the mean of their column."""
+
+    def stream() -> Iterator[Array]:
+        for chunk in source.stream():
+            yield np.where(np.isfinite(chunk), chunk, means)
+
+    return replace(source, stream=stream)
+
+
+def _complete(source: Source) -> Iterator[Array]:
+    for chunk in source.stream():
+        whole = np.isfinite(chunk).all(1)
+        yield chunk if whole.all() else chunk[whole]
+
+
+def _chosen_rows(rows: int) -> Array:
+    if rows <= SAMPLED_ROWS:
+        return np.arange(rows)
+    return np.unique(np.random.default_rng(0).integers(0, rows, SAMPLED_ROWS))
+
+
+LARGEST_RATIO = 10.0  # of standard deviations of two columns, above which columns are standardised
+HEAVY_TAIL = 10.0  # kurtosis minus that of a normal distribution, above which a column is heavy-tailed
+DUPLICATE_CORRELATION = 1 - 1e-9
+SKEWED_COUNTS = 3.0  # variance over mean of counts, above which their logarithm is modelled
+
+
+@dataclass(frozen=True)
+class DataKind:
+    """What the values are, and how to model them."""
+
+    name: str
+    """binary, unit interval, pixels, counts or continuous."""
+    likelihood: str
+    """gaussian or bernoulli."""
+    scaling: str
+    """none, standardise or log1p."""
+    reason: str
+    """Why this likelihood."""
+    scaling_reason: str = ""
+
+
+def judge_kind(profile: Profile, likelihood: str | None = None) -> DataKind:
+    """The kind of data, with the likelihood that was asked for or the one that fits."""
+    found = _by_values(profile)
+    if likelihood is None:
+        return found
+    chosen = choice("likelihood", likelihood, LIKELIHOODS)
+    scaling = "none" if chosen == "bernoulli" else found.scaling
+    reason = found.reason if chosen == found.likelihood else f"the {chosen} likelihood was asked for."
+    return DataKind(found.name, chosen, scaling, reason, found.scaling_reason if scaling != "none" else "")
+
+
+def _by_values(profile: Profile) -> DataKind:
+    kept = profile.kept
+    low, high = profile.ranges.low[kept].min(), profile.ranges.high[kept].max()
+    whole = bool(profile.ranges.whole[kept].all())
+    images = profile.source.image_shape is not None
+    if whole and low >= 0 and high <= 1:
+        return DataKind("binary", "bernoulli", "none", "all values are 0 or 1.")
+    if low >= 0 and high <= 1 and (images or _same_scale(profile)):
+        reason = "values are in [0, 1] and not binary: a Bernoulli likelihood would not be a density of them."
+        return DataKind("unit interval", "gaussian", "none", reason)
+    if whole and low >= 0 and not images and _looks_like_counts(profile):
+        return DataKind("counts", "gaussian", "log1p", "of log(1 + x): there is no count likelihood here.", _COUNTS)
+    if images or image_like(profile):
+        return DataKind("pixels", "gaussian", "none", "columns share one range, like pixels, and are not in [0, 1].")
+    spread = f"Standard deviations of columns differ {_ratio(profile):.3g}-fold"
+    if _same_scale(profile):
+        return DataKind("continuous", "gaussian", "none", "values are continuous.", f"{spread}. ")
+    decides = f"{spread}: without scaling the largest column decides. "
+    return DataKind("continuous", "gaussian", "standardise", "values are continuous.", decides)
+
+
+_COUNTS = "Values are non-negative whole numbers whose variance grows with their mean. "
+
+
+def _looks_like_counts(profile: Profile) -> bool:
+    """Whether most columns of whole numbers are overdispersed or mostly zero, as counts of events are."""
+    mean, variance = profile.mean[profile.varying], profile.variance[profile.varying]
+    return bool(len(mean)) and float(np.median(variance / np.maximum(mean, 1e-300))) > 0.5 and not _same_scale(profile)
+
+
+def _ratio(profile: Profile) -> float:
+    deviations = np.sqrt(profile.variance[profile.varying])
+    return float(deviations.max() / deviations.min()) if len(deviations) else 1.0
+
+
+def _same_scale(profile: Profile) -> bool:
+    """Whether columns may be modelled with one noise variance; always for images, whose pixels share a unit."""
+    return profile.source.image_shape is not None or _ratio(profile) <= LARGEST_RATIO or image_like(profile)
+
+
+def image_like(profile: Profile) -> bool:
+    """Many columns with one common range, such as flattened pixels."""
+    kept = profile.kept
+    high = profile.ranges.high[kept][profile.varying]
+    low = profile.ranges.low[kept][profile.varying]
+    common = (high > 0.5 * high.max(initial=0.0)) & (low <= low.min(initial=np.inf) + 1e-9 + 0.5 * abs(high))
+    whole = bool(profile.ranges.whole[kept].all())
+    unit = bool((low >= 0).all() and (high <= 1).all())
+    return len(high) >= 16 and (whole or unit) and bool(common.mean() > 0.6) and float(low.min(initial=0.0)) >= 0
+
+
+def column_scales(profile: Profile) -> Array:
+    """Standard deviation of every column; 1 for constant ones."""
+    return np.where(profile.varying, np.sqrt(profile.variance), 1.0)
+
+
+def bernoulli_scales(profile: Profile) -> Array:
+    """√(p(1 - p)) of every column with mean p: the curvature of the Bernoulli log-likelihood in its logit.
+
+    Columns that are constant carry no information; they get the scale 1.
+    """
+    p = profile.mean.clip(0.0, 1.0)
+    return np.where(profile.varying, np.sqrt(np.maximum(p * (1 - p), 1e-12)), 1.0)
+
+
+# columns --------------------------------------------------------------------------------------
+
+
+def heavy_tailed(profile: Profile) -> list[int]:
+    """Columns with an excess kurtosis above 10, by the sample."""
+    sample = profile.sample - profile.sample.mean(0)
+    second = (sample**2).mean(0)
+    kurtosis = (sample**4).mean(0) / np.where(profile.varying & (second > 0), second, 1.0) ** 2 - 3
+    return np.flatnonzero(profile.varying & (kurtosis > HEAVY_TAIL)).tolist()
+
+
+def duplicated_columns(profile: Profile) -> list[tuple[int, int]]:
+    """Pairs of columns that determine each other linearly."""
+    if profile.covariance is None:
+        return []
+    scale = column_scales(profile)
+    correlation = np.triu(np.abs(profile.covariance / np.outer(scale, scale)), 1)
+    pairs = np.argwhere(correlation > DUPLICATE_CORRELATION)
+    return [(int(a), int(b)) for a, b in pairs if profile.varying[a] and profile.varying[b]]
+
+
+def identifiers(profile: Profile) -> list[int]:
+    """Columns of a table that look like a row number: whole numbers, nearly all different, evenly spread."""
+    if profile.source.image_shape is not None:
+        return []
+    ranges, found = profile.ranges, []
+    for own, column in enumerate(profile.kept):
+        span = ranges.high[column] - ranges.low[column] + 1
+        if ranges.whole[column] and 0.9 * ranges.rows <= span <= 1.2 * ranges.rows and ranges.rows >= 20:
+            values = profile.sample[:, own]
+            if len(np.unique(values)) > 0.9 * len(values):
+                found.append(own)
+    return found

@@ -1,0 +1,218 @@
+"""A preflight as one self-contained page: what to do first, then why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from vaescope.products.preflight import phase
+from vaescope.report import figures
+from vaescope.report.figures import svg
+from vaescope.report.page import number, render, versions
+
+if TYPE_CHECKING:
+    from vaescope.products.preflight.preflight import Preflight
+
+
+LATENTS = 40  # that are drawn, at most
+STEPS = 120  # of β/γ² in the diagram
+LINE, MARK = "#b3382c", "#1c2630"
+
+
+def drawings(found: Preflight) -> Iterator[tuple[str, Figure, str]]:
+    """Name, figure and caption of each figure."""
+    if found.scaled_spectrum.total <= 0:
+        return
+    yield "phase", _phase(found), _phase_caption(found)
+    if found.confirmation is not None:
+        yield "confirmed", _confirmed(found), _CONFIRMED
+    yield "spectrum", _spectrum(found), _spectrum_caption(found)
+
+
+def _phase(found: Preflight) -> Figure:
+    """Used latents, KL and explained variance over (β/γ², d)."""
+    eigenvalues = found.scaled_spectrum.eigenvalues
+    depth = max(2, min(LATENTS, len(eigenvalues), 2 * found.recommended.latent_dim))
+    variances = np.geomspace(_lowest(found) / 4, 4 * float(eigenvalues[0]), STEPS)
+    latents = np.arange(1, depth + 1)
+    panels = (
+        ("latents in use", phase.used_count, "viridis"),
+        ("KL, nats per sample", phase.total_kl, "magma"),
+        ("variance explained", phase.explained_share, "cividis"),
+    )
+    figure, axes = figures.row_of_panels(len(panels), width=4.2, height=3.6)
+    for axis, (title, quantity, colours) in zip(axes, panels, strict=True):
+        values = np.array([[quantity(eigenvalues, float(v), int(d)) for v in variances] for d in latents], float)
+        picture = axis.pcolormesh(variances, latents, values, cmap=colours, shading="nearest", rasterized=True)
+        figure.colorbar(picture, ax=axis, pad=0.02)
+        figures.format_axis(axis, title=title, x="β/γ²", y="latents d", log="", legend=False)
+        axis.set_xscale("log")
+        axis.grid(visible=False)
+        _lines(axis, found)
+    axes[0].legend(loc="upper left", fontsize=8.5, framealpha=0.85, frameon=True)
+    return figure
+
+
+def _lines(axis: Axes, found: Preflight) -> None:
+    """The collapse line and the recommended start."""
+    recommended = found.recommended
+    start = 1 / (recommended.precision or 1.0)
+    axis.axvline(float(found.scaled_spectrum.eigenvalues[0]), color=LINE, lw=2, label="collapse line λ₁")
+    label = "β = 1" if recommended.precision is None else "recommended start"
+    axis.plot([start], [recommended.latent_dim], "*", color="white", mec=MARK, ms=15, label=label)
+    top = axis.get_ylim()[1]
+    axis.set_ylim(0.5, max(top, recommended.latent_dim + 0.5))
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _lowest(found: Preflight) -> float:
+    """Smallest β/γ² that is worth drawing."""
+    eigenvalues = found.scaled_spectrum.eigenvalues
+    start = 1 / (found.recommended.precision or 1.0)
+    positive = eigenvalues[eigenvalues > 1e-6 * eigenvalues[0]]
+    return min(start, float(positive[min(len(positive), LATENTS) - 1]))
+
+
+def _confirmed(found: Preflight) -> Figure:
+    """Latents in use over β/γ²: a line per d predicted, dots trained."""
+    assert found.confirmation is not None
+    cells = found.confirmation.cells
+    eigenvalues = found.scaled_spectrum.eigenvalues
+    limit = None if found.dimension is None else found.dimension.limit
+    span = [c.variance for c in cells]
+    variances = np.geomspace(min(span) / 1.5, max(span) * 1.5, 400)
+    figure, (axis,) = figures.row_of_panels(1, width=8.2, height=3.8)
+    for index, d in enumerate(sorted({c.latents for c in cells})):
+        colour = figures.COLOURS[index]
+        counts = [phase.expected_count(eigenvalues, float(v), d, limit=limit) for v in variances]
+        axis.step(variances, counts, color=colour, label=f"predicted, d = {d}")
+        for done, fill in ((True, colour), (False, "white")):
+            own = [c for c in cells if c.latents == d and c.converged == done]
+            if own:
+                label = f"trained, d = {d}" + ("" if done else " (still improving)")
+                axis.plot([c.variance for c in own], [c.used for c in own], "o", mfc=fill, mec=colour, label=label)
+    axis.axvline(float(eigenvalues[0]), color=LINE, lw=1.5, ls="--", label="collapse line λ₁")
+    figures.format_axis(axis, title="latents in use", x="β/γ²", y="latents", log="")
+    axis.set_xscale("log")
+    return figure
+
+
+def _spectrum(found: Preflight) -> Figure:
+    """Eigenvalues with the noise floor, beside the variance that leading axes hold."""
+    spectrum = found.scaled_spectrum
+    shown = spectrum.eigenvalues[: max(2, min(len(spectrum.eigenvalues), 100))]
+    positive = shown[shown > 1e-9 * shown[0]]
+    index = np.arange(1, len(positive) + 1)
+    figure, (left, right) = figures.row_of_panels(2, width=5.6, height=3.4)
+    left.plot(index, positive, "o-", ms=3.5, label="eigenvalues of the covariance")
+    if spectrum.noise > 1e-9 * shown[0]:
+        left.axhline(spectrum.noise, color=figures.COLOURS[2], ls="--", label="noise floor")
+    if found.recommended.precision is not None:
+        left.axhline(1 / found.recommended.precision, color=figures.COLOURS[1], label="recommended decoder variance")
+    else:
+        left.axhline(1.0, color=figures.COLOURS[1], label="β = 1")
+    figures.format_axis(left, title="spectrum", x="latent", y="λ", log="y")
+    held = np.cumsum(spectrum.eigenvalues)[: len(positive)] / spectrum.total
+    right.plot(index, held, "o-", ms=3.5, color=figures.COLOURS[0], label="principal axes")
+    _mark_dimension(right, found)
+    right.set_ylim(0, 1.03)
+    figures.format_axis(right, title="variance held", x="latents", y="share", log="")
+    return figure
+
+
+def _mark_dimension(axis: Axes, found: Preflight) -> None:
+    if found.dimension is not None:
+        label = f"intrinsic dimension {found.dimension.value:.1f}"
+        axis.axvspan(found.dimension.low, found.dimension.high, color=figures.COLOURS[3], alpha=0.18, lw=0)
+        axis.axvline(found.dimension.value, color=figures.COLOURS[3], ls=":", label=label)
+    axis.axvline(found.recommended.latent_dim, color=figures.COLOURS[1], label="latents recommended")
+
+
+def _phase_caption(found: Preflight) -> str:
+    approximate = (
+        " The Bernoulli likelihood is approximated to second order in the logits: only the collapse line is exact."
+        if found.kind.likelihood == "bernoulli"
+        else " Exact for linear decoders; the collapse line holds for all."
+    )
+    return f"What a VAE with d latents does at decoder variance 1/γ² and KL weight β.{approximate}"
+
+
+def _spectrum_caption(found: Preflight) -> str:
+    spectrum = found.scaled_spectrum
+    leading = "" if spectrum.exact else " Leading eigenvalues by a randomised method."
+    return f"{spectrum.signal} eigenvalues stand out of the noise (Tracy-Widom, 99.5 %).{leading}"
+
+
+_CONFIRMED = "Latents that small trained models use, and what the linear theory predicts for them."
+
+
+VERDICTS = {
+    None: "No problems found.",
+    "note": "No problems found; see the notes.",
+    "warning": "Read the warnings before you train.",
+    "error": "Repair the data before you train.",
+}
+PIXELS = 96  # per inch of figure width, at most
+GLOSSARY = {
+    "λ": "Eigenvalues of the covariance: the variance of the data along its principal axes, largest first.",
+    "γ²": "Precision: 1 / variance of the decoder. A squared error is multiplied by γ²/2.",
+    "β": "What the KL is multiplied by in the loss; 1 is the ELBO.",
+    "β/γ²": "All that matters for which latents are used: latent i of a linear VAE is used exactly if λ is larger.",
+    "collapse": "No latent differs from its prior, and the decoder ignores them.",
+    "KL": "Information in the code of a sample, in nats; ½ log(λγ²/β) for a latent of a linear VAE.",
+    "stands out": "Larger than the largest eigenvalue of noise would be, at the 99.5 % quantile.",
+    "intrinsic dimension": "Numbers needed to locate a sample on the curved surface on which the data lie.",
+}
+
+
+def notebook_frame(page: str) -> str:
+    """A page inside a notebook, with its own styles."""
+    return str(Markup('<iframe srcdoc="{}" style="width: 100%; height: 50rem; border: 0"></iframe>').format(page))
+
+
+def html(found: Preflight) -> str:
+    """The page; text from users is escaped."""
+    rows = found.summary()
+    pictures = [
+        (name, Markup(svg(figure)), caption, round(PIXELS * figure.get_figwidth()))
+        for name, figure, caption in drawings(found)
+    ]
+    return render(
+        "preflight.html",
+        found=found,
+        verdict=VERDICTS[found.worst],
+        facts=facts(found),
+        drawings=pictures,
+        columns=list(rows[0]) if rows else [],
+        rows=rows,
+        glossary=GLOSSARY,
+        versions=versions(),
+    )
+
+
+def facts(found: Preflight) -> list[tuple[str, str]]:
+    """Single numbers with their labels; what to set first."""
+    recommended = found.recommended
+    chosen = [
+        ("latents", str(recommended.latent_dim)),
+        ("likelihood", recommended.likelihood),
+        ("scaling", recommended.scaling),
+    ]
+    if recommended.precision is not None:
+        chosen.append(("precision γ², at the start", number(recommended.precision)))
+    low, high = recommended.beta
+    chosen += [
+        ("β that keeps the latents needed", f"{low:.3g} to {high:.3g}"),
+        ("β that collapses everything", f"from {recommended.collapse_beta:.3g}"),
+        ("batch size, epochs", f"{recommended.batch_size}, {recommended.epochs}"),
+    ]
+    if found.dimension is not None:
+        dimension = found.dimension
+        chosen.append(("intrinsic dimension", f"{dimension.value:.1f} ({dimension.low:.1f}–{dimension.high:.1f})"))
+    return chosen

@@ -1,0 +1,328 @@
+"""`vs.preflight`: from data alone, what to train and what would collapse."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from vaescope.core import validation
+from vaescope.core.errors import InputError
+from vaescope.core.serialization import to_plain
+from vaescope.products.preflight import phase
+from vaescope.products.preflight.confirm import Confirmation
+from vaescope.products.preflight.confirm import confirm as train_grid
+from vaescope.products.preflight.data import (
+    DataKind,
+    Profile,
+    Source,
+    bernoulli_scales,
+    column_scales,
+    judge_kind,
+    profile,
+    source_of,
+)
+from vaescope.products.preflight.page import html, notebook_frame
+from vaescope.products.preflight.phase import Convention, conventions
+from vaescope.products.preflight.recommend import Recommendation, recommend, snippets
+from vaescope.products.preflight.rules import Facts, findings
+from vaescope.products.preflight.spectrum import IntrinsicDimension, Spectrum, intrinsic_dimension
+from vaescope.report.findings import Finding, by_severity, worst_severity
+from vaescope.runs.files import json_data, write_json, write_text
+from vaescope.training import ProgressBar
+
+SUMMARY_ROWS = 50
+
+
+@dataclass(frozen=True, eq=False)
+class Preflight:
+    """What the data are, how many latents they feed, and what to start with.
+
+    `active`, `kl`, `explained` and `collapse_variance` are about the data as given; `recommended` and `summary` are
+    about the data after the recommended scaling.
+    """
+
+    name: str
+    """What the report calls the data."""
+    rows: int
+    """Samples that were analysed: complete ones, or all if missing values were replaced."""
+    columns: int
+    """Columns that were analysed: without those that are mostly missing."""
+    kind: DataKind
+    """What the values are, and how to model them."""
+    spectrum: Spectrum
+    """Of the data as given; under a Bernoulli likelihood of columns divided by √(p(1 - p))."""
+    scaled_spectrum: Spectrum
+    """After the recommended scaling; the same if there is none."""
+    dimension: IntrinsicDimension | None
+    """Of the scaled data; None for fewer than 50 different samples."""
+    recommended: Recommendation
+    """Settings to start with."""
+    conventions: list[Convention]
+    """Common ways to write the loss, and what each does to the scaled data."""
+    findings: list[Finding]
+    """Most severe first."""
+    latent_dim: int | None = None
+    """Number of latents that was given; None if it was left open."""
+    confirmation: Confirmation | None = None
+    """Trained models beside their predictions; None unless models were trained."""
+
+    @property
+    def worst(self) -> str | None:
+        """error, warning, note, or None."""
+        return worst_severity(self.findings)
+
+    @property
+    def collapse_variance(self) -> float:
+        """λ_1: all latents collapse if β/γ² is at least this."""
+        return phase.collapse_variance(self.spectrum.eigenvalues)
+
+    def active(self, precision: float = 1.0, beta: float = 1.0, *, least_kl: float | None = None) -> int:
+        """How many latents are used: #{λ_i > β/γ²}, at most `latent_dim`; corrected if models were trained.
+
+        Exact for linear decoders. Curved data use at most their dimension at the largest scale (`dimension.limit`), and
+        of them latents that carry at least 0.15 nats: with less, a latent gains so little that training seldom finds
+        it. Under a Bernoulli likelihood `precision` is a weight on the log-likelihood.
+
+        Args:
+            precision: γ² = 1 / decoder variance.
+            beta: weight of the KL.
+            least_kl: nats that a latent must carry to count, instead of 0.15 for curved data and 0 for others.
+        """
+        least = None if least_kl is None else validation.number("least_kl", least_kl, minimum=0.0)
+        used = phase.expected_count(
+            self.spectrum.eigenvalues,
+            _variance(precision, beta),
+            self.latent_dim,
+            limit=None if self.dimension is None else self.dimension.limit,
+            least_kl=least,
+        )
+        return used if self.confirmation is None else self.confirmation.corrected(used)
+
+    def kl(self, precision: float = 1.0, beta: float = 1.0) -> float:
+        """KL of the code of a linear VAE, in nats per sample.
+
+        Args:
+            precision: γ² = 1 / decoder variance.
+            beta: weight of the KL.
+        """
+        return phase.total_kl(self.spectrum.eigenvalues, _variance(precision, beta), self.latent_dim)
+
+    def explained(self, precision: float = 1.0, beta: float = 1.0) -> float:
+        """Share of the variance of x that reconstructions of a linear VAE explain.
+
+        Args:
+            precision: γ² = 1 / decoder variance.
+            beta: weight of the KL.
+        """
+        return phase.explained_share(self.spectrum.eigenvalues, _variance(precision, beta), self.latent_dim)
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The recommended settings as code for PyTorch, pythae and `vs.fit`."""
+        return snippets(self.recommended, self.columns)
+
+    def summary(self) -> list[dict[str, object]]:
+        """A row per latent: the β/γ² below which it is used, and what is explained up to it; scaled data."""
+        spectrum, variance = self.scaled_spectrum, 1 / (self.recommended.precision or 1.0)
+        shown = min(len(spectrum.eigenvalues), SUMMARY_ROWS)
+        held = np.cumsum(spectrum.eigenvalues) / max(spectrum.total, 1e-300)
+        kl = phase.latent_kl(spectrum.eigenvalues, variance)
+        return [
+            {
+                "latent": k + 1,
+                "used if β/γ² <": float(spectrum.eigenvalues[k]),
+                "variance held": float(held[k]),
+                "KL at start": float(kl[k]),
+                "stands out": "yes" if k < spectrum.signal else "no",
+            }
+            for k in range(shown)
+        ]
+
+    def to_data(self) -> dict[str, object]:
+        """Everything as JSON data."""
+        spectrum = self.scaled_spectrum
+        data = {
+            "name": self.name,
+            "rows": self.rows,
+            "columns": self.columns,
+            "kind": self.kind,
+            "collapse_variance": self.collapse_variance,
+            "eigenvalues": self.spectrum.eigenvalues.tolist(),
+            "scaled": {
+                "eigenvalues": spectrum.eigenvalues.tolist(),
+                "noise": spectrum.noise,
+                "signal": spectrum.signal,
+            },
+            "dimension": self.dimension,
+            "recommended": self.recommended,
+            "conventions": self.conventions,
+            "findings": self.findings,
+            "confirmation": self.confirmation,
+            "code": self.code,
+        }
+        return {key: json_data(to_plain(value)) for key, value in data.items()}
+
+    def to_json(self, path: str | Path) -> Path:
+        """Write everything as JSON.
+
+        Args:
+            path: the file.
+        """
+        write_json(Path(path), self.to_data())
+        return Path(path)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the page: one file that loads nothing from the network.
+
+        Args:
+            path: the file.
+        """
+        write_text(Path(path), html(self))
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        return notebook_frame(html(self))
+
+    def __repr__(self) -> str:
+        dimension = "" if self.dimension is None else f", intrinsic dimension {self.dimension.value:.1f}"
+        lines = [f"Preflight of {self.name}: {self.rows} x {self.columns}, {self.kind.name}{dimension}"]
+        lines += [f"  collapse at β/γ² = {self.collapse_variance:.4g}"]
+        lines += [f"  {key}: {sentence}" for key, sentence in self.recommended.sentences.items()]
+        lines += [f"  {f.severity}: {f.title} {f.advice}" for f in self.findings]
+        return "\n".join(lines)
+
+
+def _variance(precision: float, beta: float) -> float:
+    return validation.number("beta", beta, minimum=0.0) / validation.precision(precision)
+
+
+Array = np.ndarray
+SILENT_SECONDS = 1.0
+
+
+def preflight(
+    x: object,
+    *,
+    latent_dim: int | None = None,
+    likelihood: str | None = None,
+    confirm: bool = False,
+    name: str | None = None,
+    progress: Callable[[str], object] | None = None,
+) -> Preflight:
+    """Find out, from data alone, how many latents a VAE will use, which losses collapse, and what to start with.
+
+    For a linear VAE the answers are exact: latent i is used exactly if λ_i > β/γ², with λ_i the eigenvalues of the
+    covariance. The collapse line λ_1 holds for any decoder. Data are read in chunks: files may be larger than memory.
+
+    Args:
+        x: what `vs.fit` takes (rows, images, a path, a data set), a data frame, or a .csv file. Missing values and
+            text columns are allowed, and reported.
+        latent_dim: number of latents, if it is decided already.
+        likelihood: gaussian or bernoulli; what fits the data if not given.
+        confirm: train a grid of small models (about a minute) and compare.
+        name: what the report calls the data.
+        progress: called with lines that say what is being done, if it takes longer than a second.
+
+    >>> x = np.random.default_rng(0).normal(size=(500, 4)) * [3.0, 2.0, 0.5, 0.5]
+    >>> found = preflight(x)
+    >>> found.active(precision=1.0, beta=1.0), found.recommended.needed
+    (2, 2)
+    """
+    say = _Lines(progress)
+    if latent_dim is not None:
+        validation.whole_number("latent_dim", latent_dim)
+    source = source_of(x, name)
+    say(f"reading {source.rows} rows")
+    read = profile(source, say.rows)
+    kind = judge_kind(read, likelihood)
+    scaled, scale = _scaled(read, source, kind, say)
+    spectrum = read.spectrum(bernoulli_scales(read), "bernoulli") if kind.likelihood == "bernoulli" else read.spectrum()
+    scaled_spectrum = scaled.spectrum(scale, kind.scaling if scale is not None else "raw")
+    say("estimating the intrinsic dimension")
+    rows = scaled.sample if scale is None else scaled.sample / scale
+    dimension = intrinsic_dimension(rows, scaled_spectrum.eigenvalues)
+    recommended = recommend(kind, scaled_spectrum, dimension, read.rows, latent_dim)
+    losses = conventions(scaled_spectrum.eigenvalues, kind.likelihood, scaled_spectrum.columns, recommended.latent_dim)
+    facts = Facts(source, read, kind, scaled_spectrum, dimension, recommended, losses, likelihood)
+    found = Preflight(
+        source.name,
+        read.rows,
+        scaled_spectrum.columns,
+        kind,
+        spectrum,
+        scaled_spectrum,
+        dimension,
+        recommended,
+        losses,
+        by_severity(findings(facts)),
+        latent_dim,
+    )
+    return found if not confirm else _confirmed(found, scaled.sample if kind.likelihood == "bernoulli" else rows)
+
+
+def _scaled(read: Profile, source: Source, kind: DataKind, say: _Lines) -> tuple[Profile, Array | None]:
+    """The profile of the data to be modelled, and what its columns are divided by."""
+    if kind.likelihood == "bernoulli":
+        return read, bernoulli_scales(read)
+    if kind.scaling == "standardise":
+        return read, column_scales(read)
+    if kind.scaling != "log1p":
+        return read, None
+    say("reading the data again, as log(1 + x)")
+    logs = profile(_mapped(read.source), say.rows)
+    return logs, np.full(len(logs.mean), math.sqrt(max(float(logs.variance.mean()), 1e-300)))
+
+
+def _mapped(source: Source) -> Source:
+    def stream() -> Iterator[Array]:
+        for chunk in source.stream():
+            yield np.log1p(chunk)
+
+    return replace(source, stream=stream)
+
+
+def _confirmed(found: Preflight, rows: Array) -> Preflight:
+    """With a grid of trained models."""
+    if found.scaled_spectrum.total <= 0:
+        raise InputError("confirm=True needs data that vary; all samples are the same.")
+    eigenvalues, latents = found.scaled_spectrum.eigenvalues, found.recommended.latent_dim
+    with ProgressBar("confirm") as progress:
+        limit = None if found.dimension is None else found.dimension.limit
+        grid = train_grid(rows, found.kind.likelihood, eigenvalues, latents, limit=limit, progress=progress)
+    finding = Finding(
+        "confirmed",
+        "note",
+        "Trained models agree with the prediction."
+        if grid.within_one >= 0.9
+        else "Trained models correct the prediction.",
+        grid.sentence,
+        "`active` applies the correction." if abs(grid.factor - 1) > 0.05 else "Nothing.",
+    )
+    return replace(found, confirmation=grid, findings=[*found.findings, finding])
+
+
+class _Lines:
+    """Lines of progress, from the first second on; to stderr of a terminal if nobody listens."""
+
+    def __init__(self, progress: Callable[[str], object] | None) -> None:
+        self.progress = progress or (_to_terminal if sys.stderr.isatty() else None)
+        self.started = self.shown = time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        if self.progress is not None and time.monotonic() - self.started > SILENT_SECONDS:
+            self.progress(f"preflight: {line}")
+            self.shown = time.monotonic()
+
+    def rows(self, done: int, total: int) -> None:
+        if time.monotonic() - self.shown > SILENT_SECONDS:
+            self(f"{done} of {total} rows read")
+
+
+def _to_terminal(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

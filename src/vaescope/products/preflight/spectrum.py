@@ -1,0 +1,328 @@
+"""Eigenvalues of the covariance of data that are read once, in chunks, with float64 sums.
+
+Up to `FULL_COLUMNS` columns the covariance is accumulated and diagonalised. Wider data with few rows use the Gram
+matrix, whose non-zero eigenvalues are the same; wide and long data a randomised range finder with power iterations
+(Halko et al. 2011), which reads the data once per iteration. Memory is bounded by a chunk and n x min(n, 320) numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.neighbors import NearestNeighbors
+
+Array = np.ndarray
+Chunks = Callable[[], Iterable[Array]]
+
+FULL_COLUMNS = 2048  # up to which the covariance matrix is formed
+GRAM_ROWS = 2048  # up to which the matrix of inner products of rows is formed
+LEADING = 300  # eigenvalues that the randomised method computes
+OVERSAMPLED, POWER_ITERATIONS = 20, 2
+TRACY_WIDOM = 2.42  # 99.5 % quantile for real Gaussian noise
+FLAT_RATIO = 1.5  # λ_1 / mean λ, below which no direction stands out
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and scatter of columns, from one pass."""
+
+    count: int
+    mean: Array
+    scatter: Array
+    """(n, n) Σ (x - mean)(x - mean)ᵀ."""
+
+    @property
+    def covariance(self) -> Array:
+        return self.scatter / max(1, self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Eigenvalues of the covariance, largest first, and which of them stand out of the noise."""
+
+    eigenvalues: Array
+    """All of them, or the leading ones of wide data."""
+    total: float
+    """Sum of all eigenvalues: the variance of a sample, summed over columns."""
+    columns: int
+    rows: int
+    exact: bool = True
+    """False where leading eigenvalues come from a randomised method."""
+
+    @property
+    def noise(self) -> float:
+        """Noise floor: mean of the eigenvalues that do not stand out."""
+        return self._split[1]
+
+    @property
+    def signal(self) -> int:
+        """Number of eigenvalues that stand out of the noise."""
+        return self._split[0]
+
+    @property
+    def flat(self) -> bool:
+        """Whether no direction stands out: isotropic or whitened data."""
+        top = float(self.eigenvalues.max(initial=0.0))
+        return self.total > 0 and (self.signal == 0 or top * self.rank < FLAT_RATIO * self.total)
+
+    @property
+    def rank(self) -> int:
+        """Largest number of non-zero eigenvalues."""
+        return max(1, min(self.columns, self.rows - 1))
+
+    def latents_for(self, share: float) -> int:
+        """The number of principal axes that hold this share of the variance."""
+        held = np.cumsum(self.eigenvalues) / self.total if self.total > 0 else np.ones(1)
+        return min(int(np.searchsorted(held, share - 1e-12)) + 1, len(self.eigenvalues))
+
+    @property
+    def _split(self) -> tuple[int, float]:
+        return split_noise(self.eigenvalues, self.total, self.rank, self.rows)
+
+
+def split_noise(eigenvalues: Array, total: float, rank: int, rows: int) -> tuple[int, float]:
+    """How many eigenvalues stand out, and the mean of the others.
+
+    The next eigenvalue stands out if it is above what the largest of the remaining ones would be if all were equal: the
+    99.5 % quantile of the Tracy-Widom law (Johnstone 2001), with the noise estimated from the remaining ones.
+
+    >>> split_noise(np.array([5.0, 1.01, 1.0, 0.99]), 8.0, 4, 10_000)
+    (1, 1.0)
+    """
+    left = total
+    floor = total / rank * 1e-12
+    for signal in range(min(len(eigenvalues), rank - 1)):
+        noise = max(left, 0.0) / (rank - signal)
+        if eigenvalues[signal] <= max(floor, noise * largest_noise_ratio(rank - signal, rows)):
+            return signal, noise
+        left -= float(eigenvalues[signal])
+    kept = min(len(eigenvalues), rank - 1)
+    return kept, max(left, 0.0) / (rank - kept)
+
+
+def largest_noise_ratio(columns: int, rows: int) -> float:
+    """Largest eigenvalue of the sample covariance of white noise of variance 1, at its 99.5 % quantile.
+
+    >>> round(largest_noise_ratio(100, 10_000), 3)
+    1.223
+    """
+    a, b = math.sqrt(max(1, rows - 1)), math.sqrt(columns)
+    centre = (a + b) ** 2
+    width = (a + b) * (1 / a + 1 / b) ** (1 / 3)
+    return (centre + TRACY_WIDOM * width) / max(1, rows)
+
+
+# accumulation ---------------------------------------------------------------------------------
+
+
+def accumulate_moments(chunks: Iterable[Array], columns: int) -> Moments:
+    """Mean and scatter of all rows; chunks are merged without cancellation (Chan et al. 1983)."""
+    count, mean, scatter = 0, np.zeros(columns), np.zeros((columns, columns))
+    for chunk in chunks:
+        rows = np.asarray(chunk, np.float64)
+        if not len(rows):
+            continue
+        own_mean = rows.mean(0)
+        rows = rows - own_mean
+        shift, merged = own_mean - mean, count + len(rows)
+        scatter += rows.T @ rows
+        scatter += np.outer(shift, shift) * (count * len(rows) / merged)
+        mean = mean + shift * (len(rows) / merged)
+        count = merged
+    return Moments(count, mean, scatter)
+
+
+def accumulate_column_moments(chunks: Iterable[Array], columns: int) -> tuple[Array, Array, int]:
+    """Mean and variance of every column, and the number of rows, for data too wide for their covariance."""
+    count, mean, squares = 0, np.zeros(columns), np.zeros(columns)
+    for chunk in chunks:
+        if not len(chunk):
+            continue
+        own = chunk.mean(0)
+        shift, merged = own - mean, count + len(chunk)
+        squares += ((chunk - own) ** 2).sum(0) + shift**2 * (count * len(chunk) / merged)
+        mean = mean + shift * (len(chunk) / merged)
+        count = merged
+    return mean, squares / max(1, count), count
+
+
+def spectrum_of_covariance(covariance: Array, rows: int) -> Spectrum:
+    """The spectrum of an accumulated covariance."""
+    eigenvalues = np.linalg.eigvalsh(covariance)[::-1].clip(min=0.0)
+    return Spectrum(eigenvalues, float(np.trace(covariance)), len(covariance), rows)
+
+
+def spectrum_of_rows(rows: Array) -> Spectrum:
+    """The spectrum of a few rows in memory.
+
+    >>> spectrum_of_rows(np.array([[1.0, 0.0], [-1.0, 0.0]])).eigenvalues
+    array([1., 0.])
+    """
+    centred = rows - rows.mean(0)
+    count, columns = centred.shape
+    product = centred.T @ centred if columns <= count else centred @ centred.T
+    eigenvalues = np.linalg.eigvalsh(product / count)[::-1].clip(min=0.0)
+    return Spectrum(eigenvalues, float((centred**2).sum()) / count, columns, count)
+
+
+def wide_spectrum(chunks: Chunks, mean: Array, variance: Array, rows: int, scale: Array | None = None) -> Spectrum:
+    """The leading eigenvalues of data with too many columns for their covariance.
+
+    Args:
+        chunks: call it to read all rows once more.
+        mean: of every column.
+        variance: of every column.
+        rows: how many there are.
+        scale: what columns are divided by, if anything.
+    """
+    divisor = np.ones_like(mean) if scale is None else scale
+    total, columns = float((variance / divisor**2).sum()), len(mean)
+
+    def centred() -> Iterator[Array]:
+        for chunk in chunks():
+            yield (np.asarray(chunk, np.float64) - mean) / divisor
+
+    if rows <= GRAM_ROWS:
+        data = np.concatenate(list(centred()))
+        found = np.linalg.eigvalsh(data @ data.T / len(data))[::-1].clip(min=0.0)
+        return Spectrum(found[: min(len(found), columns)], total, columns, rows)
+    found = _randomised(centred, columns, rows)
+    return Spectrum(found[:LEADING], total, columns, rows, exact=False)
+
+
+def _randomised(centred: Callable[[], Iterator[Array]], columns: int, rows: int) -> Array:
+    """Leading eigenvalues of the covariance, by the Rayleigh-Ritz method on a randomised subspace."""
+    basis = np.random.default_rng(0).standard_normal((columns, LEADING + OVERSAMPLED))
+    for _ in range(1 + POWER_ITERATIONS):
+        product = np.zeros_like(basis)
+        for chunk in centred():
+            product += chunk.T @ (chunk @ basis)
+        basis = np.linalg.qr(product / rows)[0]
+    small = np.zeros((basis.shape[1], basis.shape[1]))
+    for chunk in centred():
+        projected = chunk @ basis
+        small += projected.T @ projected
+    return np.linalg.eigvalsh(small / rows)[::-1].clip(min=0.0)
+
+
+NEIGHBOURS = (5, 10, 20)  # of the Levina-Bickel estimator; the range of its results is its spread
+TRIMMED = 0.1  # largest ratios of distances that TwoNN leaves out
+HALVINGS = (1, 2, 4)  # parts of the sample on which TwoNN is repeated, at growing distances
+SAMPLE = 3000  # rows on which the estimators run
+CURVED_RATIO = 0.8  # of the dimension of linear data, below which data are curved
+SMALLEST_SAMPLE = 50
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate with the range over its own choices."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class IntrinsicDimension:
+    """Two estimates, and the same of Gaussian data with the same covariance."""
+
+    two_nn: Estimate
+    levina_bickel: Estimate
+    two_nn_linear: Estimate
+    levina_bickel_linear: Estimate
+    samples: int
+
+    @property
+    def value(self) -> float:
+        """The mean of the two estimates."""
+        return (self.two_nn.value + self.levina_bickel.value) / 2
+
+    @property
+    def linear_value(self) -> float:
+        """The mean of the two estimates on Gaussian data with the same covariance."""
+        return (self.two_nn_linear.value + self.levina_bickel_linear.value) / 2
+
+    @property
+    def low(self) -> float:
+        return min(self.two_nn.low, self.levina_bickel.low)
+
+    @property
+    def high(self) -> float:
+        return max(self.two_nn.high, self.levina_bickel.high)
+
+    @property
+    def limit(self) -> int | None:
+        """Most latents that curved data are expected to use: the dimension at the largest scale; None if linear."""
+        return max(1, math.ceil(self.low - 0.25)) if self.curved else None
+
+    @property
+    def curved(self) -> bool:
+        """Whether both estimates, with two standard errors, are clearly below those of linear data."""
+        error = 1 + 2 / self.samples**0.5
+        pairs = ((self.two_nn, self.two_nn_linear), (self.levina_bickel, self.levina_bickel_linear))
+        return all(error * own.value < CURVED_RATIO * linear.value for own, linear in pairs)
+
+
+def two_nn(distances: Array) -> float:
+    r"""TwoNN (Facco et al. 2017): d from the ratios μ = r₂/r₁, which follow 1 - μ^{-d}.
+
+    A line through the origin is fitted to -log(1 - F(μ)) over log μ, without the largest ratios.
+
+    Args:
+        distances: (N, at least 2) to the nearest neighbours of every sample, ascending.
+    """
+    ratios = np.sort(np.log(distances[:, 1] / distances[:, 0]))
+    kept = max(2, int(len(ratios) * (1 - TRIMMED)))
+    log_ratio = ratios[:kept]
+    height = -np.log1p(-np.arange(kept) / len(ratios))
+    return float((log_ratio @ height) / max(log_ratio @ log_ratio, 1e-300))
+
+
+def levina_bickel(distances: Array, neighbours: int) -> float:
+    """The maximum-likelihood estimator (Levina & Bickel 2004), with inverses averaged (MacKay & Ghahramani 2005)."""
+    logs = np.log(distances[:, neighbours - 1 : neighbours] / distances[:, : neighbours - 1])
+    return float(1 / max(logs.mean(), 1e-300))
+
+
+def neighbour_distances(x: Array, count: int) -> Array:
+    """(N, count) distances of every row to its nearest different rows."""
+    found = NearestNeighbors(n_neighbors=count + 1).fit(x).kneighbors(x)[0][:, 1:]
+    return np.maximum(found, 1e-12 * max(float(found.max(initial=0.0)), 1e-300))
+
+
+def intrinsic_dimension(x: Array, eigenvalues: Array) -> IntrinsicDimension | None:
+    """Estimates for rows without duplicates; None for fewer than 50 different rows.
+
+    Args:
+        x: a random sample of rows.
+        eigenvalues: of the covariance, for the comparison with linear data.
+
+    >>> z = np.random.default_rng(0).normal(size=(1000, 2))
+    >>> found = intrinsic_dimension(z @ np.ones((2, 5)) + np.pad(z, ((0, 0), (0, 3))), np.array([7.0, 1.0]))
+    >>> round(found.value), found.curved
+    (2, False)
+    """
+    distinct = np.unique(np.asarray(x, np.float64), axis=0)
+    if len(distinct) < SMALLEST_SAMPLE:
+        return None
+    rng = np.random.default_rng(0)
+    rows = rng.permutation(distinct)[:SAMPLE]
+    positive = eigenvalues[eigenvalues > 0]
+    linear = rng.standard_normal((len(rows), len(positive))) * np.sqrt(positive)
+    return IntrinsicDimension(*_estimates(rows), *_estimates(linear), samples=len(rows))
+
+
+def _estimates(x: Array) -> tuple[Estimate, Estimate]:
+    counts = [k for k in NEIGHBOURS if k < len(x) // 2]
+    distances = neighbour_distances(x, max(counts))
+    bickel = [levina_bickel(distances, k) for k in counts]
+    parts = [len(x) // part for part in HALVINGS if len(x) // part >= SMALLEST_SAMPLE]
+    twos = [two_nn(distances)] + [two_nn(neighbour_distances(x[:part], 2)) for part in parts[1:]]
+    return _estimate(twos[0], twos), _estimate(bickel[min(1, len(bickel) - 1)], bickel)
+
+
+def _estimate(value: float, values: list[float]) -> Estimate:
+    return Estimate(value, min(values), max(values))

@@ -1,0 +1,6 @@
+"""`vs.Watch`: rows of measurements, and early findings, while a model is trained."""
+
+from vaescope.products.watch.row import Row
+from vaescope.products.watch.watch import Watch, WatchedMembers
+
+__all__ = ["Row", "Watch", "WatchedMembers"]

@@ -1,0 +1,511 @@
+"""`vs.Watch`: measurements of a model while anybody's loop trains it, and findings before the run is lost."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.analysis.models import as_models, networks_of, with_normal_prior
+from vaescope.core.errors import InputError, RunError
+from vaescope.core.validation import number, whole_number
+from vaescope.models import Member
+from vaescope.products.watch import page as pages
+from vaescope.products.watch.probe import Measured, Probe, Weights
+from vaescope.products.watch.row import Bound, EarlyFinding, LatentState, Row
+from vaescope.products.watch.rules import CHANGE, Watched, mean_change, new_findings
+from vaescope.protocol import LatentModel, WrappedModel
+from vaescope.runs.files import write_text
+from vaescope.training.progress import Observer
+
+EARLY = 64  # the first rows come after 1, 2, 4, … and 64 calls
+SHARES = {"validation": 0.25, "contrast": 0.25, "page": 0.25}  # of the time for measurements; rows may take all of it
+
+
+class Clock:
+    """Decides which calls of `Watch.update` measure.
+
+    Args:
+        every: steps between two measurements; None for as many as `overhead` allows.
+        overhead: the share of the time since the first call that measurements may take. The first few, after 1, 2, 4,
+            … and 64 calls, come whatever they cost; they are counted, and later ones wait for longer.
+    """
+
+    def __init__(self, every: int | None, overhead: float) -> None:
+        self.every, self.overhead = every, overhead
+        self.spent = 0.0
+        self._calls = 0
+        self._last: int | None = None
+        self._started: float | None = None
+        self._costs: dict[str, float] = {}
+        self._totals: dict[str, float] = {}
+
+    def due(self, step: int) -> bool:
+        """Whether this call measures."""
+        self._started = time.perf_counter() if self._started is None else self._started
+        self._calls += 1
+        if self.every is not None:
+            return self._last is None or step - self._last >= self.every
+        early = self._calls <= EARLY and self._calls & (self._calls - 1) == 0
+        return early or self.affords("row")
+
+    def affords(self, what: str) -> bool:
+        """Whether another measurement of this kind, at the cost of the last one, is within the share."""
+        if self._started is None:
+            return True
+        allowed, cost = self.overhead * self.elapsed, self._costs.get(what, 0.0)
+        own = self._totals.get(what, 0.0) + cost
+        return self.spent + cost <= allowed and own <= SHARES.get(what, 1.0) * allowed
+
+    def measured(self, step: int) -> None:
+        self._last = step
+
+    def charge(self, what: str, seconds: float) -> None:
+        """Count the time that a measurement took."""
+        self._costs[what] = seconds
+        self._totals[what] = self._totals.get(what, 0.0) + seconds
+        self.spent += seconds
+
+    @property
+    def elapsed(self) -> float:
+        return 0.0 if self._started is None else time.perf_counter() - self._started
+
+
+WIDTH = 160
+
+
+class LiveLine:
+    """Shows the last row in a terminal; findings are printed anywhere, each once.
+
+    Args:
+        name: of the model.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._open = False
+
+    def __call__(self, row: Row) -> None:
+        line, *findings = str(row).split("\n")
+        terminal = sys.stderr.isatty()
+        for finding in findings:
+            self._write(("\r\x1b[2K" if terminal else "") + f"{self.name}, step {row.step}: {finding.strip()}\n")
+        if terminal:
+            self._write("\r\x1b[2K" + f"{self.name}: {line}"[:WIDTH])
+            self._open = True
+
+    def close(self) -> None:
+        if self._open:
+            self._write("\n")
+            self._open = False
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+SAMPLES = 256
+OVERHEAD = 0.01  # from outside up to twice that if steps take less than a millisecond: every call takes microseconds
+MAX_ROWS = 2000  # with more, every other one of the older half is dropped
+RowLogger = Callable[[Row], object]
+Current = float | Callable[[], float]
+"""A number, or a function that returns its present value."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How much the ELBO has changed lately."""
+
+    change: float
+    """Mean change per sample, in nats."""
+    stderr: float
+    since: int
+    """The step it is compared with."""
+
+    @property
+    def improving(self) -> bool:
+        """Whether it has risen by more than two standard errors."""
+        return self.change > 2 * self.stderr
+
+
+class Watch:
+    """Measure a model while it is trained.
+
+    Call `update` after every step of the optimiser, before gradients are set to zero. Most calls return at once: rows
+    are measured as often as 1 % of the time allows. Neither weights nor random numbers of the training change.
+
+    Args:
+        model: a `LatentModel`, or what `vs.adapters` makes of functions or networks, with the weights in training.
+        x: training samples to measure it on.
+        every: steps between two rows; by default as few as `overhead` allows.
+        validation: samples that are not trained on, to see whether training and validation move apart.
+        auxiliary: the auxiliary input of an iVAE, one per row of x.
+        validation_auxiliary: the same for `validation`.
+        beta: the present weight of the KL, or a function that returns it; the model's own by default.
+        precision: γ² = 1 / σ² of the decoder, or a function that returns it; the model's own by default.
+        parameters: the network or tensors in training; by default the networks that the model consists of.
+        page: an HTML file that is written again with new rows; open it in a browser, where it reloads itself.
+        loggers: called with every row, such as `vs.jobs.tracking.live("tensorboard:runs")`.
+        show: print rows to the terminal, and findings in any case; False for silence.
+        samples: rows of x that are measured, at most.
+        overhead: the share of time that measurements may take.
+
+    >>> x = torch.randn(200, 5)
+    >>> encoder, decoder = torch.nn.Linear(5, 4), torch.nn.Linear(2, 5)
+    >>> from vaescope.adapters import from_modules
+    >>> watch = Watch(from_modules(encoder, decoder, latent_dim=2, precision=1.0), x, show=False)
+    >>> row = watch.update(0)
+    >>> row.step, len(row.kl), watch.findings
+    (0, 2, [])
+    """
+
+    def __init__(
+        self,
+        model: object,
+        x: object,
+        *,
+        every: int | None = None,
+        validation: object | None = None,
+        auxiliary: object | None = None,
+        validation_auxiliary: object | None = None,
+        beta: Current | None = None,
+        precision: Current | None = None,
+        parameters: object | None = None,
+        page: str | Path | None = None,
+        loggers: Sequence[RowLogger] = (),
+        show: bool = True,
+        samples: int = SAMPLES,
+        overhead: float = OVERHEAD,
+    ) -> None:
+        whole_number("samples", samples, minimum=2)
+        if every is not None:
+            whole_number("every", every)
+        own = as_models(model)[0]
+        self.name = own.name
+        self.rows: list[Row] = []
+        self.findings: list[EarlyFinding] = []
+        self._model = _CurrentModel(with_normal_prior(own), beta, precision)
+        self._probe = Probe(x, auxiliary, count=samples)
+        self._validation = _validation_probe(own, validation, validation_auxiliary, samples)
+        trained = networks_of(own) if parameters is None else parameters
+        self._weights = Weights(trained) if trained != () else None
+        self._clock = Clock(every, number("overhead", overhead, above=0.0))
+        self._loggers: list[RowLogger] = [*loggers, *([LiveLine(self.name)] if show else [])]
+        self._page = None if page is None else Path(page)
+        self._created = time.perf_counter()
+        self._extra = 0.0
+        """Seconds of the present row that are charged on their own."""
+
+    # measuring --------------------------------------------------------------------------------
+
+    def update(self, step: int, *, loss: float | Tensor | None = None) -> Row | None:
+        """Measure, if it is time to; returns the new row, or None.
+
+        Args:
+            step: of the optimiser, rising.
+            loss: of this step, if at hand: it is recorded, and a loss that is not finite is reported at once.
+        """
+        begin = time.perf_counter()
+        if not self._clock.due(step) and not self._is_urgent(step, loss):
+            self._clock.charge("call", time.perf_counter() - begin)
+            return None
+        with _same_random_numbers():
+            row = self._measured(step, None if loss is None else _scalar(loss))
+        self._add(row)
+        self._clock.measured(step)
+        self._clock.charge("row", time.perf_counter() - begin - self._extra)
+        self._extra = 0.0
+        self._redraw()
+        return self.rows[-1]
+
+    def _is_urgent(self, step: int, loss: float | Tensor | None) -> bool:
+        """Whether something cannot wait: a step that changed the weights beyond reason, a loss that is not finite."""
+        change = None if self._weights is None else self._weights.compare(step)
+        if change is not None and not change <= CHANGE and not self._knows("learning-rate"):
+            return True
+        if loss is None or (isinstance(loss, Tensor) and loss.device.type != "cpu"):
+            return False  # a number on another device is not waited for
+        return not math.isfinite(_scalar(loss)) and not self._knows("not-finite")
+
+    def _knows(self, code: str) -> bool:
+        return any(finding.code == code for finding in self.findings)
+
+    def _measured(self, step: int, loss: float | None) -> Row:
+        if self._weights is not None:
+            self._weights.compare(step)
+        found = self._probe.measure(self._model)
+        weights, broken = (None, ()) if self._weights is None else self._weights.state()
+        if self._weights is not None:
+            self._weights.remember(step)
+        beta = self._model.beta
+        lost = ("loss",) if loss is not None and not math.isfinite(loss) else ()
+        return Row(
+            step,
+            time.perf_counter() - self._created,
+            found.bound,
+            self._with_decoder(found, beta),
+            beta,
+            found.precision,
+            self._measure_validation(),
+            weights,
+            loss,
+            (*found.not_finite, *broken, *lost),
+        )
+
+    def _with_decoder(self, found: Measured, beta: float) -> LatentState:
+        """The latents with what needs derivatives of the decoder, if there is time for it."""
+        sample, latents = found.sample, found.latents
+        if sample is None or found.not_finite or not self._has_time("contrast"):
+            return latents
+        used = [k for k, kind in enumerate(latents.kind) if kind != "passive"]
+        with self._charged("contrast"):
+            return replace(
+                latents,
+                contrast=self._probe.contrast(sample, used),
+                encoder_gap=self._probe.encoder_gap(sample, beta, found.precision),
+            )
+
+    def _measure_validation(self) -> Bound | None:
+        if self._validation is None or not self._has_time("validation"):
+            return None
+        with self._charged("validation"):
+            return self._validation.measure(self._model).bound
+
+    def _has_time(self, what: str) -> bool:
+        """Always with an explicit interval; otherwise within its share of the overhead."""
+        return self._clock.every is not None or self._clock.affords(what)
+
+    @contextmanager
+    def _charged(self, what: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begin
+        self._extra += seconds
+        self._clock.charge(what, seconds)
+
+    def _add(self, row: Row) -> None:
+        if len(self.rows) >= MAX_ROWS:
+            half = MAX_ROWS // 2
+            self.rows = self.rows[:half:2] + self.rows[half:]
+        watched = Watched([*self.rows, row], self._probe.facts, self._model.likelihood)
+        new = tuple(EarlyFinding(**f.to_data(), step=row.step) for f in new_findings(watched, self.findings))
+        self.findings += new
+        self.rows.append(replace(row, findings=new))
+        for log in self._loggers:
+            log(self.rows[-1])
+
+    # results ----------------------------------------------------------------------------------
+
+    @property
+    def overhead(self) -> float:
+        """The share of the time since the first update that measurements have taken."""
+        return self._clock.spent / self._clock.elapsed if self._clock.elapsed else 0.0
+
+    def trend(self) -> Trend | None:
+        """The change of the ELBO (of validation samples if there are any) over the last third of the steps.
+
+        Samples and noise are the same in both rows, so the standard error is that of paired differences.
+        """
+        held = [(row.step, row.validation) for row in self.rows if row.validation is not None]
+        bounds = held if len(held) > 1 else [(row.step, row.bound) for row in self.rows]
+        earlier = [(step, bound) for step, bound in bounds if step <= bounds[-1][0] * 2 / 3]
+        if not earlier:
+            return None
+        found = mean_change(earlier[-1][1].per_sample, bounds[-1][1].per_sample)
+        return None if found is None or not math.isfinite(found[0]) else Trend(*found, earlier[-1][0])
+
+    def to_html(self, path: str | Path, *, refresh: int | None = None) -> Path:
+        """Write the page: one file that loads nothing from the network.
+
+        Args:
+            path: the file.
+            refresh: seconds after which a browser reloads it.
+        """
+        write_text(Path(path), pages.html(self.name, self.rows, self.findings, self.trend(), refresh=refresh))
+        return Path(path)
+
+    def _redraw(self) -> None:
+        if self._page is not None and (len(self.rows) == 1 or self._clock.affords("page")):
+            with self._charged("page"):
+                self.to_html(self._page, refresh=5)
+            self._extra = 0.0
+
+    def close(self) -> None:
+        """Write the page for the last time, without reloading, and close loggers."""
+        if self._page is not None:
+            self.to_html(self._page)
+        for log in self._loggers:
+            if isinstance(log, Closable):
+                log.close()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _repr_html_(self) -> str:
+        return pages.fragment(self.rows, self.findings, self.trend())
+
+    def __repr__(self) -> str:
+        last = str(replace(self.rows[-1], findings=())) if self.rows else "no rows yet"
+        return "\n".join([f"Watch of {self.name}: {last}", *(f"  step {f.step}: {f.title}" for f in self.findings)])
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A logger that has something to close."""
+
+    def close(self) -> None: ...
+
+
+class _CurrentModel(WrappedModel):
+    """The model with the present β and precision."""
+
+    def __init__(self, model: LatentModel, beta: Current | None, precision: Current | None) -> None:
+        self.model, self._beta, self._precision = model, beta, precision
+
+    @property
+    def beta(self) -> float:
+        return self.model.beta if self._beta is None else _value("beta", self._beta)
+
+    @property
+    def precision(self) -> float | None:
+        return self.model.precision if self._precision is None else _value("precision", self._precision)
+
+    @property
+    def likelihood(self) -> str | None:
+        found = self.model.likelihood
+        return "gaussian" if found is None and self._precision is not None else found
+
+
+def _validation_probe(model: LatentModel, x: object, auxiliary: object, samples: int) -> Probe | None:
+    """A probe of validation samples; None if there are none."""
+    if x is None and auxiliary is not None:
+        raise InputError("validation_auxiliary belongs to validation samples; pass validation= as well.")
+    if x is not None and auxiliary is None and model.auxiliary_dim:
+        raise InputError("this model is conditional: pass validation_auxiliary=, one per row of validation.")
+    return None if x is None else Probe(x, auxiliary, count=samples, name="validation")
+
+
+def _scalar(loss: float | Tensor) -> float:
+    return float(loss.detach() if isinstance(loss, Tensor) else loss)
+
+
+def _value(name: str, current: Current) -> float:
+    return float(current() if callable(current) else number(name, current, minimum=0.0))
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Restore the global random state of the CPU afterwards, for models that draw when they are called."""
+    state = torch.random.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(state)
+
+
+SAMPLES_PER_MEMBER = 128
+MAX_MEMBERS = 32  # of a stack that are watched
+
+
+class _Latest(WrappedModel):
+    """A member as it is now."""
+
+    def __init__(self, member: Member) -> None:
+        self.model = member
+
+
+class WatchedMembers(Observer):
+    """An observer of `vs.fit`: a `Watch` per member, all within one share of the training time.
+
+    Args:
+        logger: makes the logger of a member from its name, such as `vs.jobs.tracking.live_members(...)`.
+        message: called with a line per finding.
+        overhead: the share of time that all measurements together may take.
+
+    >>> import torch, vaescope as vs
+    >>> observer = WatchedMembers()
+    >>> fitted = vs.fit(torch.randn(100, 3), latent_dim=2, epochs=2, observer=observer)
+    >>> list(observer.watches)
+    ['precision=1_beta=1_seed=0']
+    """
+
+    def __init__(
+        self,
+        logger: Callable[[str], RowLogger] | None = None,
+        *,
+        message: Callable[[str], object] | None = None,
+        overhead: float = OVERHEAD,
+    ) -> None:
+        self.watches: dict[str, Watch] = {}
+        self._logger, self._message = logger, message
+        self._clock = Clock(None, overhead)
+        self._latest: dict[str, _Latest] = {}
+        self._names: Mapping[int, str] = {}
+
+    def begin(
+        self, names: Mapping[int, str], train: Float[Tensor, "D N r"], validation: Float[Tensor, "D M r"]
+    ) -> None:
+        self._names = dict(list(names.items())[:MAX_MEMBERS])
+        self._train, self._validation = train, validation
+
+    def due(self, step: int) -> bool:
+        return self._clock.due(step)
+
+    def update(self, step: int, members: Callable[[], Mapping[int, tuple[int, Member]]]) -> None:
+        begin = time.perf_counter()
+        for index, (data, member) in members().items():
+            if index in self._names:
+                self._update(self._names[index], step, data, member)
+        self._clock.charge("row", time.perf_counter() - begin)
+
+    def _update(self, name: str, step: int, data: int, member: Member) -> None:
+        try:
+            if name not in self.watches:
+                self.watches[name] = self._watch(name, data, member)
+            self._latest[name].model = member
+            row = self.watches[name].update(step)
+        except (InputError, RunError) as error:  # training goes on without it
+            self._names = {index: other for index, other in self._names.items() if other != name}
+            self._say(f"{name} is no longer watched: {error}")
+            return
+        for finding in () if row is None else row.findings:
+            if finding.severity != "note":
+                self._say(f"{name}, step {step}: {finding.title} {finding.evidence} {finding.advice}")
+
+    def _say(self, line: str) -> None:
+        if self._message is not None:
+            self._message(line)
+
+    def _watch(self, name: str, data: int, member: Member) -> Watch:
+        latest = self._latest[name] = _Latest(member)
+        x, auxiliary = member.split_auxiliary(self._train[data])
+        held, held_auxiliary = member.split_auxiliary(self._validation[data])
+        loggers = [] if self._logger is None else [self._logger(name)]
+        return Watch(
+            latest,
+            x,
+            every=1,
+            validation=held,
+            auxiliary=auxiliary,
+            validation_auxiliary=held_auxiliary,
+            loggers=loggers,
+            show=False,
+            samples=SAMPLES_PER_MEMBER,
+        )
+
+    def close(self) -> None:
+        """Close all loggers."""
+        for watch in self.watches.values():
+            watch.close()

@@ -1,0 +1,64 @@
+"""Which experiments there are. Nothing heavy is imported here, so that listing them is instant."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vaescope.core.errors import InputError
+
+if TYPE_CHECKING:
+    from vaescope_papers.experiment import Experiment
+
+PROFILES = ("quick", "laptop", "paper")
+
+
+@dataclass(frozen=True)
+class ExperimentInfo:
+    """An experiment's name, what it shows, and which figure or table of which paper it reproduces."""
+
+    name: str
+    module: str
+    """The module below `vaescope_papers` that defines `EXPERIMENT`."""
+    title: str
+    source: str
+
+    def load(self) -> Experiment[Any, Any, Any]:
+        """The experiment itself."""
+        module = importlib.import_module(f"vaescope_papers.{self.module}")
+        experiment: Experiment[Any, Any, Any] = module.EXPERIMENT
+        return experiment
+
+
+def experiments() -> tuple[ExperimentInfo, ...]:
+    """All experiments, fast ones first; those that share members are kept apart, so that one trains for the other."""
+    from vaescope_papers import embrace_the_gap as gap
+    from vaescope_papers import polarised_regime as regime
+    from vaescope_papers import why_vaes_disentangle as why
+
+    return (
+        gap.BETA_PRECISION,
+        gap.LINEAR_VAE,
+        why.PRINCIPAL_AXES,
+        why.ROTATION,
+        gap.SELF_CONSISTENCY,
+        gap.ELBO_GAP,
+        gap.MOEBIUS_PRECISION,
+        gap.MOEBIUS_LINEAR_MAP,
+        gap.IMA_FLOW,
+        regime.IVAE_SOURCES,
+        why.LOCAL_NONLINEARITY,
+        regime.POLARISED_REGIME,
+        why.ORTHOGONALITY,
+        gap.SPRITES,
+        gap.COVARIANCE_STRUCTURE,
+    )
+
+
+def find_experiment(name: str) -> ExperimentInfo:
+    """The experiment of that name."""
+    known = {info.name: info for info in experiments()}
+    if name not in known:
+        raise InputError(f"there is no experiment {name!r}; choose from: {', '.join(known)}.")
+    return known[name]

@@ -1,0 +1,330 @@
+"""The three conjectures of Reizinger et al. 2022, §6: how covariances of posterior and noise shape the decoder.
+
+Sources and prior are Laplace distributions. Their latents are unbounded, so that an isotropic posterior is isotropic in
+the latents themselves, and they are not Gaussian: a Gaussian prior with isotropic posterior and noise leaves every
+rotation of the latents the same ELBO, so that the third conjecture could not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from vaescope import metrics
+from vaescope.core import randomness
+from vaescope.data.dataset import split
+from vaescope.data.mixings import Affine, Compose, Mixing, Moebius, OrthogonalMLP
+from vaescope.distributions import Laplace
+from vaescope.inference.anisotropic import Noise, isotropic_posterior
+from vaescope.models import VAE, Member
+from vaescope.report import figures
+from vaescope.training import MemberSpec
+from vaescope_papers.claims import ClaimSpec, members_converged
+from vaescope_papers.criteria import Bound, PairedDifference, at_least
+from vaescope_papers.embrace_the_gap import COVARIANCE_STRUCTURE, PAPER
+from vaescope_papers.embrace_the_gap.shared import BOX, DIM
+from vaescope_papers.experiment import ReportFigure
+from vaescope_papers.results import Result
+from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
+
+PRIOR = Laplace(0.0, 0.08)  # nearly all of it inside the box, outside of which a Möbius transform has its pole
+NOISE = {"even": (1.0, 1.0, 1.0), "uneven": (0.25, 1.0, 4.0)}
+"""Precisions of the three outputs, relative to γ²; their product is one."""
+STRETCH = (1.0, 2.0, 4.0)
+FAMILIES = ("isotropic", "diagonal", "full")
+MIXINGS = {"moebius": "conformal (Möbius)", "stretched": "orthogonal, not conformal"}
+GROUPS = (*((family, "even") for family in FAMILIES), ("isotropic", "uneven"))
+CAPTION = (
+    "Every dot is a seed, every bar a median over seeds. Both mixings belong to the IMA class. The last column has "
+    "isotropic posteriors and a noise with precisions 1/4, 1 and 4 times γ²."
+)
+
+
+def make_mixing(name: str, seed: int) -> Mixing:
+    """A mixing of the IMA class; only the Möbius transform is conformal."""
+    if name == "moebius":
+        return Moebius(DIM, seed=seed, low=BOX.low, high=BOX.high)
+    stretch = Mixing(DIM, [Affine(torch.diag(torch.tensor(STRETCH, dtype=torch.float64)))])
+    return Compose(stretch, OrthogonalMLP(DIM, layers=1, seed=seed, activation="sigmoid", activate_input=True))
+
+
+def sample_sources(count: int, seed: int) -> torch.Tensor:
+    """Draws of the prior inside the box; the few outside are drawn again."""
+    generator = randomness.generator(seed, "sources")
+    low, high = BOX.bounds
+    sources = PRIOR.sample(count, DIM, generator=generator)
+    while bool((outside := (sources <= low) | (sources >= high)).any()):
+        sources = torch.where(outside, PRIOR.sample(count, DIM, generator=generator), sources)
+    return sources
+
+
+def relative_noise(cell: CovarianceCell) -> Noise:
+    """The noise of a cell at γ² = 1."""
+    return Noise(torch.tensor(NOISE[cell.noise], dtype=torch.float64))
+
+
+@dataclass(frozen=True)
+class CovarianceSettings(TrainedSettings):
+    precision: float = 1e4
+
+
+@dataclass(frozen=True)
+class CovarianceCell:
+    posterior: str
+    """One of `FAMILIES`."""
+    mixing: str
+    """One of `MIXINGS`."""
+    seed: int
+    noise: str = "even"
+    """One of `NOISE`."""
+
+
+@dataclass(frozen=True)
+class CovarianceMeasurement:
+    """What is measured of one member."""
+
+    conformal_contrast: float
+    """Of the decoder, its outputs divided by the deviations of the noise: the gap of an isotropic posterior."""
+    ima_contrast: float
+    encoder_contrast: float
+    """c_IMA of the inverse of the decoder's Jacobian."""
+    true_conformal_contrast: float
+    """Of the mixing."""
+    reconstruction_mse: float
+    mcc_mean: float
+    r2: float
+
+
+CovarianceResult = Result[CovarianceCell, CovarianceMeasurement]
+Value = Callable[[CovarianceMeasurement], float]
+
+
+class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, CovarianceMeasurement]):
+    info = COVARIANCE_STRUCTURE
+    about = (
+        "The near-deterministic gap of a diagonal posterior is c_IMA, so training favours decoders with orthogonal "
+        "Jacobian columns. By the same argument the gap of an isotropic posterior is the conformal contrast "
+        "(orthogonal columns of equal length), and a full-covariance posterior has no gap and favours no decoder. VAEs "
+        "with each family are trained on data from a conformal mixing, and from a mixing that is orthogonal but "
+        "stretches its three latents by 1, 2 and 4; isotropic posteriors also with a noise that differs between "
+        "outputs. The paper does not test its conjectures. The claims about full covariances are our own control."
+    )
+    quick = CovarianceSettings(
+        seeds=4,
+        samples=12_000,
+        epochs=150,
+        patience=150,
+        learning_rate=3e-3,
+        decay="cosine",
+        precision_start=1e2,
+        precision_hold=2_000,
+        precision_warmup=8_000,
+    )
+    laptop = CovarianceSettings(
+        seeds=5,
+        samples=30_000,
+        epochs=60,
+        patience=60,
+        learning_rate=3e-3,
+        decay="cosine",
+        precision_start=1e2,
+        precision_hold=2_000,
+        precision_warmup=8_000,
+    )
+    paper = CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30)
+    cell_type = CovarianceCell
+    measured_type = CovarianceMeasurement
+
+    def cells(self, settings: CovarianceSettings) -> list[CovarianceCell]:
+        return [
+            CovarianceCell(posterior, mixing, seed, noise)
+            for posterior, noise in GROUPS
+            for mixing in MIXINGS
+            for seed in range(settings.seeds)
+        ]
+
+    def stack_key(self, cell: CovarianceCell) -> str:
+        return cell.posterior
+
+    def data_key(self, cell: CovarianceCell) -> tuple[str, int, str]:
+        return cell.mixing, cell.seed, cell.noise
+
+    def member(self, cell: CovarianceCell, data_index: int, settings: CovarianceSettings) -> MemberSpec:
+        return MemberSpec(cell.seed, precision=settings.precision, data=data_index)
+
+    def model(self, cell: CovarianceCell, settings: CovarianceSettings) -> VAE:
+        return VAE.mlp(DIM, DIM, hidden=(30, 30), prior=PRIOR, posterior=cell.posterior)
+
+    def data(self, cell: CovarianceCell, settings: CovarianceSettings) -> FactorData:
+        """Observations divided by the deviations of the noise, for which isotropic noise is that of the cell."""
+        sources = sample_sources(settings.samples, cell.seed)
+        parts = split(relative_noise(cell).whiten(make_mixing(cell.mixing, cell.seed)(sources)))
+        return FactorData(parts, sources[-len(parts.test) :])
+
+    def measure(
+        self, cell: CovarianceCell, member: Member, data: FactorData, settings: CovarianceSettings
+    ) -> CovarianceMeasurement:
+        x, noise = data.observations.test, relative_noise(cell)
+        mean, _ = member.encode(x)
+
+        def decoder(z: torch.Tensor) -> torch.Tensor:
+            return member.decode(z) / noise.precision.sqrt().to(z)  # in units of the observations
+
+        found = isotropic_posterior(decoder, mean, noise=noise)
+        truth = isotropic_posterior(make_mixing(cell.mixing, cell.seed), data.test_factors, noise=noise)
+        return CovarianceMeasurement(
+            conformal_contrast=float(found.gap.mean()),
+            ima_contrast=float(found.decoder.mean()),
+            encoder_contrast=float(found.encoder.mean()),
+            true_conformal_contrast=float(truth.gap.mean()),
+            reconstruction_mse=float((x - member.decode(mean)).square().mean()),
+            mcc_mean=metrics.mcc(mean, data.test_factors).score,
+            r2=metrics.linear_r2(mean, data.test_factors).score,
+        )
+
+    def claims(
+        self, settings: CovarianceSettings
+    ) -> Sequence[ClaimSpec[CovarianceResult, CovarianceSettings, Sequence[float]]]:
+        return CLAIMS
+
+    def figures(self, results: Sequence[CovarianceResult], settings: CovarianceSettings) -> list[ReportFigure]:
+        panels: tuple[tuple[str, str, str, Value], ...] = (
+            ("Conformal contrast", "nats", "y", conformal_contrast),
+            ("IMA contrast of the decoder", "nats", "y", ima_contrast),
+            ("IMA contrast of the encoder", "nats", "y", encoder_contrast),
+            ("Recovery of the sources", "MCC of posterior means", "", mcc_mean),
+        )
+        figure, axes = figures.row_of_panels(len(panels))
+        for axis, (title, unit, log, value) in zip(axes, panels, strict=True):
+            for index, (mixing, label) in enumerate(MIXINGS.items()):
+                own = [r for r in results if r.cell.mixing == mixing]
+                values = [
+                    [value(r.measured) for r in own if (r.cell.posterior, r.cell.noise) == group] for group in GROUPS
+                ]
+                names = [family if noise == "even" else f"{family},\n{noise} noise" for family, noise in GROUPS]
+                figures.plot_strips(axis, names, values, label=label, offset=0.16 * (2 * index - 1), index=index)
+            figures.format_axis(axis, title=title, x="posterior family", y=unit, log=log, legend=False)
+        figures.shared_legend(figure, axes[0])
+        return [ReportFigure("covariance_structure", figure, CAPTION)]
+
+
+# claims ---------------------------------------------------------------------------------------
+
+
+def conformal_contrast(measured: CovarianceMeasurement) -> float:
+    return measured.conformal_contrast
+
+
+def ima_contrast(measured: CovarianceMeasurement) -> float:
+    return measured.ima_contrast
+
+
+def encoder_contrast(measured: CovarianceMeasurement) -> float:
+    return measured.encoder_contrast
+
+
+def mcc_mean(measured: CovarianceMeasurement) -> float:
+    return measured.mcc_mean
+
+
+def differences(
+    results: Sequence[CovarianceResult], value: Value, *, larger: str, smaller: str, mixings: Sequence[str]
+) -> list[float]:
+    """The value with one family minus that with another, for every mixing and seed, with even noise."""
+    even = [r for r in results if r.cell.noise == "even"]
+    values = {(r.cell.posterior, r.cell.mixing, r.cell.seed): value(r.measured) for r in even}
+    return [
+        first - values[smaller, mixing, seed]
+        for (posterior, mixing, seed), first in values.items()
+        if posterior == larger and mixing in mixings and (smaller, mixing, seed) in values
+    ]
+
+
+CONJECTURE = f"{PAPER}, §6 (conjecture)"
+CONTROL = "Our own control, not in the paper"
+
+
+def _comparison(
+    source: str,
+    sentence: str,
+    quantity: str,
+    value: Value,
+    *,
+    larger: str,
+    smaller: str,
+    minimum: float = 0.001,
+    mixings: Sequence[str] = tuple(MIXINGS),
+) -> ClaimSpec[CovarianceResult, object, Sequence[float]]:
+    """A claim that compares two posterior families on the same data, seed by seed."""
+    return ClaimSpec(
+        sentence=sentence,
+        source=source,
+        measure=lambda results, _: differences(results, value, larger=larger, smaller=smaller, mixings=mixings),
+        criterion=PairedDifference(quantity, f"{larger} posteriors", f"{smaller} posteriors", minimum),
+        requires=(members_converged(),),
+    )
+
+
+CLAIMS: tuple[ClaimSpec[CovarianceResult, object, Sequence[float]], ...] = (
+    _comparison(
+        CONJECTURE,
+        "An isotropic posterior makes the decoder more nearly conformal than a diagonal one.",
+        "conformal contrast",
+        conformal_contrast,
+        larger="diagonal",
+        smaller="isotropic",
+    ),
+    ClaimSpec(
+        sentence="With an isotropic posterior and a noise that is not isotropic, IMA holds for the encoder rather than "
+        "for the decoder.",
+        source=CONJECTURE,
+        measure=lambda results, _: [
+            r.measured.ima_contrast - r.measured.encoder_contrast for r in results if r.cell.noise == "uneven"
+        ],
+        criterion=PairedDifference("c_IMA", "the decoder's Jacobian", "the encoder's Jacobian", 0.001),
+        requires=(members_converged(),),
+    ),
+    ClaimSpec(
+        sentence="The sources of a conformal mixing are recovered with isotropic posteriors and noise.",
+        source=CONJECTURE,
+        measure=lambda results, _: [
+            r.measured.mcc_mean
+            for r in results
+            if (r.cell.posterior, r.cell.mixing, r.cell.noise) == ("isotropic", "moebius", "even")
+        ],
+        criterion=Bound("MCC", at_least(0.95)),
+        requires=(members_converged(),),
+    ),
+    _comparison(
+        CONTROL,
+        "A full-covariance posterior removes the pressure towards orthogonal columns.",
+        "c_IMA",
+        ima_contrast,
+        larger="full",
+        smaller="diagonal",
+    ),
+    _comparison(
+        CONTROL,
+        "Without that pressure the sources of the stretched mixing are recovered less well.",
+        "MCC",
+        mcc_mean,
+        larger="diagonal",
+        smaller="full",
+        minimum=0.01,
+        mixings=("stretched",),
+    ),
+    _comparison(
+        CONTROL,
+        "If the mixing is not conformal, an isotropic posterior recovers the sources less well than a diagonal one.",
+        "MCC",
+        mcc_mean,
+        larger="diagonal",
+        smaller="isotropic",
+        minimum=0.01,
+        mixings=("stretched",),
+    ),
+)
+
+EXPERIMENT = CovarianceStructure()

@@ -1,0 +1,794 @@
+"""Factors of sprite images, recovered without labels (Reizinger et al. 2022, §4.3, Fig. 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from scipy.stats import beta, rankdata
+from sklearn.decomposition import PCA
+from torch import Tensor
+
+from vaescope import metrics, theory
+from vaescope.core import randomness
+from vaescope.data.dataset import split
+from vaescope.data.rendering import Sprites
+from vaescope.data.rendering.structure import LabelledImages
+from vaescope.distributions import Beta
+from vaescope.metrics.correlation import MCC
+from vaescope.models import VAE, Member
+from vaescope.models.networks import Params
+from vaescope.report import figures
+from vaescope.training import MemberSpec
+from vaescope.training.loop import EpochMetrics
+from vaescope_papers.claims import ClaimSpec, late_change, settled, show
+from vaescope_papers.criteria import Bound, Pairs, RankCorrelation, above, at_least, at_most
+from vaescope_papers.embrace_the_gap import PAPER, SPRITES
+from vaescope_papers.embrace_the_gap.shared import linear_ica
+from vaescope_papers.experiment import ReportFigure, ReportTable, TableRow
+from vaescope_papers.results import Result, grouped
+from vaescope_papers.statistics import Comparison, compare, median, relative_ranks
+from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings, TrainingStack
+
+FACTORS = ("x", "y", "scale", "hue")
+STEPS = 9  # images per latent interpolation
+PUBLISHED_MCC = {"x": 0.996, "y": 0.989, "scale": 0.933, "hue": 0.989}
+HIGH_MCC = 0.95
+SETTLED_MCC = 0.01
+SOURCE = f"{PAPER}, §4.3 and Fig. 5"
+
+
+@dataclass(frozen=True)
+class SpriteCell:
+    data_set: int
+    """The draw of the authors' generator."""
+    seed: int
+    start: str = "random"
+    """Initial weights: `random`, or `factors`, a control that starts with the true factors as latents."""
+    remedy: str = ""
+    """How training differs from that of the other members: a key of `REMEDIES`, or nothing."""
+
+
+@dataclass(frozen=True)
+class FactorRecovery:
+    """One factor and the latent that is matched to it."""
+
+    mcc: float
+    mcc_pca: float
+    mcc_ica: float
+    true: tuple[float, ...]
+    """Values of the first test images."""
+    estimated: tuple[float, ...]
+    """The matched latent of the same images, with scale and offset fitted to the factor."""
+
+
+@dataclass(frozen=True)
+class TrainingCurve:
+    """Recovery and median contrast after every epoch."""
+
+    epoch: tuple[int, ...]
+    mcc: tuple[float, ...]
+    contrast: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SpriteMeasurement:
+    """What is measured of one member."""
+
+    mcc: float
+    mcc_sampled: float
+    mcc_floor: float
+    """Of codes without any information."""
+    mcc_pca: float
+    mcc_ica: float
+    """Of linear ICA on the principal components."""
+    mcc_unmixed: float
+    """Of the member's codes after linear ICA: higher than its MCC if the codes are rotated factors."""
+    latents_in_use: int
+    """Latents whose posterior means vary more over the images than their posteriors are wide."""
+    r2: float
+    r2_pca: float
+    ima_contrast: float
+    renderer_contrast: float
+    """c_IMA of the renderer."""
+    fine_renderer_contrast: float
+    """c_IMA of the renderer at 64 x 64 pixels: coarser pixels mix factors."""
+    reconstruction_mse: float
+    factors: dict[str, FactorRecovery]
+    curve: TrainingCurve
+    interpolations: bytes
+    """Pixels (factor, step, channel, row, column) of latent interpolations."""
+
+
+SpriteResult = Result[SpriteCell, SpriteMeasurement]
+Results = Sequence[SpriteResult]
+
+
+def trained_from_random(results: Results) -> list[SpriteResult]:
+    """The members that know nothing of the factors and are trained as described."""
+    return [r for r in results if r.cell.start == "random" and not r.cell.remedy]
+
+
+def with_remedy(results: Results, remedy: str) -> list[SpriteResult]:
+    return [r for r in results if r.cell.remedy == remedy]
+
+
+def controls(results: Results) -> list[SpriteResult]:
+    """The members that started at the true factors."""
+    return [r for r in results if r.cell.start == "factors"]
+
+
+def best_members(results: Results) -> list[SpriteResult]:
+    """The member of every data set with the highest ELBO: a choice that does not use the factors."""
+    groups = grouped(trained_from_random(results), lambda r: r.cell.data_set).values()
+    return [max(own, key=lambda r: r.elbo) for own in groups]
+
+
+def shown_member(results: Results) -> SpriteResult:
+    """The member of the figures: of all best members, the one with the highest MCC."""
+    return max(best_members(results), key=lambda r: r.measured.mcc)
+
+
+# claims ---------------------------------------------------------------------------------------
+
+
+def mccs(results: Results, _: object) -> list[float]:
+    """MCC of the best member of every data set."""
+    return [r.measured.mcc for r in best_members(results)]
+
+
+def lead_over(baseline: Callable[[FactorRecovery], float]) -> Callable[[Results, object], list[float]]:
+    """For the best member of every data set: the smallest lead over a baseline among factors."""
+
+    def measure(results: Results, _: object) -> list[float]:
+        factors = [r.measured.factors.values() for r in best_members(results)]
+        return [min(factor.mcc - baseline(factor) for factor in own) for own in factors]
+
+    return measure
+
+
+def leads_note(baseline: Callable[[FactorRecovery], float]) -> Callable[[Results, object], str]:
+    def note(results: Results, _: object) -> str:
+        best = best_members(results)
+        leads = {
+            n: median([r.measured.factors[n].mcc - baseline(r.measured.factors[n]) for r in best]) for n in FACTORS
+        }
+        return f"Median lead by factor: {', '.join(f'{name} {lead:+.2f}' for name, lead in leads.items())}."
+
+    return note
+
+
+def ranks_along_training(
+    x: Callable[[TrainingCurve], Sequence[float]], *, after_peak: bool = False
+) -> Callable[[Results, object], Pairs]:
+    """x and MCC along the training of the best members, as ranks within each member: levels differ between data sets.
+
+    Args:
+        x: the other quantity.
+        after_peak: from the epoch with the highest contrast.
+    """
+
+    def measure(results: Results, _: object) -> Pairs:
+        found = Pairs([], [])
+        for curve in (r.measured.curve for r in best_members(results)):
+            first = int(np.argmax(curve.contrast)) if after_peak and curve.contrast else 0
+            own_x, own_y = (relative_ranks(values[first:]) for values in (x(curve), curve.mcc))
+            found = Pairs([*found.x, *own_x], [*found.y, *own_y])
+        return found
+
+    return measure
+
+
+def failure_note(results: Results, _: object) -> str:
+    """What the members with a low MCC have: latents in use, linear R², and codes that linear ICA can unmix."""
+    low = [r for r in trained_from_random(results) if r.measured.mcc < HIGH_MCC]
+    if not low:
+        return "Every member is above it."
+    rows = [
+        f"data set {r.cell.data_set}, seed {r.cell.seed}: {show(r.measured.mcc)}, {r.measured.latents_in_use} latents "
+        f"in use, R² {show(r.measured.r2)}, after linear ICA of the codes {show(r.measured.mcc_unmixed)}, "
+        f"c_IMA {show(r.measured.ima_contrast)}"
+        for r in low
+    ]
+    return f"Members below it: {'; '.join(rows)}."
+
+
+def renderer_contrasts(results: Results, _: object) -> list[float]:
+    return [r.measured.renderer_contrast for r in results]
+
+
+def fine_renderer_note(results: Results, _: object) -> str:
+    fine = median([r.measured.fine_renderer_contrast for r in results])
+    return f"Coarse pixels mix factors: rendered at 64 x 64, the same ranges have {show(fine)} in the median."
+
+
+def elbo_leads(results: Results, _: object) -> list[float]:
+    """On every data set: the ELBO of the best control minus that of the best member from random weights."""
+    best = {r.cell.data_set: r.elbo for r in best_members(results)}
+    groups = grouped(controls(results), lambda r: r.cell.data_set)
+    return [max(r.elbo for r in own) - best[data_set] for data_set, own in groups.items() if data_set in best]
+
+
+def recovery_settled(results: Results, _: object) -> str | None:
+    """Claims about recovery are decided once it has settled, although the ELBO may still gain precision."""
+    return _mcc_settled(trained_from_random(results), _)
+
+
+def remedy_claim(remedy: str, title: str) -> ClaimSpec[SpriteResult, object, Sequence[float]]:
+    """Whether members that are trained differently recover the factors.
+
+    Args:
+        remedy: its key in `REMEDIES`.
+        title: what it changes, in words.
+    """
+
+    def note(results: Results, _: object) -> str:
+        used = [r.measured.latents_in_use for r in with_remedy(results, remedy)]
+        return f"Latents in use: {', '.join(map(str, used))}."
+
+    return ClaimSpec(
+        sentence=f"A VAE that is trained {title} recovers the factors.",
+        source="Beyond the paper: remedies for members that mix the factors",
+        measure=lambda results, _: [r.measured.mcc for r in with_remedy(results, remedy)],
+        criterion=Bound("MCC", at_least(HIGH_MCC), over="data sets"),
+        note=note,
+        requires=(lambda results, _: _mcc_settled(with_remedy(results, remedy), _),),
+    )
+
+
+_mcc_settled = settled("MCC", lambda r: r.measured.curve.mcc, tolerance=SETTLED_MCC)
+
+
+def has_controls(results: Results, _: object) -> str | None:
+    return None if controls(results) else "This run has no members that start at the true factors."
+
+
+CONTROLS = (
+    ClaimSpec(
+        sentence="A VAE that starts at the true factors keeps them.",
+        source="Beyond the paper: whether the ELBO prefers the factors and training fails to find them",
+        measure=lambda results, _: [r.measured.mcc for r in controls(results)],
+        criterion=Bound("MCC of members that started at the factors", at_least(HIGH_MCC), over="data sets"),
+        requires=(has_controls,),
+    ),
+    ClaimSpec(
+        sentence="A VAE that starts at the true factors has a higher ELBO than VAEs from random weights.",
+        source="Beyond the paper: whether the ELBO prefers the factors and training fails to find them",
+        measure=elbo_leads,
+        criterion=Bound("lead in nats", above(0), over="data sets"),
+        requires=(has_controls,),
+    ),
+)
+CLAIMS = (
+    ClaimSpec(
+        sentence="The best VAE of a data set recovers the factors.",
+        source=SOURCE,
+        measure=mccs,
+        criterion=Bound("MCC of the member with the highest ELBO", at_least(HIGH_MCC), over="data sets"),
+        published="0.977 (mean of 0.996, 0.989, 0.933, 0.989)",
+        note=failure_note,
+        if_refuted=(
+            "Members that start at the true factors tell whether the objective or its optimisation is the reason: see "
+            "the claims about them."
+        ),
+        requires=(recovery_settled,),
+    ),
+    ClaimSpec(
+        sentence="The best VAE recovers every factor better than principal components.",
+        source=SOURCE,
+        measure=lead_over(lambda f: f.mcc_pca),
+        criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
+        note=leads_note(lambda f: f.mcc_pca),
+        requires=(recovery_settled,),
+    ),
+    ClaimSpec(
+        sentence="The best VAE recovers every factor better than linear ICA.",
+        source="Beyond the paper",
+        measure=lead_over(lambda f: f.mcc_ica),
+        criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
+        note=leads_note(lambda f: f.mcc_ica),
+        requires=(recovery_settled,),
+    ),
+    ClaimSpec(
+        sentence="Recovery improves during training.",
+        source=f"{SOURCE} left",
+        measure=ranks_along_training(lambda curve: curve.epoch),
+        criterion=RankCorrelation(sign=1, over="epochs of the best members"),
+    ),
+    ClaimSpec(
+        sentence="After its peak the contrast of the decoder falls while recovery improves.",
+        source=f"{SOURCE} left",
+        measure=ranks_along_training(lambda curve: curve.contrast, after_peak=True),
+        criterion=RankCorrelation(sign=-1, over="epochs of the best members"),
+    ),
+    ClaimSpec(
+        sentence="The renderer is close to the IMA class.",
+        source=f"{PAPER}, §4.3 assumes it; computed here by differentiating the renderer",
+        measure=renderer_contrasts,
+        criterion=Bound("c_IMA of the renderer in nats", at_most(0.05)),
+        note=fine_renderer_note,
+    ),
+    *CONTROLS,
+)
+
+
+def claims(remedies: Mapping[str, str]) -> list[ClaimSpec[SpriteResult, object, Any]]:
+    """All claims, with one for each remedy.
+
+    Args:
+        remedies: what each changes, in words.
+    """
+    return [*CLAIMS, *(remedy_claim(name, title) for name, title in remedies.items())]
+
+
+# comparisons and table ------------------------------------------------------------------------
+
+WHY = (
+    "The published values are those of the member that the authors selected by inspection, on one draw of their "
+    "generator, which is not published. Ours are medians and ranges over data sets, of the member with the highest "
+    "ELBO on each."
+)
+
+
+def comparisons(results: Results) -> list[Comparison]:
+    best = best_members(results)
+    rows = [compare(name, [r.measured.factors[name].mcc for r in best], PUBLISHED_MCC[name]) for name in FACTORS]
+    return [Comparison("Fig. 5 centre and right", "MCC per factor of the best member of each data set", rows, WHY)]
+
+
+def member_label(result: SpriteResult, best: Results) -> str:
+    label = f"data set {result.cell.data_set}, seed {result.cell.seed}"
+    if result.cell.start == "factors":
+        return f"{label}, started at the factors"
+    if result.cell.remedy:
+        return f"{label}, {result.cell.remedy}"
+    return f"{label} (highest ELBO)" if result in best else label
+
+
+def tables(results: Results) -> list[ReportTable]:
+    best = best_members(results)
+    groups = grouped(trained_from_random(results), lambda r: r.cell.data_set).values()
+    return [
+        ReportTable("Every data set", [_data_set_row(own) for own in groups]),
+        ReportTable("Every member, with its baselines", [_member_row(r, best) for r in results]),
+        ReportTable("Every factor of the best members", [_factor_row(r, name) for r in best for name in FACTORS]),
+    ]
+
+
+def _data_set_row(results: Results) -> TableRow:
+    best = best_members(results)[0].measured
+    return {
+        "data set": results[0].cell.data_set,
+        "members": len(results),
+        "MCC of the highest ELBO": best.mcc,
+        "median MCC": median([r.measured.mcc for r in results]),
+        "highest MCC": max(r.measured.mcc for r in results),
+        "PCA": best.mcc_pca,
+        "linear ICA": best.mcc_ica,
+        "floor": best.mcc_floor,
+        "c_IMA": best.ima_contrast,
+        "c_IMA of the renderer": best.renderer_contrast,
+    }
+
+
+def _factor_row(result: SpriteResult, name: str) -> TableRow:
+    factor = result.measured.factors[name]
+    return {
+        "data set": result.cell.data_set,
+        "factor": name,
+        "MCC": factor.mcc,
+        "PCA": factor.mcc_pca,
+        "linear ICA": factor.mcc_ica,
+        "published": PUBLISHED_MCC[name],
+    }
+
+
+def _member_row(result: SpriteResult, best: Results) -> TableRow:
+    m = result.measured
+    return {
+        "member": member_label(result, best),
+        "ELBO": result.elbo,
+        "MCC": m.mcc,
+        "PCA": m.mcc_pca,
+        "linear ICA": m.mcc_ica,
+        "floor": m.mcc_floor,
+        "codes after linear ICA": m.mcc_unmixed,
+        "change of MCC over the last third": late_change(m.curve.mcc),
+        "latents in use": m.latents_in_use,
+        "MCC sampled": m.mcc_sampled,
+        **{name: m.factors[name].mcc for name in FACTORS},
+        "R²": m.r2,
+        "R² PCA": m.r2_pca,
+        "c_IMA": m.ima_contrast,
+        "c_IMA of the renderer": m.renderer_contrast,
+        "at 64 x 64": m.fine_renderer_contrast,
+        "MSE": m.reconstruction_mse,
+    }
+
+
+TRAINING_CAPTION = (
+    "Left: recovery by posterior means during training, one colour per data set; thick: the member with the highest "
+    "ELBO; dash-dotted: members that started at the true factors. Dashed: the MCC of linear ICA, and of codes without "
+    "any information (floor). Right: median contrast of the decoder; dotted, that of the renderer."
+)
+SCATTER_CAPTION = (
+    "True and estimated factors; sign, scale and offset are fitted. Shown is one member: of all members with the "
+    "highest ELBO on their data set, the one with the highest MCC."
+)
+INTERPOLATION_CAPTION = (
+    "In each row the latent matched to one factor moves through its range, starting from the code of one image. The "
+    "number is the MCC of that factor."
+)
+
+
+def all_figures(results: Results, size: int) -> list[ReportFigure]:
+    """Everything about the best member, and training curves of all.
+
+    Args:
+        results: of all members that finished.
+        size: height and width of the images.
+    """
+    shown = shown_member(results).measured
+    return [
+        ReportFigure("sprites_along_training", _training_curves(results), TRAINING_CAPTION),
+        ReportFigure("sprites_factors", _scatter(shown), SCATTER_CAPTION),
+        ReportFigure("sprites_interpolations", _interpolation_figure(shown, size), INTERPOLATION_CAPTION),
+    ]
+
+
+def _training_curves(results: Results) -> Figure:
+    figure, axes = figures.row_of_panels(2, width=5.6)
+    results = [r for r in results if not r.cell.remedy]
+    best = best_members(results)
+    colours = {data_set: f"C{index}" for index, data_set in enumerate(dict.fromkeys(r.cell.data_set for r in results))}
+    for result in results:
+        curve, chosen, control = result.measured.curve, result in best, result.cell.start == "factors"
+        for axis, values in zip(axes, (curve.mcc, curve.contrast), strict=True):
+            axis.plot(
+                curve.epoch,
+                values,
+                "-." if control else "-",
+                label=f"data set {result.cell.data_set}" if chosen else None,
+                color=colours[result.cell.data_set],
+                linewidth=2.2 if chosen else 1,
+            )
+    for result in best:
+        m, colour = result.measured, colours[result.cell.data_set]
+        axes[0].axhline(m.mcc_ica, color=colour, linestyle="--", linewidth=1.0)
+        axes[1].axhline(m.renderer_contrast, color=colour, linestyle=":", linewidth=1.2)
+    floor = median([r.measured.mcc_floor for r in best])
+    axes[0].axhline(floor, color="#aab3bb", linestyle="--", linewidth=1.2, label="floor")
+    figures.format_axis(axes[0], title="Recovery of the factors", x="epoch", y="MCC", log="")
+    axes[0].set_ylim(0, 1.02)
+    figures.format_axis(axes[1], title="IMA contrast", x="epoch", y="c_IMA in nats", log="y", legend=False)
+    return figure
+
+
+def _scatter(measured: SpriteMeasurement) -> Figure:
+    figure, axes = figures.row_of_panels(len(FACTORS), width=3.1, height=3.4)
+    for axis, name in zip(axes, FACTORS, strict=True):
+        factor = measured.factors[name]
+        ends = [min(factor.true), max(factor.true)]
+        figures.plot_points(axis, factor.true, factor.estimated, label=name)
+        axis.plot(ends, ends, ":", color="#6b7680", linewidth=1.2)
+        title = f"{name}: MCC {factor.mcc:.3f}"
+        figures.format_axis(axis, title=title, x="true", y="estimated", log="", legend=False)
+    return figure
+
+
+def _interpolation_figure(measured: SpriteMeasurement, size: int) -> Figure:
+    pixels = np.frombuffer(measured.interpolations, np.uint8).reshape(len(FACTORS), STEPS, 3, size, size)
+    figure, axes = figures.grid_of_panels(len(FACTORS), STEPS, width=1.1, height=1.1)
+    for index, axis in enumerate(axes):
+        row, step = divmod(index, STEPS)
+        axis.imshow(pixels[row, step].transpose(1, 2, 0), interpolation="nearest")
+        axis.set(xticks=[], yticks=[])
+        if step == 0:
+            label = f"{FACTORS[row]}\n{measured.factors[FACTORS[row]].mcc:.3f}"
+            axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=10)
+    return figure
+
+
+PUBLISHED_SIZE = 64
+LOW_PRECISION = 2.0
+MORE_LATENTS = 10
+
+
+@dataclass(frozen=True)
+class SpritesSettings(TrainedSettings):
+    size: int = PUBLISHED_SIZE
+    """Height and width of the images."""
+    precision: float = 1.0
+    """γ² per pixel and channel: γ² = 1 at 64 x 64 is 4 at 32 x 32, where images have a quarter of the pixels."""
+    data_sets: tuple[int, ...] = (1, 2, 4, 7, 13)
+    """Draws of the authors' generator: of the first 14, those whose renderer has c_IMA at most 0.05 at 32 x 32."""
+    controls: int = 0
+    """Members per data set that start at the true factors."""
+    remedies: tuple[str, ...] = ()
+    """Keys of `REMEDIES`: one more member per data set is trained with each."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change of how a member is trained."""
+
+    title: str
+    settings: Callable[[SpritesSettings], SpritesSettings] = lambda settings: settings
+    latents: int = len(FACTORS)
+
+
+def _published_precision(settings: SpritesSettings) -> SpritesSettings:
+    """γ² = 1 at the published size, throughout."""
+    precision = (PUBLISHED_SIZE / settings.size) ** 2
+    return replace(settings, precision=precision, precision_start=precision, precision_hold=0, precision_warmup=0)
+
+
+def _slow_rise(settings: SpritesSettings) -> SpritesSettings:
+    """γ² rises from the first step on, over as many steps as it is otherwise held and raised."""
+    steps = settings.precision_hold + settings.precision_warmup
+    return replace(settings, precision_start=LOW_PRECISION, precision_hold=0, precision_warmup=steps)
+
+
+REMEDIES: Mapping[str, Remedy] = {
+    "more-latents": Remedy(f"with {MORE_LATENTS} latents", latents=MORE_LATENTS),
+    "published-precision": Remedy("at the published γ² throughout", _published_precision),
+    "slow-rise": Remedy(f"with a γ² that rises from {LOW_PRECISION:g} on", _slow_rise),
+}
+NO_REMEDY = Remedy("as described")
+
+
+START_STEPS = 1000
+BATCH = 64
+LEARNING_RATE = 1e-3
+PRECISION = 8.0  # of the decoder's fit
+WIDTH = 0.05  # initial variance of the posteriors, in the unbounded coordinate
+
+
+def latents_of(factors: Float[Tensor, "N k"], prior: Beta) -> Float[Tensor, "N k"]:
+    """The factors as latents that follow the prior exactly: each is mapped through its ranks.
+
+    >>> z = latents_of(torch.tensor([[0.2], [0.9], [0.4]]), Beta(2.0, 2.0))
+    >>> z.flatten().argsort().tolist(), bool((z[2] - 0.5).abs() < 1e-6)
+    ([0, 2, 1], True)
+    """
+    ranks = (rankdata(factors.numpy(), axis=0) - 0.5) / len(factors)
+    return torch.from_numpy(beta.ppf(ranks, *prior.shape).astype(np.float32))
+
+
+def weights_at_factors(
+    model: VAE,
+    x: Float[Tensor, "N n"],
+    factors: Float[Tensor, "N k"],
+    prior: Beta,
+    seed: int,
+    *,
+    steps: int = START_STEPS,
+) -> Params:
+    """Weights of one member whose latents are the factors, by regression on both sides.
+
+    Args:
+        model: a VAE with as many latents as factors.
+        x: images.
+        factors: of the same images.
+        prior: of the latents.
+        seed: of initial weights and batches.
+        steps: of the regression.
+    """
+    params = {name: value.requires_grad_() for name, value in model.init([seed]).items()}
+    optimiser = torch.optim.Adam(params.values(), lr=LEARNING_RATE)
+    generator = randomness.generator(seed, "factors")
+    z = latents_of(factors, prior)
+    for _ in range(steps):
+        rows = torch.randint(len(x), (BATCH,), generator=generator)
+        loss = _loss(model, params, x[None, rows], z[None, rows], prior)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return {name: value.detach() for name, value in params.items()}
+
+
+def _loss(model: VAE, params: Params, x: Tensor, z: Tensor, prior: Beta) -> Tensor:
+    """Errors of decoded images and of posterior means and variances, in nats."""
+    posterior = model.encode(params, x)
+    decoded = PRECISION / 2 * (model.decoder_output(params, z) - x).square().sum(-1)
+    encoded = (posterior.mean - prior.from_support(z)).square().sum(-1) / (2 * WIDTH)
+    width = (posterior.marginal_variance.log() - np.log(WIDTH)).square().sum(-1)
+    return (decoded + encoded + width).mean()
+
+
+PRIOR = Beta(2.0, 2.0)
+SHOWN = 200  # test images in the scatter plot of true and estimated factors
+CONTRAST_POINTS = 64
+FINE_SIZE = 64  # side of the published images, in pixels
+WATCHED_IMAGES = 1000  # test images by which recovery is measured during training
+
+
+class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMeasurement]):
+    info = SPRITES
+    about = (
+        "Each image shows one sprite with four independent factors. The renderer is close to the IMA class (the table "
+        "lists its contrast), so a VAE should recover the factors. The figures show recovery and the contrast of the "
+        "decoder during training, next to three baselines: principal components and linear ICA, which need no decoder, "
+        "and codes without any information. Data sets are draws of the authors' generator, which draws a distribution "
+        "for every factor; on each, members are trained, and the one with the highest ELBO is the best. Controls start "
+        "with the true factors as their latents: where they stay and have a higher ELBO, the ELBO prefers the factors "
+        "and training from random weights did not find them. At the laptop profile, further members are trained in "
+        "other ways, to see whether one of them finds the factors. The paper profile needs a GPU. The others have "
+        "images of 32 x 32 pixels. Their γ² is 8 at first and then rises to 50: a low γ² leaves the decoder free to "
+        "rotate its axes, a high one makes codes precise."
+    )
+    quick = SpritesSettings(
+        seeds=1,
+        samples=20_000,
+        epochs=8,
+        patience=8,
+        learning_rate=1e-3,
+        decay="cosine",
+        size=32,
+        precision=50.0,
+        precision_start=8.0,
+        precision_hold=800,
+        precision_warmup=800,
+        data_sets=(2, 7),
+    )
+    laptop = replace(
+        quick,
+        seeds=2,
+        controls=1,
+        epochs=32,
+        patience=32,
+        precision_hold=5000,
+        precision_warmup=1000,
+        data_sets=(1, 2, 4, 7),
+        remedies=tuple(REMEDIES),
+    )
+    paper = SpritesSettings(seeds=2, samples=60_000, epochs=500, patience=30, learning_rate=1e-5)
+    cell_type = SpriteCell
+    measured_type = SpriteMeasurement
+
+    def cells(self, settings: SpritesSettings) -> list[SpriteCell]:
+        starts = [("random", settings.seeds), ("factors", settings.controls)]
+        cells = [
+            SpriteCell(data_set, seed, start)
+            for data_set in settings.data_sets
+            for start, count in starts
+            for seed in range(count)
+        ]
+        return cells + [SpriteCell(d, 0, remedy=name) for d in settings.data_sets for name in settings.remedies]
+
+    def stack_key(self, cell: SpriteCell) -> tuple[int, str, str]:
+        return cell.data_set, cell.start, cell.remedy
+
+    def training_of(self, cell: SpriteCell, settings: SpritesSettings) -> SpritesSettings:
+        return _remedy(cell).settings(settings)
+
+    def data_key(self, cell: SpriteCell) -> int:
+        return cell.data_set
+
+    def member(self, cell: SpriteCell, data_index: int, settings: SpritesSettings) -> MemberSpec:
+        return MemberSpec(cell.seed, precision=self.training_of(cell, settings).precision, data=data_index)
+
+    def model(self, cell: SpriteCell, settings: SpritesSettings) -> VAE:
+        return VAE.conv((3, settings.size, settings.size), _remedy(cell).latents, prior=PRIOR)
+
+    def before_training(
+        self, stack: TrainingStack, cells: Sequence[SpriteCell], settings: SpritesSettings
+    ) -> Params | None:
+        if cells[0].start == "random":
+            return None
+        factors = _drawn(cells[0], settings).factors[: stack.train.shape[1]]
+        own = [weights_at_factors(stack.model, stack.train[0], factors, PRIOR, cell.seed) for cell in cells]
+        return {name: torch.cat([weights[name] for weights in own]) for name in own[0]}
+
+    def data(self, cell: SpriteCell, settings: SpritesSettings) -> FactorData:
+        drawn = _drawn(cell, settings)
+        parts = split(drawn.images.flatten(1), fractions=(0.8, 0.1))
+        return FactorData(parts, drawn.factors[-len(parts.test) :])
+
+    def epoch_metrics(self, data: Mapping[int, FactorData], settings: SpritesSettings) -> EpochMetrics:
+        """Recovery and contrast after every epoch; NaN for a member that has just diverged."""
+
+        def measure(epoch: int, member: Member) -> dict[str, float]:
+            own = data[member.seed]
+            mean, _ = member.encode(own.observations.test[:WATCHED_IMAGES])
+            if not bool(mean.isfinite().all()):
+                return {"mcc": float("nan"), "contrast": float("nan")}
+            mcc = metrics.mcc(mean, own.test_factors[:WATCHED_IMAGES]).score
+            return {"mcc": mcc, "contrast": _median_contrast(member.decode, mean)}
+
+        return measure
+
+    def measure(
+        self, cell: SpriteCell, member: Member, data: FactorData, settings: SpritesSettings
+    ) -> SpriteMeasurement:
+        x, z = data.observations.test, data.test_factors
+        mean, variance = (t.detach() for t in member.encode(x))
+        found = metrics.mcc(mean, z)
+        sampled = member.sample(x, randomness.generator(member.seed, "measure"))
+        components, independent = _linear_codes(data)
+        pca, ica = metrics.mcc(components, z), metrics.mcc(independent, z)
+        renderer, fine = (Sprites.published(cell.data_set, size=size)[0] for size in (settings.size, FINE_SIZE))
+        curve = [tuple(member.history.get(name, ())) for name in ("mcc", "contrast")]
+        return SpriteMeasurement(
+            mcc=found.score,
+            mcc_sampled=metrics.mcc(sampled, z).score,
+            mcc_floor=found.floor,
+            mcc_pca=pca.score,
+            mcc_ica=ica.score,
+            mcc_unmixed=metrics.mcc(linear_ica(mean.numpy()), z).score,
+            latents_in_use=int((mean.var(0) > variance.mean(0)).sum()),
+            r2=metrics.linear_r2(mean, z).score,
+            r2_pca=metrics.linear_r2(components, z).score,
+            ima_contrast=_median_contrast(member.decode, mean),
+            renderer_contrast=_median_contrast(lambda v: renderer.render_batch(v).flatten(1), z),
+            fine_renderer_contrast=_median_contrast(lambda v: fine.render_batch(v).flatten(1), z),
+            reconstruction_mse=float((x - member.decode(mean)).square().mean()),
+            factors={name: _factor_recovery(k, mean, z, found, pca, ica) for k, name in enumerate(FACTORS)},
+            curve=TrainingCurve(tuple(range(1, len(curve[0]) + 1)), *curve),
+            interpolations=_interpolations(member, mean, found.assignment),
+        )
+
+    def claims(self, settings: SpritesSettings) -> Sequence[ClaimSpec[SpriteResult, SpritesSettings, Any]]:
+        return claims({name: REMEDIES[name].title for name in settings.remedies})
+
+    def comparisons(self, results: Sequence[SpriteResult], settings: SpritesSettings) -> list[Comparison]:
+        return comparisons(results)
+
+    def figures(self, results: Sequence[SpriteResult], settings: SpritesSettings) -> list[ReportFigure]:
+        return all_figures(results, settings.size)
+
+    def tables(self, results: Sequence[SpriteResult], settings: SpritesSettings) -> list[ReportTable]:
+        return tables(results)
+
+
+def _remedy(cell: SpriteCell) -> Remedy:
+    return REMEDIES[cell.remedy] if cell.remedy else NO_REMEDY
+
+
+def _drawn(cell: SpriteCell, settings: SpritesSettings) -> LabelledImages:
+    renderer, distributions = Sprites.published(cell.data_set, size=settings.size)
+    return renderer.sample(settings.samples, seed=cell.data_set, distributions=distributions)
+
+
+def _median_contrast(decoder: Callable[[Tensor], Tensor], z: Float[Tensor, "N d"]) -> float:
+    """The median over points, because a vanishing column makes single points infinite."""
+    return float(theory.ima_contrast(decoder, z[:CONTRAST_POINTS]).median())
+
+
+def _linear_codes(data: FactorData) -> tuple[np.ndarray, np.ndarray]:
+    """Principal components of the test images, and the same components rotated by linear ICA."""
+    pca = PCA(len(FACTORS), random_state=0, svd_solver="randomized").fit(data.observations.train[:5000].numpy())
+    components = pca.transform(data.observations.test.numpy())
+    return components, linear_ica(components)
+
+
+def _factor_recovery(index: int, mean: Tensor, factors: Tensor, found: MCC, pca: MCC, ica: MCC) -> FactorRecovery:
+    latent = mean[:SHOWN, found.assignment[index]].double().numpy()
+    true = factors[:SHOWN, index].numpy()
+    slope, offset = np.polyfit(latent, true, 1)
+    return FactorRecovery(
+        mcc=float(found.per_factor[index]),
+        mcc_pca=float(pca.per_factor[index]),
+        mcc_ica=float(ica.per_factor[index]),
+        true=tuple(true.tolist()),
+        estimated=tuple((slope * latent + offset).tolist()),
+    )
+
+
+def _interpolations(member: Member, mean: Tensor, assignment: np.ndarray) -> bytes:
+    """Images (factor, step) as bytes: every matched latent is moved through its range, from the code of one image."""
+    rows = []
+    for latent in assignment:
+        low, high = np.quantile(mean[:, latent].numpy(), (0.02, 0.98))
+        codes = mean[:1].repeat(STEPS, 1)
+        codes[:, latent] = torch.linspace(float(low), float(high), STEPS)
+        rows.append(member.decode(codes))
+    return (torch.cat(rows).detach().clamp(0, 1) * 255).round().byte().numpy().tobytes()
+
+
+EXPERIMENT = SpritesExperiment()

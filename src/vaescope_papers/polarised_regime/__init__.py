@@ -1,0 +1,25 @@
+"""*The Polarised Regime of Identifiable Variational Autoencoders* (Bonheme & Grzes, 2023).
+
+| figure or table | experiment | file |
+|---|---|---|
+| Figs. 1 to 4, Props. 1 to 3, Theorems 1 and 2; settings of Tabs. 1 and 2 | polarised-regime | polarised_regime.py |
+| the iVAE itself (Khemakhem et al. 2020, §5) | ivae-sources | ivae_sources.py |
+
+Files that end in `_results.py` hold the typed rows and the tables, `_claims.py` the claims, `_figures.py` the figures;
+ivae-sources has all of them in `ivae_sources_results.py`.
+"""
+
+from vaescope_papers.catalogue import ExperimentInfo
+
+POLARISED_REGIME = ExperimentInfo(
+    name="polarised-regime",
+    module="polarised_regime.polarised_regime",
+    title="Latents are active or equal to their prior, for VAEs and iVAEs alike",
+    source="Bonheme & Grzes 2023, Props. 1 to 3, Theorems 1 and 2, Figs. 1 to 4; settings of Tabs. 1 and 2",
+)
+IVAE_SOURCES = ExperimentInfo(
+    name="ivae-sources",
+    module="polarised_regime.ivae_sources",
+    title="An iVAE recovers sources that a VAE leaves rotated",
+    source="Khemakhem et al. 2020, §5; the models of Bonheme & Grzes 2023",
+)

@@ -1,0 +1,112 @@
+"""Theorem 1 of Bonheme & Grzes 2023 in its limit: posterior variances of a decoder as its noise vanishes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vaescope.core import validation
+from vaescope.core.errors import InputError
+from vaescope.distributions import Normal, Prior
+from vaescope.inference.derivatives import Decoder
+from vaescope.inference.geometry import contrast_of_matrix, optimal_covariance
+from vaescope.inference.projection import project
+
+HALF = -0.5  # exponents below belong to latents that are determined ever better
+
+
+@dataclass(frozen=True, eq=False)
+class VarianceLimit:
+    """Exponents p in σ² ∝ (γ²)^p over the given precisions, medians over points: -1 for active, 0 for passive."""
+
+    diagonal: Float[np.ndarray, " d"]
+    """Of the variances of the best diagonal posterior, the paper's q, per latent."""
+    full: Float[np.ndarray, " d"]
+    """Of the eigenvalues of Σ*, the covariance of the paper's Eq. 11, most determined direction first."""
+
+    @property
+    def active(self) -> int:
+        """Latents whose variance vanishes with the noise."""
+        return int((self.diagonal < HALF).sum())
+
+    @property
+    def directions(self) -> int:
+        """Directions that the decoder uses: the rank r in the proof."""
+        return int((self.full < HALF).sum())
+
+    @property
+    def aligned(self) -> bool:
+        """Whether unused directions are latents. If not, no latent is passive, however many are superfluous."""
+        return self.active == self.directions
+
+
+def variance_limit(
+    decoder: Decoder,
+    z: Float[Tensor, "N d"],
+    *,
+    precisions: Sequence[float] = (1e3, 1e4, 1e5),
+    prior: Prior | None = None,
+) -> VarianceLimit:
+    """How posterior variances fall as the decoder's variance goes to zero, by the exact projection.
+
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...), such as that of a trained model.
+        z: latents, such as posterior means; the observations are f(z).
+        precisions: γ² = 1 / decoder variance, rising, at least two.
+        prior: N(0, I) by default.
+    """
+    prior = Normal() if prior is None else prior
+    if len(precisions) < 2 or list(precisions) != sorted(set(precisions)):
+        raise InputError(f"precisions must be at least two rising numbers, got {list(precisions)}.")
+    x = decoder(z).detach()
+    variances, spectra = [], []
+    for precision in precisions:
+        best = project(decoder, x, precision=precision, prior=prior, start=z)
+        variances.append(torch.where(best.converged[:, None], best.variance, torch.nan))
+        covariance = optimal_covariance(decoder, z, precision=precision, prior=prior)
+        spectra.append(torch.linalg.eigvalsh(covariance))
+    return VarianceLimit(_exponents(precisions, variances), _exponents(precisions, spectra))
+
+
+def _exponents(precisions: Sequence[float], values: list[Float[Tensor, "N d"]]) -> Float[np.ndarray, " d"]:
+    level = np.log(np.asarray(precisions))
+    logs = torch.stack(values).log().cpu().numpy()
+    centred = level - level.mean()
+    slopes = np.tensordot(centred, logs, axes=1) / (centred**2).sum()
+    usable = slopes[np.isfinite(slopes).all(1)]
+    if not len(usable):
+        raise InputError(
+            "the projection converged at no point; pass z in float64, to a decoder that computes in float64."
+        )
+    return np.median(usable, axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class TwoOptima:
+    """The two optima that the proof of Theorem 1 confuses, at each point."""
+
+    diagonal: Float[Tensor, "N d"]
+    """1/(1/σ†_k² + γ² ‖J_k‖²), the optimum of the diagonal q that the paper defines in Eq. 1, in ascending order."""
+    full: Float[Tensor, "N d"]
+    """Eigenvalues of Eq. 11, the optimum of a full covariance, in ascending order; Eq. 12 bounds these."""
+    loss: Float[Tensor, " N"]
+    """ELBO lost by the diagonal optimum, in nats; zero, and both equal, for orthogonal columns."""
+
+
+def two_optima(J: Float[Tensor, "N n d"], *, precision: float, prior_variance: Float[Tensor, "N d"]) -> TwoOptima:
+    """Eq. 11 of Bonheme & Grzes 2023 beside the optimum of the posterior family that the paper uses.
+
+    >>> J = torch.tensor([[[1.0, 1.0], [0.0, 0.1]]], dtype=torch.float64)
+    >>> found = two_optima(J, precision=100.0, prior_variance=torch.ones(1, 2, dtype=torch.float64))
+    >>> [round(v, 4) for v in found.diagonal[0].tolist()], [round(v, 3) for v in found.full[0].tolist()]
+    ([0.0098, 0.0099], [0.005, 0.667])
+    """
+    augmented = torch.cat([validation.precision(precision) ** 0.5 * J, torch.diag_embed(prior_variance.rsqrt())], dim=1)
+    diagonal = 1 / augmented.square().sum(1)
+    full = 1 / torch.linalg.svdvals(augmented).square()
+    return TwoOptima(diagonal.sort(dim=1).values, full, contrast_of_matrix(augmented))

@@ -1,0 +1,330 @@
+"""Running an experiment: solve the cells that have no results, judge the claims, write the report and the index."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vaescope.core import validation
+from vaescope.core.errors import RunError
+from vaescope.core.serialization import plain_fields
+from vaescope.jobs.tracking import live_observer
+from vaescope.report import figures
+from vaescope.report.figures import svg
+from vaescope.report.page import (
+    Drawing,
+    ExperimentPage,
+    IndexEntry,
+    comparison_page,
+    experiment_page,
+    gif_image,
+    index_page,
+    setting,
+)
+from vaescope.runs import Cell, RunFolder
+from vaescope.runs.files import read_json, read_rows, write_bytes, write_json, write_text
+from vaescope.runs.store import PARTS, Part, part_folders
+from vaescope.training import Progress
+from vaescope_papers.catalogue import ExperimentInfo, experiments
+from vaescope_papers.claims import Claim
+from vaescope_papers.experiment import C, Context, Experiment, M, ReportFigure, ReportTable, RunOptions, S
+from vaescope_papers.results import Diverged, Result, Results, SeedCell, from_rows, grouped, to_row
+from vaescope_papers.statistics import median
+from vaescope_papers.trained import TrainedExperiment
+
+SHOWN_EPOCHS = 60
+SMALLEST = 1e-4  # nats; smaller distances are drawn there
+COLOURS = {True: "#2f6db5", False: "#c8452f"}
+LABELS = {True: "converged", False: "still improving"}
+TABLE = "Training: did every member converge?"
+CAPTION = (
+    "Training of every member: how far its validation ELBO is below the best that it reached. A member has converged "
+    "if its validation objective did not improve for as many epochs as the patience allows, or if it improved by at "
+    "most 0.05 nats (or a thousandth of its rise after the first fifth of the epochs) over the last fifth of them."
+)
+ResultsWithSettings = Sequence[Result[SeedCell, object]]
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Validation ELBO of one member after every epoch."""
+
+    elbo: Sequence[float]
+    converged: bool
+
+    @property
+    def distances(self) -> list[float]:
+        """How far every epoch is below the best one, in nats."""
+        best = max(self.elbo)
+        return [max(best - value, SMALLEST) for value in self.elbo]
+
+    @property
+    def late_gain(self) -> float:
+        """The rise of the best ELBO over the last tenth of the epochs; infinite for a single epoch."""
+        before = self.elbo[: len(self.elbo) - math.ceil(len(self.elbo) / 10)]
+        return max(self.elbo) - max(before) if before else math.inf
+
+
+def training_report(
+    folder: Path, results: ResultsWithSettings, epochs: Callable[[SeedCell], int]
+) -> tuple[list[ReportFigure], list[ReportTable]]:
+    """The figure and the table of all trained members; nothing for members without a recorded history.
+
+    Args:
+        folder: of the run, with its `history.parquet`.
+        results: of the members that finished.
+        epochs: of a cell at most, by its settings.
+    """
+    trained = [r for r in results if r.training is not None and r.training.converged is not None]
+    curves = _curves(read_rows(folder / "history.parquet"), trained)
+    if not curves:
+        return [], []
+    return [_figure(list(curves.values()))], [_table(trained, curves, epochs)]
+
+
+def _curves(rows: Sequence[Row], results: ResultsWithSettings) -> dict[SeedCell, Curve]:
+    names = list(plain_fields(results[0].cell)) if results else []
+    by_cell = grouped(rows, lambda row: _key({name: row.get(name) for name in names}))
+    return {
+        r.cell: Curve([float(str(row["elbo"])) for row in own], bool(r.training and r.training.converged))
+        for r in results
+        if (own := by_cell.get(_key(plain_fields(r.cell))))
+    }
+
+
+def _key(cell: Row) -> tuple[str, ...]:
+    return tuple(f"{name} {value}" for name, value in cell.items())
+
+
+def _figure(curves: Sequence[Curve]) -> ReportFigure:
+    drawn, (axis,) = figures.row_of_panels(1, width=7.5, height=3.4)
+    seen = set()
+    for curve in curves:
+        epochs = sorted({round(e) for e in np.linspace(1, len(curve.elbo), SHOWN_EPOCHS)})
+        label = None if curve.converged in seen else LABELS[curve.converged]
+        values = [curve.distances[epoch - 1] for epoch in epochs]
+        axis.plot(epochs, values, color=COLOURS[curve.converged], linewidth=0.7, alpha=0.5, label=label)
+        seen.add(curve.converged)
+    figures.format_axis(axis, title="Training", x="epoch", y="best ELBO − ELBO, nats", log="y")
+    return ReportFigure("training", drawn, CAPTION)
+
+
+def _table(
+    results: ResultsWithSettings, curves: Mapping[SeedCell, Curve], epochs: Callable[[SeedCell], int]
+) -> ReportTable:
+    """A row per setting, over its seeds."""
+    groups = grouped([r for r in results if r.cell in curves], lambda r: _key(_without_seed(r.cell)))
+    rows = [_group_row(group, [curves[r.cell] for r in group], epochs(group[0].cell)) for group in groups.values()]
+    return ReportTable(TABLE, rows)
+
+
+def _without_seed(cell: SeedCell) -> dict[str, object]:
+    return {name: value for name, value in plain_fields(cell).items() if name != "seed"}
+
+
+def _group_row(results: ResultsWithSettings, curves: Sequence[Curve], epochs: int) -> dict[str, object]:
+    summaries = [r.training for r in results if r.training is not None]
+    return {
+        **{name: setting(value) for name, value in _without_seed(results[0].cell).items()},
+        "members": len(results),
+        "converged": f"{sum(bool(s.converged) for s in summaries)} of {len(summaries)}",
+        "stopped early, converged": sum(s.epochs < epochs for s in summaries),
+        "epochs (median)": f"{median([float(s.epochs) for s in summaries]):g}",
+        "best epoch (median)": f"{median([float(s.best_epoch) for s in summaries]):g}",
+        "largest rise over the last tenth, nats": max(curve.late_gain for curve in curves),
+    }
+
+
+COMPARISON = "comparison.json"
+TIMING = "timing.json"
+SVG_HEADER = '<?xml version="1.0" encoding="utf-8"?>\n'
+
+
+def write_report(
+    experiment: Experiment[S, C, M],
+    settings: S,
+    profile: str,
+    folder: Path,
+    results: Results[C, M],
+    claims: Sequence[Claim],
+) -> None:
+    """Write everything of a run that is made from its results."""
+    write_json(folder / "claims.json", [claim.to_data() for claim in claims])
+    comparisons = experiment.comparisons(results.finished, settings)
+    if comparisons:
+        write_json(folder / COMPARISON, [comparison.to_data() for comparison in comparisons])
+    training, convergence = _training(experiment, settings, folder, results)
+    tables = [*experiment.tables(results.finished, settings), *convergence]
+    page = ExperimentPage(
+        name=experiment.name,
+        title=experiment.info.title,
+        source=experiment.info.source,
+        about=experiment.about,
+        profile=profile,
+        claims=[claim.to_data() for claim in claims],
+        drawings=_drawings(experiment, settings, folder, results, training),
+        tables={table.caption: table.rows for table in tables if table.rows},
+        settings=plain_fields(settings),
+        published_settings=plain_fields(experiment.paper),
+        problems=[_diverged_line(member) for member in results.diverged],
+        seconds=read_seconds(folder),
+    )
+    write_text(folder / "report.html", experiment_page(page))
+
+
+def _training(
+    experiment: Experiment[S, C, M], settings: S, folder: Path, results: Results[C, M]
+) -> tuple[list[ReportFigure], list[ReportTable]]:
+    """The training of every member, for experiments that train."""
+    if not isinstance(experiment, TrainedExperiment):
+        return [], []
+    return training_report(folder, results.finished, lambda cell: experiment.training_of(cell, settings).epochs)
+
+
+def _drawings(
+    experiment: Experiment[S, C, M],
+    settings: S,
+    folder: Path,
+    results: Results[C, M],
+    training: Sequence[ReportFigure],
+) -> list[Drawing]:
+    """Figures and animations, each also as a file of its own."""
+    drawings = []
+    for drawn in [*experiment.figures(results.finished, settings), *training]:
+        text = svg(drawn.figure)
+        write_text(folder / "figures" / f"{drawn.name}.svg", SVG_HEADER + text)
+        drawings.append(Drawing(drawn.name, text, drawn.caption))
+    for animation in experiment.animations(results.finished, settings):
+        write_bytes(folder / "figures" / f"{animation.name}.gif", animation.gif)
+        drawings.append(Drawing(animation.name, gif_image(animation.gif, animation.caption), animation.caption))
+    return drawings
+
+
+def _diverged_line(member: Diverged[SeedCell]) -> str:
+    """Members that diverged are named, not hidden."""
+    cell = ", ".join(f"{name} {setting(value)}" for name, value in plain_fields(member.cell).items())
+    step = member.training.diverged_at_step
+    return f"The member with {cell} diverged at step {step}; claims and figures do not include it."
+
+
+def read_seconds(folder: Path) -> float | None:
+    """How long the results of a folder took, if that is known."""
+    return float(read_json(folder / TIMING)["seconds"]) if (folder / TIMING).exists() else None
+
+
+def reproduce(experiment: Experiment[S, C, M], options: RunOptions, *, out: Path, progress: Progress) -> list[Claim]:
+    """Run one experiment into `out/NAME/`; cells that have results there are not computed again."""
+    validation.device(options.device)
+    settings = experiment.settings(options)
+    with _run_folder(experiment, options, out / experiment.name) as run:
+        _merge_parts(run, [_row(cell) for cell in experiment.cells(settings)])
+        context = _context(run, experiment.name, options, out, progress)
+        _solve_missing(experiment.cells(settings), experiment, settings, context)
+        results = _read_results(experiment, settings, run)
+        if not results.finished:
+            raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
+        claims = [spec.judged(results.finished, settings) for spec in experiment.claims(settings)]
+        write_report(experiment, settings, options.profile, run.path, results, claims)
+    return claims
+
+
+def solve_part(
+    experiment: Experiment[S, C, M], options: RunOptions, part: Part, *, out: Path, progress: Progress
+) -> int:
+    """Solve some of the cells in a folder of their own; `reproduce` merges it. Returns how many cells the part has.
+
+    Cells and members that the experiment's own folder has are not computed again.
+    """
+    settings, path = experiment.settings(options), out / experiment.name
+    with _run_folder(experiment, options, part.folder(path)) as run:
+        own = part.share(experiment.cells(settings))
+        missing = RunFolder(path, run.config).cells_without_results([_row(cell) for cell in own])
+        cells = [cell for cell in own if _row(cell) in missing]
+        run.import_members(missing, path)
+        _solve_missing(cells, experiment, settings, _context(run, experiment.name, options, out, progress))
+    return len(cells)
+
+
+def _context(run: RunFolder, name: str, options: RunOptions, out: Path, progress: Progress) -> Context:
+    observer = live_observer(options.track, name, out / name, progress.message)
+    return Context(run, progress, options.device, out, observer)
+
+
+def _run_folder(experiment: Experiment[S, C, M], options: RunOptions, path: Path) -> AbstractContextManager[RunFolder]:
+    """The locked run folder of an experiment, or of a part of it."""
+    settings = plain_fields(experiment.settings(options))
+    config = {"experiment": experiment.name, "profile": options.profile, "settings": settings}
+    return RunFolder.locked(path, config, checkpoint_seconds=options.checkpoint_seconds)
+
+
+def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
+    """Take over everything that parts have finished, and delete parts that have nothing else."""
+    seconds = []
+    for folder in filter(run.has_same_settings, part_folders(run.path)):
+        part = RunFolder(folder, run.config)
+        run.import_members([cell for cell in cells if part.has_weights(cell)], folder)
+        finished = [cell for cell in run.cells_without_results(cells) if part.rows([cell])]
+        if finished:
+            run.add_rows(part.rows(finished), finished)
+            seconds.append(read_seconds(folder) or 0.0)
+        run.remove_imported(cells, folder)
+    with suppress(OSError):  # there is none, or it is not empty
+        (run.path / PARTS).rmdir()
+    if seconds:
+        _add_seconds(run, max(seconds))
+
+
+def _solve_missing(cells: Sequence[C], experiment: Experiment[S, C, M], settings: S, context: Context) -> None:
+    """Solve the cells without results; the seconds it takes are added to those of earlier calls."""
+    by_values = {tuple(_row(cell).values()): cell for cell in cells}
+    missing = context.run.cells_without_results([_row(cell) for cell in cells])
+    if not missing:
+        return
+    begin = time.perf_counter()
+    for results in experiment.solve([by_values[tuple(row.values())] for row in missing], settings, context):
+        context.run.add_rows([to_row(result) for result in results], [_row(result.cell) for result in results])
+    _add_seconds(context.run, time.perf_counter() - begin)
+
+
+def _add_seconds(run: RunFolder, seconds: float) -> None:
+    write_json(run.path / TIMING, {"seconds": round((read_seconds(run.path) or 0.0) + seconds, 1)})
+
+
+def _read_results(experiment: Experiment[S, C, M], settings: S, run: RunFolder) -> Results[C, M]:
+    rows = run.rows([_row(cell) for cell in experiment.cells(settings)])
+    return from_rows(rows, experiment.cell_type, experiment.measured_type)
+
+
+def _row(cell: object) -> Cell:
+    return plain_fields(cell)  # type: ignore[return-value]
+
+
+# the index ------------------------------------------------------------------------------------
+
+
+def write_index(out: Path, profile: str) -> Path:
+    """The index of all experiments with what is finished in this folder, and the page of published values."""
+    entries = sorted((_index_entry(out, info) for info in experiments()), key=lambda entry: entry.claims is None)
+    # without a report yet, an experiment is being written by another process
+    finished = [entry for entry in entries if entry.claims is not None]
+    compared = [(entry, read_json(file)) for entry in finished if (file := out / entry.name / COMPARISON).exists()]
+    if compared:
+        write_text(out / "comparison.html", comparison_page(compared, profile))
+    write_text(out / "index.html", index_page(entries, profile, comparison=bool(compared)))
+    return out / "index.html"
+
+
+def _index_entry(out: Path, info: ExperimentInfo) -> IndexEntry:
+    folder = out / info.name
+    if not (folder / "report.html").exists():
+        return IndexEntry(info.name, info.title, info.source)
+    figures: Sequence[Path] = sorted((folder / "figures").glob("*.svg"))
+    figure = figures[0].stem if figures else None
+    return IndexEntry(info.name, info.title, info.source, read_json(folder / "claims.json"), figure)
