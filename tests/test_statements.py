@@ -30,10 +30,12 @@ def test_a_named_test_exists(reference):
     assert name in functions(ROOT / file)
 
 
-@pytest.mark.parametrize("reference", references(r"\b(?:vs|vaescope)(?:\.\w+){2,}"))
+@pytest.mark.parametrize("reference", references(r"\b(?:vs|vaescope(?:_papers)?)(?:\.\w+){2,}"))
 def test_a_named_function_exists(reference):
-    *parts, name = reference.replace("vs.", "vaescope.", 1).split(".")
-    assert hasattr(importlib.import_module(".".join(parts)), name)
+    package, *names = reference.replace("vs.", "vaescope.", 1).split(".")
+    found = importlib.import_module(package)
+    for name in names:
+        found = getattr(found, name, None) or importlib.import_module(f"{found.__name__}.{name}")
 
 
 @pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.stem)

@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 
 from torch import Generator, Tensor
 
+from vaescope.core.checks import whole_number
 from vaescope.core.errors import InputError
-from vaescope.core.validation import whole_number
 from vaescope.distributions import Normal, Prior
 from vaescope.distributions.base import PosteriorDensity, PriorDensity
 

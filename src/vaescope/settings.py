@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 
+from vaescope.core.checks import choice, number, shown, whole_number
 from vaescope.core.errors import InputError
 from vaescope.core.serialization import Plain, convert, field_types, from_plain, plain_fields
-from vaescope.core.validation import choice, number, shown, whole_number
 
 STEEPNESS = 10.0  # of the sigmoid, over its steps
 EXAMPLE = "linear(steps=1000)"

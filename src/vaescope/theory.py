@@ -15,10 +15,8 @@ from vaescope.inference.geometry import (
 )
 from vaescope.inference.marginal import log_marginal
 from vaescope.inference.projection import elbo, project
-from vaescope_papers.embrace_the_gap import theorems as bounds
 
 __all__ = [
-    "bounds",
     "column_norms",
     "conformal_contrast",
     "contrast_of_matrix",

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 
+from vaescope.core.checks import choice, whole_number
 from vaescope.core.serialization import Plain, from_plain, plain_fields
-from vaescope.core.validation import choice, whole_number
 from vaescope.runs import RunFolder
 from vaescope.settings import CHECKPOINT_SECONDS
 from vaescope.training import Progress

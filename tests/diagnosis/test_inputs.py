@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import vaescope as vs
 from tests.diagnosis.models import W, X, linear
 from vaescope import cli
+from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.training import NoProgress, TrainSettings
 
@@ -65,9 +66,9 @@ def test_samples_in_anything_that_holds_them(kind):
 
 def test_an_endless_data_set_is_read_in_part(monkeypatch):
     monkeypatch.setattr("vaescope.core.containers.SAMPLES", 50)
-    assert vs.validation.rows(Endless(), "x").shape == (50, 5)
-    assert vs.validation.rows(DataLoader(Endless(), batch_size=20), "x").shape == (50, 5)
-    assert vs.validation.rows(TensorDataset(X), "x").shape == (50, 5)
+    assert validation.rows(Endless(), "x").shape == (50, 5)
+    assert validation.rows(DataLoader(Endless(), batch_size=20), "x").shape == (50, 5)
+    assert validation.rows(TensorDataset(X), "x").shape == (50, 5)
 
 
 @pytest.mark.parametrize(

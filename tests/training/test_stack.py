@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import vaescope as vs
+from vaescope.core import randomness
 from vaescope.data.dataset import ArrayRows
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
@@ -88,7 +89,7 @@ def test_the_step_of_a_later_divergence_is_recorded():
     x = data()
     x[1, 40] = 1e25  # the square of this row overflows, at some step of the first epoch
     members = run([MemberSpec(seed=0), MemberSpec(seed=1, data=1)], x=x)
-    order = torch.randperm(256, generator=vs.randomness.generator(1, "batches"))
+    order = torch.randperm(256, generator=randomness.generator(1, "batches"))
     step = int((order == 40).nonzero()) // 32 + 1
     assert (members[0].status, members[1].status) == ("finished", "diverged")
     assert members[1].diverged_at_step == step
@@ -113,7 +114,7 @@ def test_members_stop_separately_and_keep_their_best_weights():
 def test_best_weights_give_the_best_elbo():
     member = run([SPECS[1]], TrainSettings(epochs=12, batch_size=32, learning_rate=2e-2, compile="never"))[0]
     x = data()[1:, 256:]
-    noise = torch.randn(64, 2, generator=vs.randomness.generator(1, "validation")).unsqueeze(0)
+    noise = torch.randn(64, 2, generator=randomness.generator(1, "validation")).unsqueeze(0)
     terms = MODEL.terms(member.params, x, noise, torch.tensor([100.0]))
     assert float((terms.log_likelihood - terms.kl).mean()) == pytest.approx(member.best_elbo, rel=1e-5)
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
-from vaescope.core.validation import choice
 
 if TYPE_CHECKING:
     from vaescope.report.findings import Finding

@@ -13,8 +13,8 @@ from rich.console import Console
 from vaescope.cli.output import console as new_console
 from vaescope.cli.output import table
 from vaescope.cli.train import ExecutorOptions, check_track, track
+from vaescope.core.checks import choice, whole_number
 from vaescope.core.errors import InputError, RunError
-from vaescope.core.validation import choice, whole_number
 from vaescope.settings import CHECKPOINT_SECONDS
 from vaescope_papers.catalogue import PROFILES, ExperimentInfo, experiments, find_experiment
 

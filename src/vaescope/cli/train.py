@@ -14,8 +14,8 @@ from rich.table import Table
 from vaescope.cli.inputs import DataOptions
 from vaescope.cli.output import console as new_console
 from vaescope.cli.output import table
+from vaescope.core.checks import choice, whole_number
 from vaescope.core.errors import InputError
-from vaescope.core.validation import choice, whole_number
 from vaescope.settings import FitSettings
 
 if TYPE_CHECKING:

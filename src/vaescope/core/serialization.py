@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar, Union, cast
 
+from vaescope.core.checks import shown
 from vaescope.core.errors import InputError
-from vaescope.core.validation import shown
 
 T = TypeVar("T")
 Plain = object

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from vaescope.core.checks import choice
 from vaescope.core.errors import require
-from vaescope.core.validation import choice
 
 SHOWN = 20  # rows that are printed
 

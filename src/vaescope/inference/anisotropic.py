@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
-from vaescope.core.validation import choice
 from vaescope.distributions import Prior
 from vaescope.distributions.likelihoods import gaussian_log_likelihood
 from vaescope.inference.derivatives import Decoder, decode_flat, jacobian

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.core import validation
+from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
-from vaescope.core.validation import choice
 from vaescope.distributions import Prior, quadrature
 from vaescope.inference.derivatives import Decoder, check_decoder, check_latents, decode_flat, jacobian_columns
 from vaescope.inference.geometry import check_support

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope.core import randomness
+from vaescope.core.checks import choice, whole_number
 from vaescope.core.errors import InputError
-from vaescope.core.validation import choice, whole_number
 from vaescope.distributions import DiagonalGaussian, FullGaussian, Normal, Prior, quadrature
 from vaescope.inference.derivatives import Decoder, jacobians
 from vaescope.inference.geometry import check_support

@@ -15,8 +15,8 @@ from vaescope.adapters.arrays import Arrays
 from vaescope.analysis.encoding import encode_chunks
 from vaescope.analysis.models import as_models, with_normal_prior
 from vaescope.core import validation
+from vaescope.core.checks import whole_number
 from vaescope.core.errors import InputError, require
-from vaescope.core.validation import whole_number
 from vaescope.protocol import LatentModel
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
+from vaescope.core.checks import whole_number
 from vaescope.core.errors import RunError
-from vaescope.core.validation import whole_number
 from vaescope.jobs.tasks import Outcome, ProgressEvent, ProgressLines, ProgressRelay, Task, one_line_error
 from vaescope.training import ProgressBar
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from vaescope.analysis.encoding import EncodedSample, check_samples, encode_chunks
 from vaescope.analysis.models import RepairedModel, as_models
 from vaescope.core import randomness
+from vaescope.core.checks import whole_number
 from vaescope.core.errors import InputError, Skipped
-from vaescope.core.validation import whole_number
 from vaescope.distributions import DiagonalGaussian
 from vaescope.inference.marginal import FREEDOM, draw_student, log_student, smooth
 from vaescope.products.certify.bounds import Joint

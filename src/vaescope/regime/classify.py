@@ -8,8 +8,8 @@ from itertools import product
 
 import numpy as np
 
+from vaescope.core.checks import number
 from vaescope.core.errors import InputError
-from vaescope.core.validation import number
 from vaescope.regime.posteriors import Array, Posteriors, read_chunks
 
 THRESHOLD_FACTORS = (0.5, 1.0, 2.0)  # by which thresholds are multiplied to see whether a verdict depends on them

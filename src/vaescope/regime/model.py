@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample, check_samples, differentiate, encode_chunks, encode_sample
 from vaescope.core import randomness
+from vaescope.core.checks import choice, whole_number
 from vaescope.core.errors import InputError
-from vaescope.core.validation import choice, whole_number
 from vaescope.distributions import Normal, Prior, kl_per_latent
 from vaescope.distributions.likelihoods import LIKELIHOODS, log_likelihood
 from vaescope.protocol import LatentModel, LogLikelihood, WrappedModel, check_model

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.core import randomness
+from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
-from vaescope.core.validation import choice
 from vaescope.protocol import LatentModel
 from vaescope.regime.posteriors import Array, Posteriors
 

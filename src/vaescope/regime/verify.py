@@ -16,8 +16,8 @@ import numpy as np
 from scipy.integrate import trapezoid
 from scipy.special import ndtr
 
+from vaescope.core.checks import whole_number
 from vaescope.core.errors import InputError
-from vaescope.core.validation import whole_number
 from vaescope.regime.classify import KINDS, PosteriorStatistics, TableRow, Thresholds, judge
 from vaescope.regime.posteriors import Array, Posteriors, read_sample
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from vaescope.core.checks import choice, number, shown, whole_number
 from vaescope.core.errors import InputError, require
 from vaescope.core.serialization import Plain
-from vaescope.core.validation import choice, number, shown, whole_number
 from vaescope.runs.files import Row, is_locked, malformed_as_run_error, read_json, read_rows, write_rows
 from vaescope.settings import MAX_SEEDS, flat_settings, schedule_from
 from vaescope_papers.catalogue import PROFILES, find_experiment

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vaescope import metrics
+from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
-from vaescope.core.validation import choice
 from vaescope.data import Dataset
 from vaescope.data.catalogue import find_dataset, render_dataset
 from vaescope.report import figures

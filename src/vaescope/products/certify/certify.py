@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample, check_samples
 from vaescope.analysis.models import RepairedModel, as_models, repair
+from vaescope.core.checks import number, whole_number
 from vaescope.core.errors import Attempts, InputError, Skipped
-from vaescope.core.validation import number, whole_number
 from vaescope.products.certify.bounds import LARGEST_DIM, GapBounds, Joint, bound_gap
 from vaescope.products.certify.findings import Evidence, judge
 from vaescope.products.certify.page import fragment, html

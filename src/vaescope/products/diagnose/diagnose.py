@@ -26,9 +26,9 @@ from vaescope.analysis.likelihood import estimate_marginal, given_by_functions, 
 from vaescope.analysis.models import Repair, as_models, repair, weights_are_initial, with_normal_prior
 from vaescope.analysis.samples import read_given
 from vaescope.core import validation
+from vaescope.core.checks import number
 from vaescope.core.errors import Attempts, Skipped
 from vaescope.core.tables import to_frame
-from vaescope.core.validation import number
 from vaescope.distributions import Normal
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.products.diagnose.data import (

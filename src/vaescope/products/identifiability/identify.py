@@ -15,8 +15,8 @@ from vaescope.adapters.arrays import Arrays
 from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.models import as_models, repair
 from vaescope.core import validation
+from vaescope.core.checks import number
 from vaescope.core.errors import InputError
-from vaescope.core.validation import number
 from vaescope.metrics.correlation import spearman_correlations
 from vaescope.products.identifiability.measure import (
     TOLERANCE,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.neighbors import NearestNeighbors
 
 Array = np.ndarray
 Chunks = Callable[[], Iterable[Array]]
@@ -289,6 +288,8 @@ def levina_bickel(distances: Array, neighbours: int) -> float:
 
 def neighbour_distances(x: Array, count: int) -> Array:
     """(N, count) distances of every row to its nearest different rows."""
+    from sklearn.neighbors import NearestNeighbors
+
     found = NearestNeighbors(n_neighbors=count + 1).fit(x).kneighbors(x)[0][:, 1:]
     return np.maximum(found, 1e-12 * max(float(found.max(initial=0.0)), 1e-300))
 

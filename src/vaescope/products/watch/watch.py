@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.analysis.models import as_models, networks_of, with_normal_prior
+from vaescope.core.checks import number, whole_number
 from vaescope.core.errors import InputError, RunError
-from vaescope.core.validation import number, whole_number
 from vaescope.models import Member
 from vaescope.products.watch import page as pages
 from vaescope.products.watch.probe import Measured, Probe, Weights
