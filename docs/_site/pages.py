@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "vaescope"
+SOURCE = ROOT / "src"
 SECTIONS = {"": "How do I…", "questions": "How do I…", "concepts": "Concepts", "papers": "Papers"}
 PROJECT_FILES = {
     "changelog.md": "CHANGELOG.md",
@@ -52,7 +52,7 @@ def to_results(text: str) -> str:
 def public_names(file: Path) -> dict[str, str]:
     """Every name in `__all__` of a package, and where it is defined."""
     tree = ast.parse(file.read_text())
-    module = ".".join(("vaescope", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+    module = ".".join(file.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
     origin = {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
         for node in ast.walk(tree)
@@ -72,7 +72,7 @@ def reference_pages() -> dict[str, str]:
     pages = {}
     for file in sorted(SOURCE.rglob("*.py")):
         if names := public_names(file):
-            module = ".".join(("vaescope", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+            module = ".".join(file.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
             about = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0]
             entries = "\n\n".join(f"::: {origin}" for origin in names.values())
             pages[f"reference/{module}.md"] = f"# {module.replace('vaescope', 'vs', 1)}\n\n{about}\n\n{entries}\n"
