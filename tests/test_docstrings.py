@@ -30,7 +30,8 @@ def public_names() -> list[str]:
 
 def resolve(origin: str) -> object:
     module, name = origin.rsplit(".", 1)
-    return getattr(importlib.import_module(module), name)
+    found = importlib.import_module(module)
+    return getattr(found, name, None) or importlib.import_module(origin)
 
 
 def contents(module: ModuleType) -> list[object]:

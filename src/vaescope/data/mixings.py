@@ -20,6 +20,8 @@ from torch import Tensor
 from vaescope.core import randomness, validation
 from vaescope.core.errors import InputError
 
+__all__ = ["Compose", "LinearMap", "Mixing", "Moebius", "OrthogonalMLP", "TriangularMLP"]
+
 
 class InvertibleMap(ABC):
     """An invertible map of the last axis."""
