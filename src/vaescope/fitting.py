@@ -22,14 +22,13 @@ from vaescope.data.dataset import ArrayRows, TrainingRows
 from vaescope.data.files.streaming import StoredDataset
 from vaescope.distributions import Prior
 from vaescope.distributions.priors import prior_from, prior_to_text
+from vaescope.inference.linear import least_variance, spectrum_of_rows
 from vaescope.models import VAE, Member
 from vaescope.models.auxiliary import auxiliary_columns, encode_auxiliary
 from vaescope.models.build import DataShape, build_model
 from vaescope.objectives import Objective
 from vaescope.objectives.elbo import describe as describe_objective
 from vaescope.objectives.names import objective_by_name
-from vaescope.products.preflight.phase import least_variance
-from vaescope.products.preflight.spectrum import spectrum_of_rows
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import load_members, pending_stacks, save_members
 from vaescope.runs.store import PARTS, cell_key, has_settings, part_folders

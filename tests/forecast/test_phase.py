@@ -8,7 +8,6 @@ import torch
 from benchmarks.preflight import linear
 
 from vaescope.inference import linear as exact
-from vaescope.products.preflight import phase
 
 EIGENVALUES = np.array([5.0, 2.0, 0.7, 0.2])
 
@@ -26,9 +25,9 @@ def test_kl_and_explained_variance_are_those_of_the_exact_posterior(variance):
     W = decoder(variance)
     mean, covariance = exact.posterior(x, W, 1 / variance)
     kl = 0.5 * (mean.square().mean(0) + covariance.diag() - 1 - covariance.diag().log())
-    assert phase.latent_kl(EIGENVALUES, variance)[: W.shape[1]] == pytest.approx(kl.numpy())
+    assert exact.latent_kl(EIGENVALUES, variance)[: W.shape[1]] == pytest.approx(kl.numpy())
     error = float((x - mean @ W.T).square().sum(1).mean())
-    assert phase.explained_share(EIGENVALUES, variance) == pytest.approx(1 - error / EIGENVALUES.sum())
+    assert exact.explained_share(EIGENVALUES, variance) == pytest.approx(1 - error / EIGENVALUES.sum())
 
 
 def test_no_other_linear_decoder_has_a_higher_elbo():
@@ -44,14 +43,14 @@ def test_no_other_linear_decoder_has_a_higher_elbo():
 
 def test_laws():
     grid = np.geomspace(0.01, 20, 40)
-    for quantity in (phase.used_count, phase.total_kl, phase.explained_share):
+    for quantity in (exact.used_count, exact.total_kl, exact.explained_share):
         values = [quantity(EIGENVALUES, v) for v in grid]
         assert all(a >= b for a, b in pairwise(values))  # falls with β/γ²
         assert quantity(EIGENVALUES, 0.5) == pytest.approx(quantity(EIGENVALUES[::-1], 0.5))
         assert quantity(EIGENVALUES, 0.5, 1) <= quantity(EIGENVALUES, 0.5, 3)
-    assert phase.used_count(EIGENVALUES, phase.collapse_variance(EIGENVALUES)) == 0
-    assert phase.used_count(EIGENVALUES, 0.999 * phase.collapse_variance(EIGENVALUES)) == 1
-    assert phase.optimal_variance(EIGENVALUES, 2, 4, EIGENVALUES.sum()) == pytest.approx(0.45)
+    assert exact.used_count(EIGENVALUES, exact.collapse_variance(EIGENVALUES)) == 0
+    assert exact.used_count(EIGENVALUES, 0.999 * exact.collapse_variance(EIGENVALUES)) == 1
+    assert exact.noise_variance(EIGENVALUES, 2, columns=4) == pytest.approx(0.45)
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import torch
 
 import vaescope as vs
 from vaescope.cli.main import dispatch
+from vaescope.inference import linear
 from vaescope.products.preflight import phase
 from vaescope.products.preflight.phase import conventions
 
@@ -228,7 +229,7 @@ def test_the_unit_of_the_data_changes_nothing(monkeypatch):
 def test_latents_count_from_a_least_kl(least):
     found = vs.preflight(TABLE)
     for variance in np.geomspace(found.collapse_variance / 100, found.collapse_variance, 7):
-        carried = phase.latent_kl(found.spectrum.eigenvalues, variance)
+        carried = linear.latent_kl(found.spectrum.eigenvalues, variance)
         limit = len(carried) if found.dimension is None or found.dimension.limit is None else found.dimension.limit
         assert found.active(1 / variance, least_kl=least) == min(limit, int((carried > least).sum()))
 
@@ -240,7 +241,7 @@ def test_curved_data_use_latents_that_training_finds_and_one_below_the_collapse_
         count = phase.expected_count(eigenvalues, variance, limit=limit)
         assert (count > 0) == (variance < 1)
         least = 0.0 if limit is None else phase.FOUND_KL
-        found = int((phase.latent_kl(eigenvalues, variance) > least).sum())
+        found = int((linear.latent_kl(eigenvalues, variance) > least).sum())
         assert count == min(max(found, int(variance < 1)), 3 if limit is None else limit)
 
 

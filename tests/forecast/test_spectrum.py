@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from vaescope.inference.linear import spectrum_of_rows
 from vaescope.products.preflight import spectrum
 from vaescope.products.preflight.data import profile, row_hashes, source_of
 from vaescope.products.preflight.spectrum import intrinsic_dimension
@@ -44,7 +45,7 @@ def test_planted_signals_are_counted(rows, columns, signals):
     rng = np.random.default_rng(rows + signals)
     x = 0.5 * rng.normal(size=(rows, columns))
     x[:, :signals] += rng.normal(size=(rows, signals)) * np.linspace(4, 2, signals)
-    found = spectrum.spectrum_of_rows(x)
+    found = spectrum_of_rows(x)
     assert found.signal == signals
     assert found.noise == pytest.approx(0.25, rel=0.1)
     assert found.flat == (signals == 0)

@@ -19,9 +19,9 @@ from vaescope.data.files.loading import CSV, open_array
 from vaescope.data.files.official import OFFICIAL_FILES
 from vaescope.data.files.streaming import StoredDataset
 from vaescope.data.files.tables import csv_columns, open_csv, open_parquet, parquet_columns
+from vaescope.inference.linear import Spectrum
 from vaescope.products.preflight.spectrum import (
     FULL_COLUMNS,
-    Spectrum,
     accumulate_column_moments,
     accumulate_moments,
     spectrum_of_covariance,

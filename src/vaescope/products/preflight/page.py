@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vaescope.products.preflight import phase
+from vaescope.inference import linear
+from vaescope.products.preflight.phase import expected_count
 from vaescope.report import figures
 from vaescope.report.figures import svg
 from vaescope.report.page import number, render, versions
@@ -42,9 +43,9 @@ def _phase(found: Preflight) -> Figure:
     variances = np.geomspace(_lowest(found) / 4, 4 * float(eigenvalues[0]), STEPS)
     latents = np.arange(1, depth + 1)
     panels = (
-        ("latents in use", phase.used_count, "viridis"),
-        ("KL, nats per sample", phase.total_kl, "magma"),
-        ("variance explained", phase.explained_share, "cividis"),
+        ("latents in use", linear.used_count, "viridis"),
+        ("KL, nats per sample", linear.total_kl, "magma"),
+        ("variance explained", linear.explained_share, "cividis"),
     )
     figure, axes = figures.row_of_panels(len(panels), width=4.2, height=3.6)
     for axis, (title, quantity, colours) in zip(axes, panels, strict=True):
@@ -90,7 +91,7 @@ def _confirmed(found: Preflight) -> Figure:
     figure, (axis,) = figures.row_of_panels(1, width=8.2, height=3.8)
     for index, d in enumerate(sorted({c.latents for c in cells})):
         colour = figures.COLOURS[index]
-        counts = [phase.expected_count(eigenvalues, float(v), d, limit=limit) for v in variances]
+        counts = [expected_count(eigenvalues, float(v), d, limit=limit) for v in variances]
         axis.step(variances, counts, color=colour, label=f"predicted, d = {d}")
         for done, fill in ((True, colour), (False, "white")):
             own = [c for c in cells if c.latents == d and c.converged == done]

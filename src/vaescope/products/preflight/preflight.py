@@ -14,7 +14,8 @@ import numpy as np
 from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.core.serialization import to_plain
-from vaescope.products.preflight import phase
+from vaescope.inference import linear
+from vaescope.inference.linear import Spectrum
 from vaescope.products.preflight.confirm import Confirmation
 from vaescope.products.preflight.confirm import confirm as train_grid
 from vaescope.products.preflight.data import (
@@ -28,10 +29,10 @@ from vaescope.products.preflight.data import (
     source_of,
 )
 from vaescope.products.preflight.page import html, notebook_frame
-from vaescope.products.preflight.phase import Convention, conventions
+from vaescope.products.preflight.phase import Convention, conventions, expected_count
 from vaescope.products.preflight.recommend import Recommendation, recommend, snippets
 from vaescope.products.preflight.rules import Facts, findings
-from vaescope.products.preflight.spectrum import IntrinsicDimension, Spectrum, intrinsic_dimension
+from vaescope.products.preflight.spectrum import IntrinsicDimension, intrinsic_dimension
 from vaescope.report.findings import Finding, by_severity, worst_severity
 from vaescope.runs.files import json_data, write_json, write_text
 from vaescope.training import ProgressBar
@@ -80,7 +81,7 @@ class Preflight:
     @property
     def collapse_variance(self) -> float:
         """λ_1: all latents collapse if β/γ² is at least this."""
-        return phase.collapse_variance(self.spectrum.eigenvalues)
+        return linear.collapse_variance(self.spectrum.eigenvalues)
 
     def active(self, precision: float = 1.0, beta: float = 1.0, *, least_kl: float | None = None) -> int:
         """How many latents are used: #{λ_i > β/γ²}, at most `latent_dim`; corrected if models were trained.
@@ -95,7 +96,7 @@ class Preflight:
             least_kl: nats that a latent must carry to count, instead of 0.15 for curved data and 0 for others.
         """
         least = None if least_kl is None else validation.number("least_kl", least_kl, minimum=0.0)
-        used = phase.expected_count(
+        used = expected_count(
             self.spectrum.eigenvalues,
             _variance(precision, beta),
             self.latent_dim,
@@ -111,7 +112,7 @@ class Preflight:
             precision: γ² = 1 / decoder variance.
             beta: weight of the KL.
         """
-        return phase.total_kl(self.spectrum.eigenvalues, _variance(precision, beta), self.latent_dim)
+        return linear.total_kl(self.spectrum.eigenvalues, _variance(precision, beta), self.latent_dim)
 
     def explained(self, precision: float = 1.0, beta: float = 1.0) -> float:
         """Share of the variance of x that reconstructions of a linear VAE explain.
@@ -120,7 +121,7 @@ class Preflight:
             precision: γ² = 1 / decoder variance.
             beta: weight of the KL.
         """
-        return phase.explained_share(self.spectrum.eigenvalues, _variance(precision, beta), self.latent_dim)
+        return linear.explained_share(self.spectrum.eigenvalues, _variance(precision, beta), self.latent_dim)
 
     @property
     def code(self) -> dict[str, str]:
@@ -132,7 +133,7 @@ class Preflight:
         spectrum, variance = self.scaled_spectrum, 1 / (self.recommended.precision or 1.0)
         shown = min(len(spectrum.eigenvalues), SUMMARY_ROWS)
         held = np.cumsum(spectrum.eigenvalues) / max(spectrum.total, 1e-300)
-        kl = phase.latent_kl(spectrum.eigenvalues, variance)
+        kl = linear.latent_kl(spectrum.eigenvalues, variance)
         return [
             {
                 "latent": k + 1,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from vaescope.inference.linear import Spectrum, explained_share, least_variance, used_count
 from vaescope.products.preflight.data import DataKind
-from vaescope.products.preflight.phase import explained_share, least_variance, used_count
-from vaescope.products.preflight.spectrum import IntrinsicDimension, Spectrum
+from vaescope.products.preflight.spectrum import IntrinsicDimension
 
 SHARE, LARGE_SHARE = 0.95, 0.99  # of the variance that principal axes have to hold; with a clear gap after them
 GAP = 10.0  # an eigenvalue over the mean of the smaller ones, from which the gap is clear

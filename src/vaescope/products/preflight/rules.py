@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vaescope.inference.linear import Spectrum
 from vaescope.products.preflight import data as kinds
 from vaescope.products.preflight.data import DataKind, Profile, Source
 from vaescope.products.preflight.phase import Convention
 from vaescope.products.preflight.recommend import Recommendation
-from vaescope.products.preflight.spectrum import IntrinsicDimension, Spectrum, neighbour_distances
+from vaescope.products.preflight.spectrum import IntrinsicDimension, neighbour_distances
 from vaescope.report.findings import Finding
 
 NEAR = 0.01  # of the median distance to the nearest neighbour, below which two samples are nearly the same

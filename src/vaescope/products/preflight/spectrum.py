@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vaescope.inference.linear import Spectrum
+
 Array = np.ndarray
 Chunks = Callable[[], Iterable[Array]]
 
@@ -20,8 +22,6 @@ FULL_COLUMNS = 2048  # up to which the covariance matrix is formed
 GRAM_ROWS = 2048  # up to which the matrix of inner products of rows is formed
 LEADING = 300  # eigenvalues that the randomised method computes
 OVERSAMPLED, POWER_ITERATIONS = 20, 2
-TRACY_WIDOM = 2.42  # 99.5 % quantile for real Gaussian noise
-FLAT_RATIO = 1.5  # λ_1 / mean λ, below which no direction stands out
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,85 +36,6 @@ class Moments:
     @property
     def covariance(self) -> Array:
         return self.scatter / max(1, self.count)
-
-
-@dataclass(frozen=True, eq=False)
-class Spectrum:
-    """Eigenvalues of the covariance, largest first, and which of them stand out of the noise."""
-
-    eigenvalues: Array
-    """All of them, or the leading ones of wide data."""
-    total: float
-    """Sum of all eigenvalues: the variance of a sample, summed over columns."""
-    columns: int
-    rows: int
-    exact: bool = True
-    """False where leading eigenvalues come from a randomised method."""
-
-    @property
-    def noise(self) -> float:
-        """Noise floor: mean of the eigenvalues that do not stand out."""
-        return self._split[1]
-
-    @property
-    def signal(self) -> int:
-        """Number of eigenvalues that stand out of the noise."""
-        return self._split[0]
-
-    @property
-    def flat(self) -> bool:
-        """Whether no direction stands out: isotropic or whitened data."""
-        top = float(self.eigenvalues.max(initial=0.0))
-        return self.total > 0 and (self.signal == 0 or top * self.rank < FLAT_RATIO * self.total)
-
-    @property
-    def rank(self) -> int:
-        """Largest number of non-zero eigenvalues."""
-        return max(1, min(self.columns, self.rows - 1))
-
-    def latents_for(self, share: float) -> int:
-        """The number of principal axes that hold this share of the variance."""
-        held = np.cumsum(self.eigenvalues) / self.total if self.total > 0 else np.ones(1)
-        return min(int(np.searchsorted(held, share - 1e-12)) + 1, len(self.eigenvalues))
-
-    @property
-    def _split(self) -> tuple[int, float]:
-        return split_noise(self.eigenvalues, self.total, self.rank, self.rows)
-
-
-def split_noise(eigenvalues: Array, total: float, rank: int, rows: int) -> tuple[int, float]:
-    """How many eigenvalues stand out, and the mean of the others.
-
-    The next eigenvalue stands out if it is above what the largest of the remaining ones would be if all were equal: the
-    99.5 % quantile of the Tracy-Widom law (Johnstone 2001), with the noise estimated from the remaining ones.
-
-    >>> split_noise(np.array([5.0, 1.01, 1.0, 0.99]), 8.0, 4, 10_000)
-    (1, 1.0)
-    """
-    left = total
-    floor = total / rank * 1e-12
-    for signal in range(min(len(eigenvalues), rank - 1)):
-        noise = max(left, 0.0) / (rank - signal)
-        if eigenvalues[signal] <= max(floor, noise * largest_noise_ratio(rank - signal, rows)):
-            return signal, noise
-        left -= float(eigenvalues[signal])
-    kept = min(len(eigenvalues), rank - 1)
-    return kept, max(left, 0.0) / (rank - kept)
-
-
-def largest_noise_ratio(columns: int, rows: int) -> float:
-    """Largest eigenvalue of the sample covariance of white noise of variance 1, at its 99.5 % quantile.
-
-    >>> round(largest_noise_ratio(100, 10_000), 3)
-    1.223
-    """
-    a, b = math.sqrt(max(1, rows - 1)), math.sqrt(columns)
-    centre = (a + b) ** 2
-    width = (a + b) * (1 / a + 1 / b) ** (1 / 3)
-    return (centre + TRACY_WIDOM * width) / max(1, rows)
-
-
-# accumulation ---------------------------------------------------------------------------------
 
 
 def accumulate_moments(chunks: Iterable[Array], columns: int) -> Moments:
@@ -152,19 +73,6 @@ def spectrum_of_covariance(covariance: Array, rows: int) -> Spectrum:
     """The spectrum of an accumulated covariance."""
     eigenvalues = np.linalg.eigvalsh(covariance)[::-1].clip(min=0.0)
     return Spectrum(eigenvalues, float(np.trace(covariance)), len(covariance), rows)
-
-
-def spectrum_of_rows(rows: Array) -> Spectrum:
-    """The spectrum of a few rows in memory.
-
-    >>> spectrum_of_rows(np.array([[1.0, 0.0], [-1.0, 0.0]])).eigenvalues
-    array([1., 0.])
-    """
-    centred = rows - rows.mean(0)
-    count, columns = centred.shape
-    product = centred.T @ centred if columns <= count else centred @ centred.T
-    eigenvalues = np.linalg.eigvalsh(product / count)[::-1].clip(min=0.0)
-    return Spectrum(eigenvalues, float((centred**2).sum()) / count, columns, count)
 
 
 def wide_spectrum(chunks: Chunks, mean: Array, variance: Array, rows: int, scale: Array | None = None) -> Spectrum:

@@ -29,6 +29,7 @@ from vaescope.core.errors import InputError
 from vaescope.distributions import Normal
 from vaescope.distributions.likelihoods import log_likelihood, optimal_precision
 from vaescope.distributions.posteriors import kl_per_latent
+from vaescope.inference import linear
 from vaescope.inference.geometry import contrast_of_matrix
 from vaescope.products.watch.row import Bound, LatentState, WeightState
 from vaescope.protocol import LatentModel
@@ -248,36 +249,23 @@ class DataFacts:
             beta: weight of the KL.
             latents: how many there are.
         """
+        eigenvalues = self.bernoulli_eigenvalues if likelihood == "bernoulli" else self.eigenvalues
         if likelihood == "bernoulli":
-            return _linear_kl(self.bernoulli_eigenvalues[:latents], beta)
-        if likelihood != "gaussian":
+            noise = 1.0
+        elif likelihood != "gaussian":
             return math.inf
-        noise = self.learned_variance(beta, latents) if precision is None else 1 / precision
-        return _linear_kl(self.eigenvalues[:latents], beta * noise) if noise > 0 else math.inf
+        else:
+            noise = self.learned_variance(beta, latents) if precision is None else 1 / precision
+        return linear.total_kl(eigenvalues.numpy(), beta * noise, latents) if noise > 0 else math.inf
 
     def learned_variance(self, beta: float, latents: int) -> float:
-        """The decoder variance σ² that a linear VAE learns at this β, with as many latents in use as β allows.
-
-        Every used direction leaves an error of βσ², every other one its variance, so σ² = Σ_{i>k} λ_i / (n - kβ) with k
-        latents in use, which needs λ_k > βσ².
-        """
-        for used in range(min(latents, len(self.eigenvalues)), 0, -1):
-            left = self.dim - used * beta
-            noise = float(self.eigenvalues[used:].sum()) / left if left > 0 else math.inf
-            if float(self.eigenvalues[used - 1]) > beta * noise:
-                return noise
-        return self.variance
+        """The decoder variance that a linear VAE learns at this β."""
+        return linear.noise_variance(self.eigenvalues.numpy(), latents, columns=self.dim, beta=beta)
 
 
-def _linear_kl(variances: Float[Tensor, " d"], noise: float) -> float:
-    """Σ ½ log(λ_i / noise) over the variances above the noise."""
-    return float((0.5 * (variances / noise).log()).clamp_min(0).sum())
-
-
-def _eigenvalues(centred: Float[Tensor, "N n"]) -> Float[Tensor, " k"]:
-    """Of the covariance, from its smaller Gram matrix."""
-    small = centred.T @ centred if centred.shape[1] <= len(centred) else centred @ centred.T
-    return torch.linalg.eigvalsh(small / len(centred)).flip(0).clamp_min(0)
+def _eigenvalues(rows: Float[Tensor, "N n"]) -> Float[Tensor, " k"]:
+    """Of the covariance, largest first."""
+    return torch.from_numpy(linear.spectrum_of_rows(rows.numpy()).eigenvalues.copy())
 
 
 COMPARED = 4096  # numbers of a weight that are compared between two steps, at most
