@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.lib.format import open_memmap
 
 import vaescope as vs
+from vaescope.analysis.posteriors import Posteriors
 from vaescope.core.errors import InputError
 from vaescope.regime import classify, planted
-from vaescope.regime.posteriors import Posteriors
 
 kinds = st.lists(st.sampled_from(["active", "passive", "mixed"]), min_size=1, max_size=8)
 
@@ -125,7 +125,7 @@ def test_a_posterior_wider_than_its_prior_is_passive_with_a_warning():
 def test_verdicts_do_not_depend_on_chunks(parts, monkeypatch):
     q = planted.posteriors(["active", "mixed", "passive"], 1000, prior="conditional")
     once = judged(q)
-    monkeypatch.setattr("vaescope.regime.posteriors.NUMBERS_AT_ONCE", 3000 // parts)
+    monkeypatch.setattr("vaescope.analysis.posteriors.NUMBERS_AT_ONCE", 3000 // parts)
     again = judged(q)
     assert again.kind == once.kind
     for name in ("kl", "variance_ratio", "signal", "passive_fraction"):

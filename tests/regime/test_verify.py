@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy.stats import wasserstein_distance
 
+from vaescope.analysis.posteriors import Posteriors
 from vaescope.core.errors import InputError
 from vaescope.regime import classify, planted, verify
-from vaescope.regime.posteriors import Posteriors
 from vaescope.regime.verify import _cdf, _grid
 
 NAMES = [

@@ -15,6 +15,7 @@ from vaescope import theory
 from vaescope.analysis.encoding import EncodedSample, declared_beta, output_weights
 from vaescope.analysis.likelihood import UNKNOWN
 from vaescope.analysis.models import RepairedModel, likelihood_is_known, sample_log_likelihood
+from vaescope.analysis.posteriors import Posteriors
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped, could_not_differentiate
 from vaescope.distributions import DiagonalGaussian, Normal, kl
@@ -22,7 +23,6 @@ from vaescope.distributions.quadrature import hermite_grid
 from vaescope.inference.derivatives import Decoder
 from vaescope.inference.marginal import sampled_gap
 from vaescope.protocol import LatentModel
-from vaescope.regime.posteriors import Posteriors
 from vaescope.report.budget import Budget
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]

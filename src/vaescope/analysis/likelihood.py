@@ -11,11 +11,11 @@ from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.models import RepairedModel, likelihood_is_known, sample_log_likelihood
+from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
 from vaescope.core.errors import Skipped
 from vaescope.inference.marginal import smooth
 from vaescope.protocol import LatentModel
-from vaescope.regime.posteriors import posteriors_of
 from vaescope.report.budget import Budget
 
 DRAWS = 8  # of z per sample, for the terms

@@ -8,9 +8,9 @@ from itertools import product
 
 import numpy as np
 
+from vaescope.analysis.posteriors import Array, Posteriors, read_chunks
 from vaescope.core.checks import number
 from vaescope.core.errors import InputError
-from vaescope.regime.posteriors import Array, Posteriors, read_chunks
 
 THRESHOLD_FACTORS = (0.5, 1.0, 2.0)  # by which thresholds are multiplied to see whether a verdict depends on them
 WIDE = 1.5  # σ²/σ†² above which a posterior is wider than its prior by more than training noise

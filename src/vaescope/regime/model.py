@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample, check_samples, differentiate, encode_chunks, encode_sample
+from vaescope.analysis.posteriors import Array, posteriors_of
 from vaescope.core import randomness
 from vaescope.core.checks import choice, whole_number
 from vaescope.core.errors import InputError
@@ -20,7 +21,6 @@ from vaescope.distributions import Normal, Prior, kl_per_latent
 from vaescope.distributions.likelihoods import LIKELIHOODS, log_likelihood
 from vaescope.protocol import LatentModel, LogLikelihood, WrappedModel, check_model
 from vaescope.regime.classify import PosteriorStatistics, Regime, TableRow, Thresholds, judge
-from vaescope.regime.posteriors import Array, posteriors_of
 
 EFFECT_SAMPLES = 500  # that are decoded with one latent drawn from its prior
 

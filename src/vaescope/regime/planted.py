@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vaescope.analysis.posteriors import Array, Posteriors
 from vaescope.core import randomness
 from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
 from vaescope.protocol import LatentModel
-from vaescope.regime.posteriors import Array, Posteriors
 
 PRIORS = ("standard", "fixed", "conditional")
 

@@ -16,10 +16,10 @@ import numpy as np
 from scipy.integrate import trapezoid
 from scipy.special import ndtr
 
+from vaescope.analysis.posteriors import Array, Posteriors, read_sample
 from vaescope.core.checks import whole_number
 from vaescope.core.errors import InputError
 from vaescope.regime.classify import KINDS, PosteriorStatistics, TableRow, Thresholds, judge
-from vaescope.regime.posteriors import Array, Posteriors, read_sample
 
 MAX_SAMPLES = 10_000  # as in the paper's histograms; larger data sets are subsampled
 TAILS = 4.0  # deviations at which distribution functions end; at 2 an eighth of the area would be missing

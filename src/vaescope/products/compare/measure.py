@@ -25,6 +25,7 @@ from vaescope.analysis.geometry import (
     near_deterministic_ratio,
 )
 from vaescope.analysis.models import RepairedModel, repair, sample_log_likelihood
+from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped, first_line
 from vaescope.metrics.score import Score
@@ -33,7 +34,6 @@ from vaescope.products.diagnose.evidence import Evidence, NearDeterministic
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import regime_of
-from vaescope.regime.posteriors import posteriors_of
 
 DRAWS = 64  # of z per sample
 CODES_AT_ONCE = 4096

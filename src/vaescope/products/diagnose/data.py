@@ -17,10 +17,10 @@ from torch import Tensor
 from vaescope import metrics
 from vaescope.analysis.encoding import EncodedSample, encode
 from vaescope.analysis.models import likelihood_is_known, sample_log_likelihood
+from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
 from vaescope.metrics.stability import Stability
-from vaescope.regime.posteriors import posteriors_of
 
 NEIGHBOURS = 10
 FEWEST = 40  # samples

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample
+from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core.errors import Skipped
 from vaescope.products.diagnose.scales import expected_slopes
-from vaescope.regime.posteriors import posteriors_of
 
 PROBED_LATENTS = 32  # at random places, whose slopes are measured
 PROBED_SAMPLES = 8

@@ -24,6 +24,7 @@ from vaescope.analysis.encoding import (
     spread_rows,
 )
 from vaescope.analysis.models import sample_log_likelihood
+from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness, validation
 from vaescope.core.errors import InputError
 from vaescope.distributions import Normal
@@ -34,7 +35,6 @@ from vaescope.inference.geometry import contrast_of_matrix
 from vaescope.products.watch.row import Bound, LatentState, WeightState
 from vaescope.protocol import LatentModel
 from vaescope.regime.classify import PosteriorStatistics, kinds
-from vaescope.regime.posteriors import posteriors_of
 
 CONTRAST_CODES = 8  # at which the decoder is differentiated
 GAP_SAMPLES = 64  # for which the gain of better posterior means is estimated
