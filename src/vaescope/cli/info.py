@@ -85,7 +85,7 @@ class Datasets:
 
     def run(self) -> int:
         from vaescope.data.catalogue import DATASETS
-        from vaescope.report.datasets import datasets_page
+        from vaescope.report.page import datasets_page
         from vaescope.runs.files import write_text
 
         listed = table("name", "what", "rendered", "official file", "from")

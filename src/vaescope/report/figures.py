@@ -21,6 +21,7 @@ from torch import Tensor
 from vaescope.core import validation
 from vaescope.core.errors import InputError, require
 from vaescope.inference.derivatives import Decoder, decode_flat
+from vaescope.report.page import Drawing
 
 COLOURS = ("#1f5fa8", "#d1592b", "#2c8a5b", "#8150a8", "#b08a1e", "#5d6b78")
 _STYLE: Any = {
@@ -97,9 +98,8 @@ def plot_median_and_range(
     """Plot the median over seeds as a line and the range as a band."""
     with mpl.rc_context(_STYLE):
         medians = [float(np.median(v)) if len(v) else np.nan for v in values]
-        style: Any = {"linestyle": "--", "marker": "s"} if dashed else {"linestyle": "-", "marker": "o"}
-        extra: Any = {} if colour is None else {"color": colour}
-        (line,) = axis.plot(x, medians, markersize=5, label=label, **style, **extra)
+        line_style, marker = ("--", "s") if dashed else ("-", "o")
+        (line,) = axis.plot(x, medians, markersize=5, label=label, linestyle=line_style, marker=marker, color=colour)
         low = [float(np.min(v)) if len(v) else np.nan for v in values]
         high = [float(np.max(v)) if len(v) else np.nan for v in values]
         axis.fill_between(x, low, high, color=line.get_color(), alpha=0.16, linewidth=0)
@@ -166,6 +166,11 @@ def svg(figure: Figure) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     return re.sub(r"\s*<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+
+
+def drawing(name: str, figure: Figure, caption: str) -> Drawing:
+    """A figure for a page, as SVG with a caption, at most 96 pixels per inch wide."""
+    return Drawing(name, svg(figure), caption, round(96 * figure.get_figwidth()))
 
 
 def plot_strips(

@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 SEVERITIES = ("note", "warning", "error")
+RENAMED_CODES = {
+    "over-wide": "too-many-latents",
+    "repeats-prior": "uninformative",
+    "log-variance": "negative-variance",  # of `vs.diagnose`; `vs.Watch` has a finding of this name
+}
+"""Former codes of findings, accepted for one release by `Report.find`."""
 
 
 @dataclass(frozen=True)

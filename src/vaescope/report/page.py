@@ -1,4 +1,4 @@
-"""HTML pages: one per experiment and an index of all. Self-contained: no scripts, no network requests."""
+"""HTML pages from templates: self-contained, without network requests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 import vaescope
 from vaescope.core.serialization import Plain
 
 VERDICTS = ("holds", "refuted", "undecided")
 MARKS = {"holds": "✓ holds", "refuted": "✗ refuted", "undecided": "? undecided"}
+SAMPLE_IMAGES = 32  # on the page of data sets, of each data set
 _ENVIRONMENT = Environment(
     loader=PackageLoader("vaescope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
@@ -36,10 +37,6 @@ def setting(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-_ENVIRONMENT.filters.update(number=number, setting=setting)
-_ENVIRONMENT.globals.update(marks=MARKS)
-
-
 @dataclass(frozen=True)
 class Drawing:
     """A figure on a page: SVG (or an `img` element, for an animation) made by this package, and a caption."""
@@ -47,6 +44,19 @@ class Drawing:
     name: str
     svg: str
     caption: str
+    width: int | None = None
+    """In pixels, at most; None for the width of the page."""
+
+
+def _drawn(drawing: Drawing | Sequence[object]) -> Sequence[object]:
+    """Name, SVG as HTML, caption and width."""
+    if isinstance(drawing, Drawing):
+        return drawing.name, Markup(drawing.svg), drawing.caption, drawing.width
+    return drawing
+
+
+_ENVIRONMENT.filters.update(number=number, setting=setting, drawn=_drawn)
+_ENVIRONMENT.globals.update(marks=MARKS, escape=escape)
 
 
 def gif_image(gif: bytes, description: str) -> str:
@@ -82,8 +92,7 @@ def versions() -> dict[str, str]:
 
 
 def experiment_page(page: ExperimentPage) -> str:
-    drawings = [(d.name, Markup(d.svg), d.caption) for d in page.drawings]
-    return render("experiment.html", page=page, drawings=drawings)
+    return render("experiment.html", page=page)
 
 
 @dataclass(frozen=True)
@@ -115,3 +124,26 @@ def index_page(entries: Sequence[IndexEntry], profile: str, *, comparison: bool 
 def comparison_page(compared: Sequence[tuple[IndexEntry, Sequence[Mapping[str, Plain]]]], profile: str) -> str:
     """Our values next to the published ones: a section per experiment, a table per published panel."""
     return render("comparison.html", compared=compared, profile=profile, versions=versions())
+
+
+def datasets_page() -> str:
+    """The page of data sets: sample images, factors and official files."""
+    import torch
+
+    from vaescope.data.catalogue import DATASETS
+    from vaescope.report.figures import contact_sheet, png_data_uri
+
+    cards = []
+    for entry in DATASETS:
+        renderer, official, picture = None if entry.renderer is None else entry.renderer(), entry.official, None
+        factors: list[tuple[str, int, float, float]] = []
+        if renderer is not None:
+            factors = [(f.name, len(f.values), f.low, f.high) for f in renderer.factors]
+            rows = torch.randint(len(renderer), (SAMPLE_IMAGES,), generator=torch.Generator().manual_seed(0))
+            picture = png_data_uri(contact_sheet(renderer.images_at(rows).images, columns=SAMPLE_IMAGES // 2))
+        elif official is not None:
+            sizes = zip(official.factor_names, official.sizes, strict=True)
+            factors = [(name, size, 0.0, size - 1.0) for name, size in sizes]
+        description = entry.description[0].upper() + entry.description[1:]
+        cards.append((entry.name, description, official, picture, factors))
+    return render("datasets.html", cards=cards, samples=SAMPLE_IMAGES)

@@ -1,37 +1,107 @@
-"""Numbers in sentences."""
+"""The words of reports: verdicts, numbers in sentences, and one glossary for all pages."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from vaescope.products.diagnose.data import Trial
+from markupsafe import Markup, escape
+
 from vaescope.report.findings import Finding
 
-LARGEST = 1000.0  # factors beyond are not given as numbers
+VERDICTS = {
+    None: "No issues found.",
+    "note": "No issues found; see the notes.",
+    "warning": "Read the warnings before you rely on this model.",
+    "error": "This model has a serious problem.",
+}
+GLOSSARY = {
+    "latent": "One coordinate of the code z that the encoder gives a sample.",
+    "posterior": "q(z|x), the distribution of codes that the encoder gives a sample: mean and variance per latent.",
+    "prior": "p(z), the distribution of codes before a sample is seen, usually N(0, I). To generate, draw from it.",
+    "nats": "Units of information with the natural logarithm; 1 nat is 1.44 bits.",
+    "ELBO": "What training maximises, minus rate and distortion, per sample. It is at most log p(x).",
+    "log p(x)": "How probable the model finds a sample. Higher is better; only comparable on the same data and scale.",
+    "rate": "KL between posterior and prior, summed over latents: the information that the code of a sample carries.",
+    "distortion": "-log p(x|z) of reconstructions: the reconstruction term of the loss, with its constants.",
+    "KL": "How far the posterior of a latent is from its prior. Zero: the latent carries no information.",
+    "β": "What the KL is multiplied by in the loss. 1 is the ELBO. Only precision / β has an effect on the optimum.",
+    "precision": "1 / variance of the decoder: 1 for half the summed squared error, 2/n for a mean over n numbers.",
+    "Eq. 12": "σ² = 1 / (1 + precision · ‖column‖²), the variance of the best narrow posterior.",
+    "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses. Amortisation: what the encoder loses "
+    "beyond it.",
+    "amortisation": "The part of the gap that is due to the encoder.",
+    "c_IMA": "How far the columns of the decoder's Jacobian are from orthogonal, in nats; 0 if they are.",
+    "column norm": "How far the output moves per unit of a latent.",
+    "variance ratio": "Variance of the posterior over that of the prior: near 1 if a latent is not used.",
+    "effect": "Squared error added by drawing a latent from its prior, as a share of the variance of x.",
+    "active": "A latent with information about every sample. Passive: at the prior. Mixed: for some samples only.",
+    "AUC": "How well two sets are told apart, such as codes of data and draws from the prior: 0.5 if they are alike, 1 "
+    "if always.",
+    "Pareto k̂": "How reliable importance sampling is: reliable below 0.7.",
+    "identified as": "axis: a latent may be read on its own; subspace: only together with others; none: neither.",
+    "simulated x": "z drawn from the prior, x drawn from the decoder at z: z is then an exact sample of p(z|x).",
+    "rank": "The share of q(z|x) below the true z. Uniform if q is exact; U-shaped if q is too narrow.",
+    "perplexity": "exp of the entropy of the codes: the number of equally frequent codes with the same entropy.",
+    "canonical correlation": "Of two sets of latents: 1 for a direction in both, 0 for one that they do not share.",
+    "intrinsic dimension": "Numbers needed to locate a sample on the curved surface on which the data lie.",
+    "±": "Two standard errors, everywhere on this page.",
+}
+LARGEST_FACTOR = 1000.0  # factors beyond are not given as numbers
 
 
-def explained(trial: Trial) -> str:
-    """How well something is reconstructed.
+def anchor(word: str) -> str:
+    """The name of a word's entry in the page.
 
-    >>> explained(Trial("", 0.784, 0.01, 0.0)), explained(Trial("", -40.0, 0.1, 0.0))
-    ('78 % of the variance of x explained', 'a squared error 41 times the variance of x')
+    >>> anchor("log p(x)")
+    'term-log-p-x'
     """
-    if trial.explained >= 0:
-        return f"{100 * trial.explained:.0f} % of the variance of x explained"
-    return f"a squared error {times(1 - trial.explained, '')} the variance of x"
+    spelled = word.replace("β", "beta").replace("±", "plus-minus")
+    return "term-" + re.sub(r"[^a-z0-9]+", "-", spelled.lower()).strip("-")
 
 
-def times(factor: float, unit: str = "") -> str:
+@dataclass
+class Glosses:
+    """Escapes text, links each word of the glossary where it occurs first on a page, and lists the linked words."""
+
+    linked: set[str] = field(default_factory=set)
+
+    def __call__(self, text: object) -> Markup:
+        """The text as HTML.
+
+        >>> Glosses()("The ELBO, and the ELBO again")
+        Markup('The <a class="term" href="#term-elbo">ELBO</a>, and the ELBO again')
+        """
+        html = str(escape(str(text)))
+        words = sorted((word for word in GLOSSARY if word not in self.linked), key=len, reverse=True)
+        pattern = "|".join(rf"(?<!\w){re.escape(word)}s?(?!\w)" for word in words) or "$^"
+        return Markup(re.sub(pattern, self._link, html))
+
+    def entries(self) -> list[tuple[str, str, str]]:
+        """Word, anchor and meaning of the words that were linked so far."""
+        return [(word, anchor(word), meaning) for word, meaning in GLOSSARY.items() if word in self.linked]
+
+    def _link(self, match: re.Match[str]) -> str:
+        shown = match.group()
+        word = shown if shown in GLOSSARY else shown.removesuffix("s")
+        if word in self.linked:
+            return shown
+        self.linked.add(word)
+        return f'<a class="term" href="#{anchor(word)}">{shown}</a>'
+
+
+def times(factor: float) -> str:
     """A factor with few digits; absurd ones as such.
 
     >>> times(0.02), times(1e40), times(3.21)
     ('1/50 times', 'more than 1000 times', '3.2 times')
     """
-    if not math.isfinite(factor) or factor > LARGEST:
-        return f"more than {LARGEST:.0f} times"
-    if factor < 1 / LARGEST:
-        return f"less than 1/{LARGEST:.0f} times"
+    if not math.isfinite(factor) or factor > LARGEST_FACTOR:
+        return f"more than {LARGEST_FACTOR:.0f} times"
+    if factor < 1 / LARGEST_FACTOR:
+        return f"less than 1/{LARGEST_FACTOR:.0f} times"
     return f"{factor:.2g} times" if factor >= 0.5 else f"1/{1 / factor:.0f} times"
 
 
@@ -46,6 +116,18 @@ def amount(value: float) -> str:
     if value < 1e-4:
         return "below 0.0001"
     return f"{value:.3g}" if value < 1000 else f"{float(f'{value:.3g}'):,.0f}"
+
+
+def interval(value: float, stderr: float, unit: str = "") -> str:
+    """A number with two standard errors, rounded to their leading digits.
+
+    >>> interval(-12.3456, 0.0412), interval(3.0, float("nan"))
+    ('-12.35 ± 0.08', '3')
+    """
+    if not math.isfinite(stderr) or stderr <= 0:
+        return f"{value:.4g}{unit}"
+    digits = max(0, min(6, -math.floor(math.log10(stderr))))
+    return f"{value:.{digits}f} ± {2 * stderr:.{digits}f}{unit}"
 
 
 def listed(latents: list[int]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from vaescope.products.diagnose.data import DISPERSED, FAR_CENTRE, OwnCodes, Reconstruction
+from vaescope.products.diagnose.data import DISPERSED, FAR_CENTRE, OwnCodes, Reconstruction, Trial
 from vaescope.products.diagnose.evidence import Evidence
 from vaescope.products.diagnose.rules_latents import LITTLE, WEAK_KL
 from vaescope.products.diagnose.rules_likelihood import BETA_WRONG, overfits
 from vaescope.report.findings import Finding
-from vaescope.report.wording import explained, times
+from vaescope.report.wording import times
 
 WORSE = -0.1  # share of variance explained below which reconstructions are worse than the mean
 POOR = 0.05  # share below which another input may be the right one
@@ -38,6 +38,17 @@ LINES = {
     "squared variance": "return mean, variance  # in encode, not variance ** 2",
     "log standard deviation": "return mean, (2 * log_std).exp()  # in encode",
 }
+
+
+def explained(trial: Trial) -> str:
+    """How well something is reconstructed.
+
+    >>> explained(Trial("", 0.784, 0.01, 0.0)), explained(Trial("", -40.0, 0.1, 0.0))
+    ('78 % of the variance of x explained', 'a squared error 41 times the variance of x')
+    """
+    if trial.explained >= 0:
+        return f"{100 * trial.explained:.0f} % of the variance of x explained"
+    return f"a squared error {times(1 - trial.explained)} the variance of x"
 
 
 def _call(change: str) -> str:
