@@ -38,7 +38,7 @@ GLOSSARY = {
     "variance ratio": "Variance of the posterior over that of the prior: near 1 if a latent is not used.",
     "effect": "Squared error added by drawing a latent from its prior, as a share of the variance of x.",
     "active": "A latent with information about every sample. Passive: at the prior. Mixed: for some samples only.",
-    "AUC": "How well two sets are told apart, such as codes of data and draws from the prior: 0.5 if they are alike, 1 "
+    "AUC": "How well two sets are distinguished, such as codes of data and draws from the prior: 0.5 if they are alike, 1 "
     "if always.",
     "Pareto k̂": "How reliable importance sampling is: reliable below 0.7.",
     "identified as": "axis: a latent may be read on its own; subspace: only together with others; none: neither.",
