@@ -141,7 +141,7 @@ def test_an_ivae_whose_posterior_equals_its_prior_has_collapsed():
     ).best
     judged = of_model(fitted, x, auxiliary=auxiliary)
     assert judged.kl.sum() < 0.3
-    assert judged.baseline_rules.active_units == ["active", "active"]  # it does not look so
+    assert judged.baseline_rules.verdicts()["active units"] == ["active", "active"]  # it does not look so
     assert judged.collapse.kind == "repeats prior"
 
 

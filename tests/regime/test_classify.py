@@ -69,11 +69,10 @@ def test_rules_that_ignore_the_prior_fail_for_a_learned_prior():
     truth = ["passive"] * 4 + ["active"] * 4
     regime = judged(planted.posteriors(truth, 1000, prior="conditional"))
     assert regime.kind == truth
-    assert regime.baseline_rules.variance_filter[:4] != ["passive"] * 4
-    assert (
-        regime.baseline_rules.active_units[:4] == ["active"] * 4
-    )  # the prior's mean moves, and the posterior's with it
-    assert regime.baseline_rules.kl_rule == truth
+    verdicts = regime.baseline_rules.verdicts()
+    assert verdicts["variance near 1"][:4] != ["passive"] * 4
+    assert verdicts["active units"][:4] == ["active"] * 4  # the prior's mean moves, and the posterior's with it
+    assert verdicts["KL > 0.01"] == truth
     text = "\n".join(regime.disagreements())
     assert "active units calls latents 0, 1, 2, 3 active; relative to their prior they are passive." in text
 

@@ -14,7 +14,7 @@ from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.data.files.arrays import open_memmap
 
-NUMBERS_AT_ONCE = 2**19  # of each array: 4 MB as float64
+NUMBERS_AT_ONCE = 2**19  # of each array in a chunk: 4 MB as float64
 Array = Float[np.ndarray, "..."]
 FIELDS = ("mean", "variance", "prior_mean", "prior_variance")
 
@@ -94,28 +94,19 @@ def read_sample(
 
 def posteriors_of(sample: EncodedSample) -> Posteriors:
     """The posteriors of encoded samples, checked."""
-    values = (sample.mean, sample.variance, sample.prior_mean, sample.prior_variance)
-    arrays = dict(zip(FIELDS, (value.double().cpu().numpy() for value in values), strict=True))
+    arrays = {name: getattr(sample, name).double().cpu().numpy() for name in FIELDS}
     return _read_rows(arrays, slice(None), sample.rows)
 
 
-def _open_arrays(mean: object, variance: object, prior_mean: object, prior_variance: object) -> dict[str, np.ndarray]:
-    given = dict(zip(FIELDS, (mean, variance, prior_mean, prior_variance), strict=True))
-    arrays = {name: _open(value, name) for name, value in given.items()}
-    _check_shapes(arrays)
-    return arrays
-
-
-def _open(value: object, name: str) -> np.ndarray:
-    if not isinstance(value, str | Path):
-        return validation.array(value, name)
-    try:
-        return validation.array(open_memmap(Path(value)), name)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
-
-
-def _check_shapes(arrays: dict[str, np.ndarray]) -> None:
+def _open_arrays(*given: object) -> dict[str, np.ndarray]:
+    """Arrays by name, of matching shapes; those in files stay on disk."""
+    arrays = {}
+    for name, value in zip(FIELDS, given, strict=True):
+        try:
+            opened = open_memmap(Path(value)) if isinstance(value, str | Path) else value
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+        arrays[name] = validation.array(opened, name)
     shape = arrays["mean"].shape
     if len(shape) != 2 or 0 in shape:
         raise InputError(f"mean must have a row per sample and a column per latent, (N, d), got shape {shape}.")
@@ -129,27 +120,23 @@ def _check_shapes(arrays: dict[str, np.ndarray]) -> None:
                 f"{name} must be a number, ({shape[1]},) or {shape}, got shape {arrays[name].shape}; "
                 "for an iVAE pass the prior of each sample."
             )
+    return arrays
 
 
 def _read_rows(arrays: dict[str, np.ndarray], index: slice | np.ndarray, rows: np.ndarray) -> Posteriors:
     """The posteriors at these rows; `rows` are their numbers for error messages."""
-    shape = (len(rows), arrays["mean"].shape[1])
-
-    def read(name: str) -> Array:
-        array = arrays[name]
-        per_sample = array.ndim == 2 and len(array) == len(arrays["mean"])
-        values = np.asarray(array[index] if per_sample else array, dtype=np.float64)
-        return np.broadcast_to(values, shape)
-
-    found = Posteriors(*(read(name) for name in FIELDS))
+    samples, latents = arrays["mean"].shape
+    values = {}
     for name in FIELDS:
-        _check_finite(getattr(found, name), name, rows)
-    _check_positive(found.variance, "variance", rows)
-    _check_positive(found.prior_variance, "prior_variance", rows)
-    return found
+        array = arrays[name]
+        chosen = array[index] if array.ndim == 2 and len(array) == samples else array
+        values[name] = np.broadcast_to(np.asarray(chosen, dtype=np.float64), (len(rows), latents))
+        _check(values[name], name, rows)
+    return Posteriors(**values)
 
 
-def _check_finite(values: Array, name: str, rows: np.ndarray) -> None:
+def _check(values: Array, name: str, rows: np.ndarray) -> None:
+    """Values must be finite, and variances positive."""
     bad = ~np.isfinite(values)
     if bad.any():
         row, latent = np.argwhere(bad)[0]
@@ -157,13 +144,9 @@ def _check_finite(values: Array, name: str, rows: np.ndarray) -> None:
             f"{name} must be finite, got {values[row, latent]} at sample {rows[row]}, latent {latent} "
             f"({int(bad.any(1).sum())} such samples in this chunk); drop them or check the encoder."
         )
-
-
-def _check_positive(values: Array, name: str, rows: np.ndarray) -> None:
-    bad = values <= 0
-    if not bad.any():
+    if not name.endswith("variance") or (values > 0).all():
         return
-    row, latent = np.argwhere(bad)[0]
+    row, latent = np.argwhere(values <= 0)[0]
     found = f"{name} must be > 0, got {values[row, latent]:.4g} at sample {rows[row]}, latent {latent}"
     if (values < 0).any():
         share = (values < 0).mean()

@@ -18,16 +18,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.core.validation import posterior
-from vaescope.distributions import Prior, kl_per_latent
+from vaescope.distributions import Normal, Prior, kl_per_latent
 from vaescope.inference.expansion import along
 from vaescope.regime.classify import Regime, classify
 
-STARTS = 7  # means from which the closest Gaussian is searched, at quantiles of the prior
-STEPS = 100
-CONVERGED = 1e-6
-HALVINGS = 12
 SAME = 1e-2  # standard deviations between means, and distance of log variances, of solutions that count as one
-DRAWS = 4000
+Gaussian = tuple[float, float, float]
+"""Mean, variance, and KL from the prior."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,27 +98,26 @@ def classify_any(
 
 def passive_level(prior: Prior, mean: Float[Tensor, "N d"], variance: Float[Tensor, "N d"]) -> PassiveLevel:
     """For each latent, the closest Gaussian that most posteriors are nearest to, where the prior has several modes."""
-    candidates = closest_gaussians(prior, mean.shape[1])
     chosen = []
-    for k, found in enumerate(candidates):
-        own = torch.stack([_kl(mean[:, k], variance[:, k], m, s) for m, s, _ in found])
-        votes = own.argmin(0).bincount(minlength=len(found))
+    for k, found in enumerate(closest_gaussians(prior, mean.shape[1])):
+        own = [kl_per_latent(mean[:, k, None], variance[:, k, None], Normal(m, s))[:, 0] for m, s, _ in found]
+        votes = torch.stack(own).argmin(0).bincount(minlength=len(found))
         chosen.append(found[int(votes.argmax())])
     level = torch.tensor(chosen, dtype=torch.float64)
     return PassiveLevel(level[:, 0], level[:, 1], level[:, 2])
 
 
-def closest_gaussians(prior: Prior, latents: int) -> list[list[tuple[float, float, float]]]:
-    """Mean, variance and KL of every Gaussian at a local minimum of its KL from the prior, lowest first, per latent."""
-    draws = prior.from_support(prior.sample(DRAWS, latents, generator=torch.Generator().manual_seed(0)))
-    quantiles = torch.quantile(draws, torch.linspace(0.02, 0.98, STARTS, dtype=torch.float64), dim=0)
+def closest_gaussians(prior: Prior, latents: int) -> list[list[Gaussian]]:
+    """Every Gaussian at a local minimum of its KL from the prior, lowest first, per latent."""
+    draws = prior.from_support(prior.sample(4000, latents, generator=torch.Generator().manual_seed(0)))
+    quantiles = torch.quantile(draws, torch.linspace(0.02, 0.98, 7, dtype=torch.float64), dim=0)
     spread = draws.std(0, correction=0)
     mean = quantiles.repeat(2, 1)  # wide starts, and narrow ones, which stay in their mode
     log_sd = torch.cat([spread.log().expand_as(quantiles) - width for width in (1.0, 2.5)])
-    for _ in range(STEPS):
+    for _ in range(100):
         before = mean, log_sd
         mean, log_sd = _newton_step(prior, mean, log_sd)
-        if float(max((mean - before[0]).abs().max(), (log_sd - before[1]).abs().max())) < CONVERGED:
+        if float(max((mean - before[0]).abs().max(), (log_sd - before[1]).abs().max())) < 1e-6:
             break
     change = ((mean - before[0]).abs() / log_sd.exp()).maximum((log_sd - before[1]).abs())
     settled = (change < SAME) | ~(change < SAME).any(0)  # a search that has not arrived is no minimum
@@ -146,7 +142,7 @@ def _newton_step(prior: Prior, mean: Tensor, log_sd: Tensor) -> tuple[Tensor, Te
     step = -torch.einsum("...ij,...j,...kj,...k->...i", vectors, 1 / values.abs().clamp_min(1e-3), vectors, gradient)
     step = step * (0.5 / step.abs().amax(-1, keepdim=True).clamp_min(0.5))  # at most half a deviation
     here = divergence(zero)
-    for _ in range(HALVINGS):
+    for _ in range(12):
         worse = divergence(step) > here + 1e-14
         if not bool(worse.any()):
             break
@@ -156,21 +152,15 @@ def _newton_step(prior: Prior, mean: Tensor, log_sd: Tensor) -> tuple[Tensor, Te
     return mean + sd * step[..., 0], log_sd + step[..., 1]
 
 
-def _distinct(mean: Tensor, variance: Tensor, kl: Tensor) -> list[tuple[float, float, float]]:
-    found: list[tuple[float, float, float]] = []
+def _distinct(mean: Tensor, variance: Tensor, kl: Tensor) -> list[Gaussian]:
+    """Gaussians that differ in mean or in variance: a narrow and a wide one may have the same mean."""
+    found: list[Gaussian] = []
     for row in np.argsort(kl.numpy()):
         m, s, value = float(mean[row]), float(variance[row]), float(kl[row])
-        if not any(_same((m, s), (other, spread)) for other, spread, _ in found):
+        same = (
+            abs(m - other) <= SAME * (s**0.5 + spread**0.5) and abs(math.log(s / spread)) <= SAME
+            for other, spread, _ in found
+        )
+        if not any(same):
             found.append((m, s, value))
     return found
-
-
-def _same(first: tuple[float, float], second: tuple[float, float]) -> bool:
-    """Whether two Gaussians agree in mean and variance; a narrow and a wide one may have the same mean."""
-    (m, s), (other, spread) = first, second
-    return abs(m - other) <= SAME * (s**0.5 + spread**0.5) and abs(math.log(s / spread)) <= SAME
-
-
-def _kl(mean: Tensor, variance: Tensor, other: float, spread: float) -> Tensor:
-    ratio = variance / spread
-    return 0.5 * (ratio - 1 - ratio.log() + (mean - other) ** 2 / spread)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
 
 from vaescope.analysis.posteriors import Array, Posteriors, read_chunks
-from vaescope.core.checks import number
 from vaescope.core.errors import InputError
+from vaescope.core.validation import number
 
-THRESHOLD_FACTORS = (0.5, 1.0, 2.0)  # by which thresholds are multiplied to see whether a verdict depends on them
-WIDE = 1.5  # σ²/σ†² above which a posterior is wider than its prior by more than training noise
+KINDS = ("active", "passive", "mixed")
+TableRow = dict[str, str | int | float]
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,30 @@ class Thresholds:
             raise InputError(f"mixed_share must be between 0 and 0.5, got {self.mixed_share}.")
 
 
-def _zeros() -> Array:
-    return np.zeros(())
+@dataclass(frozen=True)
+class FixedThresholds:
+    """Thresholds that are not a user's choice."""
+
+    factors: tuple[float, float, float] = (0.5, 1.0, 2.0)
+    """What thresholds are multiplied by to see whether a verdict depends on them; convention."""
+    wide: float = 1.5
+    """σ²/σ†² above which a posterior is wider than its prior by more than training noise; convention."""
+    unit_variance: float = 0.01
+    """Variance of the mean over the data; Burda et al. 2016."""
+    used_kl: float = 0.01
+    """In nats; a common convention."""
+    filter_margin: float = 0.1
+    """Of the variance filter of Bonheme & Grzes 2021."""
+    largest_difference: float = 0.05
+    """Mean square of μ - μ†, as a share of the variance of μ, if latents repeat the prior; convention."""
+    little_information: float = 5.0
+    """Times `passive_kl`: what x may add to such a latent; convention."""
+    varying_prior: float = 0.01
+    """Relative variance of the prior over samples; that of `unit_variance`."""
+
+
+FIXED = FixedThresholds()
+UNCHANGED = FIXED.factors.index(1.0)
 
 
 @dataclass
@@ -48,8 +71,8 @@ class Moments:
     """Mean and variance of columns, merged over chunks (Chan et al. 1979) without loss of precision for large means."""
 
     count: int = 0
-    mean: Array = field(default_factory=_zeros)
-    squares: Array = field(default_factory=_zeros)
+    mean: Array = field(default_factory=lambda: np.zeros(()))
+    squares: Array = field(default_factory=lambda: np.zeros(()))
     """Sum of squared deviations from the mean."""
 
     def add(self, values: Array) -> None:
@@ -79,21 +102,13 @@ class PosteriorStatistics:
 
     thresholds: Thresholds
     samples: int = 0
-    kl: Moments = field(default_factory=Moments)
-    information: Moments = field(default_factory=Moments)
-    log_ratio: Moments = field(default_factory=Moments)
-    shift: Moments = field(default_factory=Moments)
-    difference: Moments = field(default_factory=Moments)
-    """Of μ - μ†, in the units of the latents."""
-    mean: Moments = field(default_factory=Moments)
-    variance: Moments = field(default_factory=Moments)
-    prior_mean: Moments = field(default_factory=Moments)
-    prior_variance: Moments = field(default_factory=Moments)
-    passive: Array = field(default_factory=_zeros)
-    """(level, latent) numbers of passive samples, at each factor of `THRESHOLD_FACTORS`."""
-    active: Array = field(default_factory=_zeros)
+    moments: defaultdict[str, Moments] = field(default_factory=lambda: defaultdict(Moments))
+    """By quantity: those of `Posteriors`, `log_ratio`, and `difference`: μ - μ† in the units of the latents."""
+    passive: Array = field(default_factory=lambda: np.zeros(()))
+    """(level, latent) numbers of passive samples, at each factor of the thresholds."""
+    active: Array = field(default_factory=lambda: np.zeros(()))
     """The same for clearly active samples."""
-    wide: Array = field(default_factory=_zeros)
+    wide: Array = field(default_factory=lambda: np.zeros(()))
 
     @classmethod
     def of(cls, chunks: Iterable[Posteriors], thresholds: Thresholds | None = None) -> PosteriorStatistics:
@@ -108,7 +123,7 @@ class PosteriorStatistics:
         statistics = cls(Thresholds(), samples=len(posteriors))
         with np.errstate(over="ignore", invalid="ignore"):
             ratio, information = posteriors.ratio, posteriors.information
-        statistics.information.add(information)
+        statistics.moments["information"].add(information)
         statistics._count(ratio, information)
         return statistics
 
@@ -118,103 +133,76 @@ class PosteriorStatistics:
         if not np.isfinite(kl).all():
             raise InputError("a KL is not finite: posterior and prior are too far apart for float64.")
         self.samples += len(chunk)
-        for moments, values in (
-            (self.kl, kl),
-            (self.information, information),
-            (self.log_ratio, np.log(ratio)),
-            (self.shift, chunk.shift),
-            (self.difference, chunk.mean - chunk.prior_mean),
-            (self.mean, chunk.mean),
-            (self.variance, chunk.variance),
-            (self.prior_mean, chunk.prior_mean),
-            (self.prior_variance, chunk.prior_variance),
-        ):
-            moments.add(values)
+        values = {
+            "kl": kl,
+            "information": information,
+            "log_ratio": np.log(ratio),
+            "shift": chunk.shift,
+            "difference": chunk.mean - chunk.prior_mean,
+            "mean": chunk.mean,
+            "variance": chunk.variance,
+            "prior_mean": chunk.prior_mean,
+            "prior_variance": chunk.prior_variance,
+        }
+        for name, own in values.items():
+            self.moments[name].add(own)
         self._count(ratio, information)
 
     def _count(self, ratio: Array, information: Array) -> None:
         limits = self.thresholds
-        levels = [limits.passive_kl * factor for factor in THRESHOLD_FACTORS]
+        levels = [limits.passive_kl * factor for factor in FIXED.factors]
         self.passive = self.passive + np.stack([(information <= level).sum(0) for level in levels])
         # the square root, since twice or half the variance ratio would call everything or nothing active
-        levels = [limits.active_ratio * factor**0.5 for factor in THRESHOLD_FACTORS]
+        levels = [limits.active_ratio * factor**0.5 for factor in FIXED.factors]
         self.active = self.active + np.stack([(ratio <= level).sum(0) for level in levels])
-        self.wide = self.wide + (ratio > WIDE).sum(0)
+        self.wide = self.wide + (ratio > FIXED.wide).sum(0)
 
 
-UNIT_VARIANCE = 0.01  # Burda et al. 2016: variance of the mean over the data
-USED_KL = 0.01  # nats, a common threshold
-FILTER_MARGIN = 0.1  # of the variance filter of Bonheme & Grzes 2021
+def kinds(
+    statistics: PosteriorStatistics, passive_level: int = UNCHANGED, active_level: int = UNCHANGED, factor: float = 1.0
+) -> list[str]:
+    """The verdict of each latent: `active`, `passive` or `mixed`.
+
+    Args:
+        statistics: of the posteriors.
+        passive_level: index of the factor that `passive_kl` is multiplied by.
+        active_level: the same for `active_ratio`.
+        factor: what `mixed_share` is multiplied by.
+    """
+    limits, samples = statistics.thresholds, statistics.samples
+    share = limits.mixed_share * factor
+    passive, active = statistics.passive[passive_level] / samples, statistics.active[active_level] / samples
+    # without clearly active samples, the mean decides
+    informative = statistics.moments["information"].mean > limits.passive_kl * FIXED.factors[passive_level] / 2
+    conditions = [passive >= 1 - share, passive <= share, active > share, informative]
+    found: list[str] = np.select(conditions, ["passive", "active", "mixed", "active"], "passive").tolist()
+    return found
 
 
 @dataclass(frozen=True, eq=False)
 class BaselineRules:
-    """What each rule measures per latent, and its verdicts."""
+    """What other rules for active latents measure per latent, and their verdicts."""
 
     variance_of_means: Array
     kl: Array
     mean_variance: Array
     variance_of_variances: Array
 
-    @classmethod
-    def of(cls, statistics: PosteriorStatistics) -> BaselineRules:
-        variance = statistics.variance
-        return cls(statistics.mean.variance, statistics.kl.mean, variance.mean, variance.variance)
-
-    @property
-    def active_units(self) -> list[str]:
-        """Active units (Burda et al. 2016): Var_x(μ_j) > 0.01, whatever the scale of the prior."""
-        return ["active" if v > UNIT_VARIANCE else "passive" for v in self.variance_of_means]
-
-    @property
-    def kl_rule(self) -> list[str]:
-        """Mean KL > 0.01: relative to the prior, but without mixtures."""
-        return ["active" if v > USED_KL else "passive" for v in self.kl]
-
-    @property
-    def variance_filter(self) -> list[str]:
-        """Passive if the mean of σ² is near one, active if near zero (Bonheme & Grzes 2021); assumes N(0, 1)."""
-        pairs = zip(self.mean_variance, self.variance_of_variances, strict=True)
-        return [_filter_verdict(float(mean), float(variance)) for mean, variance in pairs]
-
     def verdicts(self) -> dict[str, list[str]]:
+        """A verdict per latent, by the name of the rule.
+
+        `active units` (Burda et al. 2016) is Var_x(μ_j) > 0.01, whatever the scale of the prior. `KL > 0.01` is
+        relative to the prior, but without mixtures. `variance near 1` (Bonheme & Grzes 2021) is passive if the mean of
+        σ² is near one, active if it is near zero, and assumes N(0, 1).
+        """
+        margin = FIXED.filter_margin
+        near_one = np.abs(self.mean_variance - 1) <= margin
+        conditions = [self.variance_of_variances >= margin, self.mean_variance <= margin, near_one]
         return {
-            "active units": self.active_units,
-            "KL > 0.01": self.kl_rule,
-            "variance near 1": self.variance_filter,
+            "active units": np.where(self.variance_of_means > FIXED.unit_variance, "active", "passive").tolist(),
+            "KL > 0.01": np.where(self.kl > FIXED.used_kl, "active", "passive").tolist(),
+            "variance near 1": np.select(conditions, ["mixed", "active", "passive"], "mixed").tolist(),
         }
-
-    def row(self, k: int) -> dict[str, str]:
-        """Verdicts about one latent."""
-        return {name: verdict[k] for name, verdict in self.verdicts().items()}
-
-    def disagreements(self, kind: list[str]) -> list[str]:
-        """One sentence per rule and pair of verdicts, so that wide models stay readable."""
-        lines = []
-        for name, verdict in self.verdicts().items():
-            cases: dict[tuple[str, str], list[int]] = {}
-            for k, (theirs, ours) in enumerate(zip(verdict, kind, strict=True)):
-                if theirs != ours:
-                    cases.setdefault((theirs, ours), []).append(k)
-            lines += [
-                f"{name} calls latents {', '.join(map(str, latents))} {theirs}; relative to their prior they are "
-                f"{ours}."
-                for (theirs, ours), latents in cases.items()
-            ]
-        return lines
-
-
-def _filter_verdict(mean: float, variance: float) -> str:
-    if variance >= FILTER_MARGIN:
-        return "mixed"
-    if mean <= FILTER_MARGIN:
-        return "active"
-    return "passive" if abs(mean - 1) <= FILTER_MARGIN else "mixed"
-
-
-LARGEST_DIFFERENCE = 0.05  # mean square of μ - μ†, as a share of the variance of μ, if latents repeat the prior
-LITTLE_INFORMATION = 5  # times passive_kl: what x may add to such a latent
-VARYING_PRIOR = 0.01  # relative variance over samples; also the threshold of the active-units rule
 
 
 @dataclass(frozen=True)
@@ -225,14 +213,28 @@ class Collapse:
     description: str
 
 
-def judge_collapse(kinds: Sequence[str], statistics: PosteriorStatistics) -> Collapse:
+def _judge_collapse(kinds: list[str], statistics: PosteriorStatistics) -> Collapse:
     """What the verdicts about latents mean for the model."""
+    limits, moments = statistics.thresholds, statistics.moments
+    scale = moments["prior_variance"].mean
+    prior_varies = bool(
+        (
+            (moments["prior_mean"].variance > FIXED.varying_prior * scale)
+            | (moments["prior_variance"].variance > FIXED.varying_prior * scale**2)
+        ).any()
+    )
+    # each latent follows its varying prior, and x adds little to any of them
+    follows = moments["difference"].second <= FIXED.largest_difference * moments["mean"].variance
+    information = moments["information"].mean
+    passive, little = (information <= f * limits.passive_kl for f in (1.0, FIXED.little_information))
+    never_active = statistics.active[UNCHANGED] <= limits.mixed_share * statistics.samples
+    repeats = prior_varies and bool(((follows & little & never_active) | (passive & never_active)).all())
     used = sum(kind != "passive" for kind in kinds)
-    if used and _nearly_repeats_prior(statistics):
+    if used and repeats:
         return Collapse(
             "repeats prior",
-            f"Nearly collapsed, although latents vary: p(z|u) explains more than {1 - LARGEST_DIFFERENCE:.0%} of their "
-            "variance over the data. They repeat the auxiliary input, and x adds little.",
+            f"Nearly collapsed, although latents vary: p(z|u) explains more than {1 - FIXED.largest_difference:.0%} of "
+            "their variance over the data. They repeat the auxiliary input, and x adds little.",
         )
     if used == len(kinds):
         return Collapse("none", "No latent is passive.")
@@ -242,7 +244,7 @@ def judge_collapse(kinds: Sequence[str], statistics: PosteriorStatistics) -> Col
             f"{len(kinds) - used} of {len(kinds)} latents stay at their prior: superfluous if reconstructions are good "
             "enough, a partial collapse if not (then lower β or raise the decoder's precision).",
         )
-    if _prior_varies(statistics):
+    if prior_varies:
         return Collapse(
             "repeats prior",
             "Collapsed, although latents vary: they vary only as p(z|u) does. They repeat the auxiliary input, and x "
@@ -253,30 +255,6 @@ def judge_collapse(kinds: Sequence[str], statistics: PosteriorStatistics) -> Col
         "Full collapse: no posterior differs from its prior, so the decoder gets no information about x (sum the "
         "loss over pixels if it averages over them, lower β, or raise the decoder's precision).",
     )
-
-
-def _nearly_repeats_prior(statistics: PosteriorStatistics) -> bool:
-    """Whether each latent follows its varying prior, and x adds little to any of them."""
-    limits, information = statistics.thresholds, statistics.information.mean
-    follows = statistics.difference.second <= LARGEST_DIFFERENCE * statistics.mean.variance
-    passive = information <= limits.passive_kl
-    little = information <= LITTLE_INFORMATION * limits.passive_kl
-    active = statistics.active[THRESHOLD_FACTORS.index(1.0)]
-    never_active = active <= limits.mixed_share * statistics.samples
-    repeats = (follows & little & never_active) | (passive & never_active)
-    return _prior_varies(statistics) and bool(repeats.all())
-
-
-def _prior_varies(statistics: PosteriorStatistics) -> bool:
-    """Whether the prior differs between samples, in mean or in variance."""
-    scale = statistics.prior_variance.mean
-    by_mean = statistics.prior_mean.variance > VARYING_PRIOR * scale
-    by_variance = statistics.prior_variance.variance > VARYING_PRIOR * scale**2
-    return bool((by_mean | by_variance).any())
-
-
-KINDS = ("active", "passive", "mixed")
-TableRow = dict[str, str | int | float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,14 +323,12 @@ class Regime:
     @property
     def warnings(self) -> list[str]:
         found = []
-        edge = [k for k in range(self.latent_dim) if self.boundary[k]]
-        if edge:
+        if edge := np.flatnonzero(self.boundary).tolist():
             found.append(
                 f"latents {_listed(edge)} are at a boundary: thresholds half or twice as large change the verdict; "
                 "train longer, or look at passive_fraction and kl."
             )
-        wide = [k for k in range(self.latent_dim) if self.wide_fraction[k] > self.thresholds.mixed_share]
-        if wide:
+        if wide := np.flatnonzero(self.wide_fraction > self.thresholds.mixed_share).tolist():
             found.append(
                 f"latents {_listed(wide)} have posteriors wider than their prior, which is never optimal; check that "
                 "variances (not standard deviations or log-variances) were given, or train longer."
@@ -361,39 +337,51 @@ class Regime:
 
     def table(self) -> list[TableRow]:
         """A row per latent, those in use first, with the verdicts of the baseline rules."""
-        return [self._row(k) for k in (*self.used, *self.passive)]
-
-    def _row(self, k: int) -> TableRow:
-        decoder = {
-            name: float(values[k])
-            for name, values in (("column norm", self.column_norm), ("effect", self.effect))
-            if values is not None
+        columns = {
+            "passive samples": self.passive_fraction,
+            "KL": self.kl,
+            "variance ratio": self.variance_ratio,
+            "signal": self.signal,
+            "column norm": self.column_norm,
+            "effect": self.effect,
         }
-        return {
-            "latent": k,
-            "kind": self.kind[k] + (" (boundary)" if self.boundary[k] else ""),
-            "passive samples": float(self.passive_fraction[k]),
-            "KL": float(self.kl[k]),
-            "variance ratio": float(self.variance_ratio[k]),
-            "signal": float(self.signal[k]),
-            **decoder,
-            **self.baseline_rules.row(k),
-        }
+        verdicts = self.baseline_rules.verdicts()
+        return [
+            {
+                "latent": k,
+                "kind": self.kind[k] + (" (boundary)" if self.boundary[k] else ""),
+                **{name: float(values[k]) for name, values in columns.items() if values is not None},
+                **{name: verdict[k] for name, verdict in verdicts.items()},
+            }
+            for k in (*self.used, *self.passive)
+        ]
 
     def disagreements(self) -> list[str]:
-        """Sentences about latents on which the baseline rules disagree."""
-        return self.baseline_rules.disagreements(self.kind)
+        """Latents on which the baseline rules disagree: a sentence per rule and pair of verdicts."""
+        lines = []
+        for name, verdict in self.baseline_rules.verdicts().items():
+            cases = defaultdict(list)
+            for k, pair in enumerate(zip(verdict, self.kind, strict=True)):
+                cases[pair].append(k)
+            lines += [
+                f"{name} calls latents {_listed(latents)} {theirs}; relative to their prior they are {ours}."
+                for (theirs, ours), latents in cases.items()
+                if theirs != ours
+            ]
+        return lines
 
     def __str__(self) -> str:
-        lines = [
-            f"{len(self.active)} active, {len(self.mixed)} mixed, {len(self.passive)} passive of {self.latent_dim}"
-        ]
-        lines[0] += f" latents ({self.samples} samples). {self.collapse.description}"
+        counts = f"{len(self.active)} active, {len(self.mixed)} mixed, {len(self.passive)} passive of {self.latent_dim}"
+        lines = [f"{counts} latents ({self.samples} samples). {self.collapse.description}"]
         for row in self.table():
             numbers = ", ".join(f"{n} {v:.3g}" for n, v in row.items() if isinstance(v, float))
             lines.append(f"  latent {row['latent']}: {row['kind']}; {numbers}")
         lines += [f"  note: {text}" for text in (*self.warnings, *self.disagreements())]
         return "\n".join(lines)
+
+
+def _listed(latents: list[int]) -> str:
+    return ", ".join(map(str, latents))
 
 
 def classify(
@@ -431,58 +419,27 @@ def classify(
     >>> classify(mean, np.full((500, 2), [0.05, 0.99])).kind
     ['active', 'passive']
     """
-    thresholds = Thresholds(passive_kl, active_ratio, mixed_share)
-    return judge(PosteriorStatistics.of(read_chunks(mean, variance, prior_mean, prior_variance), thresholds))
+    chunks = read_chunks(mean, variance, prior_mean, prior_variance)
+    return judge(PosteriorStatistics.of(chunks, Thresholds(passive_kl, active_ratio, mixed_share)))
 
 
 def judge(statistics: PosteriorStatistics) -> Regime:
     """The verdicts that follow from these statistics."""
-    unchanged = THRESHOLD_FACTORS.index(1.0)
-    passive, active = statistics.passive / statistics.samples, statistics.active / statistics.samples
-    kind = kinds(statistics)
-    levels = range(len(THRESHOLD_FACTORS))
-    variants = [_kinds(statistics, p, a, factor) for p, a, factor in product(levels, levels, THRESHOLD_FACTORS)]
+    kind, moments, samples = kinds(statistics), statistics.moments, statistics.samples
+    levels = range(len(FIXED.factors))
+    variants = [kinds(statistics, *variant) for variant in product(levels, levels, FIXED.factors)]
+    variance = moments["variance"]
     return Regime(
         kind=kind,
-        passive_fraction=passive[unchanged],
-        active_fraction=active[unchanged],
+        passive_fraction=statistics.passive[UNCHANGED] / samples,
+        active_fraction=statistics.active[UNCHANGED] / samples,
         boundary=np.array([any(other[k] != kind[k] for other in variants) for k in range(len(kind))]),
-        kl=statistics.kl.mean,
-        variance_ratio=np.exp(statistics.log_ratio.mean),
-        signal=statistics.shift.second,
-        wide_fraction=statistics.wide / statistics.samples,
-        baseline_rules=BaselineRules.of(statistics),
-        collapse=judge_collapse(kind, statistics),
-        samples=statistics.samples,
+        kl=moments["kl"].mean,
+        variance_ratio=np.exp(moments["log_ratio"].mean),
+        signal=moments["shift"].second,
+        wide_fraction=statistics.wide / samples,
+        baseline_rules=BaselineRules(moments["mean"].variance, moments["kl"].mean, variance.mean, variance.variance),
+        collapse=_judge_collapse(kind, statistics),
+        samples=samples,
         thresholds=statistics.thresholds,
     )
-
-
-def kinds(statistics: PosteriorStatistics) -> list[str]:
-    """The verdict of each latent: `active`, `passive` or `mixed`."""
-    unchanged = THRESHOLD_FACTORS.index(1.0)
-    return _kinds(statistics, unchanged, unchanged, 1.0)
-
-
-def _kinds(statistics: PosteriorStatistics, passive_level: int, active_level: int, factor: float) -> list[str]:
-    """Verdicts with thresholds at these levels of `THRESHOLD_FACTORS`, and `mixed_share` times `factor`."""
-    share = statistics.thresholds.mixed_share * factor
-    weak = statistics.thresholds.passive_kl * THRESHOLD_FACTORS[passive_level] / 2
-    passive = statistics.passive[passive_level] / statistics.samples
-    active = statistics.active[active_level] / statistics.samples
-    information = statistics.information.mean
-    return [_kind(p, a, bool(i > weak), share) for p, a, i in zip(passive, active, information, strict=True)]
-
-
-def _kind(passive: float, active: float, informative: bool, share: float) -> str:
-    if passive >= 1 - share:
-        return "passive"
-    if passive <= share:
-        return "active"
-    if active > share:
-        return "mixed"
-    return "active" if informative else "passive"  # no clearly active samples: the mean decides
-
-
-def _listed(latents: list[int]) -> str:
-    return ", ".join(str(k) for k in latents)

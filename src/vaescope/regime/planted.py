@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.analysis.posteriors import Array, Posteriors
+from vaescope.analysis.posteriors import Posteriors
 from vaescope.core import randomness
 from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
@@ -43,27 +43,29 @@ def posteriors(
         raise InputError(f"posteriors need at least 1 sample and a share between 0 and 1, got {samples} and {share}.")
     rng = np.random.default_rng([seed, 7])
     shape = (samples, len(kinds))
-    prior_mean, prior_variance = (np.broadcast_to(v, shape).copy() for v in _prior(rng, prior, shape))
-    passive = np.stack([_passive(rng, kind, samples, share) for kind in kinds], axis=1)
+    if prior == "standard":
+        means, variances = np.zeros(()), np.ones(())
+    elif prior == "fixed":
+        means, variances = rng.normal(0, 3, shape[1]), 10 ** rng.uniform(-2, 2, shape[1])
+    else:
+        segment = rng.integers(0, 10, samples)
+        means, variances = (
+            rng.normal(0, 1, (10, shape[1]))[segment],
+            10 ** rng.uniform(-2, -0.7, (10, shape[1]))[segment],
+        )
+    prior_mean, prior_variance = (np.broadcast_to(values, shape).copy() for values in (means, variances))
+    passive = np.stack(
+        [
+            rng.permutation(samples) < round(share * samples)
+            if kind == "mixed"
+            else np.full(samples, kind == "passive")
+            for kind in kinds
+        ],
+        axis=1,
+    )
     ratio = np.where(passive, 1 + 0.05 * rng.uniform(-1, 1, shape), 10 ** rng.uniform(-2.3, -1.3, shape))
     shift = np.where(passive, 0.05, np.sqrt(1 - np.minimum(ratio, 1))) * rng.normal(size=shape)
     return Posteriors(prior_mean + shift * np.sqrt(prior_variance), ratio * prior_variance, prior_mean, prior_variance)
-
-
-def _prior(rng: np.random.Generator, prior: str, shape: tuple[int, int]) -> tuple[Array, Array]:
-    if prior == "standard":
-        return np.zeros(()), np.ones(())
-    if prior == "fixed":
-        return rng.normal(0, 3, shape[1]), 10 ** rng.uniform(-2, 2, shape[1])
-    segment = rng.integers(0, 10, shape[0])
-    means, variances = rng.normal(0, 1, (10, shape[1])), 10 ** rng.uniform(-2, -0.7, (10, shape[1]))
-    return means[segment], variances[segment]
-
-
-def _passive(rng: np.random.Generator, kind: str, samples: int, share: float) -> np.ndarray:
-    if kind == "mixed":
-        return rng.permutation(samples) < round(share * samples)
-    return np.full(samples, kind == "passive")
 
 
 @dataclass(frozen=True)

@@ -9,27 +9,57 @@ discrete distribution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.integrate import trapezoid
 from scipy.special import ndtr
 
 from vaescope.analysis.posteriors import Array, Posteriors, read_sample
-from vaescope.core.checks import whole_number
 from vaescope.core.errors import InputError
-from vaescope.regime.classify import KINDS, PosteriorStatistics, TableRow, Thresholds, judge
+from vaescope.core.validation import whole_number
+from vaescope.regime.classify import KINDS, PosteriorStatistics, TableRow, Thresholds, kinds
 
-MAX_SAMPLES = 10_000  # as in the paper's histograms; larger data sets are subsampled
-TAILS = 4.0  # deviations at which distribution functions end; at 2 an eighth of the area would be missing
-GRID = 256  # points at which distribution functions are compared: quantiles, and as many at equal steps
+STATEMENTS: Mapping[str, tuple[str, str, str]] = {
+    "Theorem 1": (
+        "used",
+        "between",
+        "Posteriors of used latents are polarised: equal to their prior, or clearly narrower.",
+    ),
+    "Proposition 1 (i)": ("passive", "pointwise", "For every sample, a passive posterior equals its prior."),
+    "Proposition 1 (ii)": (
+        "active",
+        "small",
+        "For every sample, an active posterior is far narrower than its prior, so that z ≈ μ.",
+    ),
+    "Proposition 2 (i)": (
+        "passive",
+        "moments",
+        "Over the data, passive means have the mean and the variance of the prior's means.",
+    ),
+    "Proposition 2 (ii)": ("passive", "small", "If the prior mean is fixed, passive means hardly vary."),
+    "Proposition 3 (i)": (
+        "passive",
+        "moments",
+        "Over the data, passive variances have the mean and the variance of the prior's variances.",
+    ),
+    "Proposition 3 (ii)": ("active", "small", "Active variances are small and hardly vary."),
+    "Theorem 2 (i)": ("passive", "distribution", "Passive latents are distributed like their prior."),
+    "Theorem 2 (ii)": ("active", "distribution", "Active latents are distributed like their means."),
+    "Theorem 2 (iii)": (
+        "mixed",
+        "distribution",
+        "A mixed latent is distributed like its prior where it is passive, and like its means elsewhere.",
+    ),
+}
+"""Name -> latents that the statement is about, field of `Tolerances`, sentence."""
 NO_SUCH_LATENT = "no such latent"
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Largest distances that count as ≈ and as ≪ 1."""
+    """Largest distances that count as ≈ and as ≪ 1 (conventions: a tenth, and a quarter for single samples)."""
 
     pointwise: float = 0.25
     """Root mean square over samples of (μ - μ†)/σ† and of log σ²/σ†²."""
@@ -119,7 +149,8 @@ def verify(
     """Check the statements of the paper on these posteriors.
 
     Args:
-        mean: (N, d) posterior means: an array, a tensor, or the path of an .npy file.
+        mean: (N, d) posterior means: an array, a tensor, or the path of an .npy file. Of more than 10,000 samples, as
+            many as in the paper's histograms, a random selection is used.
         variance: (N, d) posterior variances.
         prior_mean: a number, (d,), or (N, d) for a conditional prior p(z|u).
         prior_variance: the same.
@@ -136,211 +167,134 @@ def verify(
     True
     """
     whole_number("resamples", resamples, minimum=20)
-    posteriors = read_sample(mean, variance, prior_mean, prior_variance, count=MAX_SAMPLES)
-    if len(posteriors) < 2:
-        raise InputError(f"statements about samples need at least 2 samples, got {len(posteriors)}.")
-    limits = thresholds or Thresholds()
-    kinds = list(kind) if kind is not None else judge(PosteriorStatistics.of([posteriors], limits)).kind
-    if len(kinds) != posteriors.latent_dim or any(k not in KINDS for k in kinds):
+    posteriors = read_sample(mean, variance, prior_mean, prior_variance, count=10_000)
+    samples = len(posteriors)
+    if samples < 2:
+        raise InputError(f"statements about samples need at least 2 samples, got {samples}.")
+    limits, near = thresholds or Thresholds(), tolerances or Tolerances()
+    own = kinds(PosteriorStatistics.of([posteriors], limits)) if kind is None else list(kind)
+    if len(own) != posteriors.latent_dim or any(k not in KINDS for k in own):
         raise InputError(
-            f"kind must be one of {', '.join(KINDS)} for each of the {posteriors.latent_dim} latents, got {kinds}."
+            f"kind must be one of {', '.join(KINDS)} for each of the {posteriors.latent_dim} latents, got {own}."
         )
-    weights = _bootstrap_weights(len(posteriors), resamples, seed)
-    return _Check(posteriors, kinds, limits, tolerances or Tolerances(), weights).all()
-
-
-def _bootstrap_weights(samples: int, resamples: int, seed: int) -> Array:
-    """(1 + resamples, N) weights, each row summing to one: those of the sample itself, then of bootstrap samples."""
+    # each row sums to one: the sample itself, then bootstrap samples
     drawn = np.random.default_rng(seed).multinomial(samples, np.full(samples, 1 / samples), size=resamples)
-    return np.concatenate([np.ones((1, samples)), drawn]) / samples
-
-
-@dataclass(frozen=True, eq=False)
-class _Check:
-    posteriors: Posteriors
-    kinds: list[str]
-    limits: Thresholds
-    tolerances: Tolerances
-    weights: Array
-
-    def all(self) -> Verification:
-        q, near = self.posteriors, self.tolerances
-        scale, over_data = q.prior_variance.mean(0), self._prior_variance_over_data
-        passive, active, mixed = (self._latents_of_kind(kind) for kind in ("passive", "active", "mixed"))
-        found = [
-            self._polarised(),
-            self._moment(
-                "Proposition 1 (i)",
-                "for each sample a passive posterior is its prior, μ ≈ μ† and σ² ≈ σ†², in the root mean square",
-                passive,
-                near.pointwise,
-                [lambda: self._rms(q.shift), lambda: self._rms(np.log(q.ratio))],
-            ),
-            self._moment(
-                "Proposition 1 (ii)",
-                "for each sample an active posterior is narrow, σ² ≪ σ†² on average, so that z ≈ μ",
-                active,
-                near.small,
-                [lambda: self._mean(q.ratio), self._noise_share],
-            ),
-            self._moment(
-                "Proposition 2 (i)",
-                "over the data the mean and the variance of a passive μ are those of μ†",
-                passive,
-                near.moments,
-                [
-                    lambda: np.abs(self._mean(q.mean - q.prior_mean)) / np.sqrt(over_data),
-                    lambda: np.abs(self._variance(q.mean) - self._variance(q.prior_mean)) / over_data,
-                ],
-            ),
-            self._moment(
-                "Proposition 2 (ii)",
-                "with a fixed prior mean a passive μ is nearly constant: Var(μ) ≪ σ†²",
-                passive if self._fixed_mean else [],
-                near.small,
-                [lambda: self._variance(q.mean) / scale],
-            ),
-            self._moment(
-                "Proposition 3 (i)",
-                "over the data the mean and the variance of a passive σ² are those of σ†²",
-                passive,
-                near.moments,
-                [
-                    lambda: np.abs(self._mean(q.variance - q.prior_variance)) / scale,
-                    lambda: np.abs(self._variance(q.variance) - self._variance(q.prior_variance)) / scale**2,
-                ],
-            ),
-            self._moment(
-                "Proposition 3 (ii)",
-                "over the data an active σ² is small and nearly constant: mean ≪ σ†², variance ≪ σ†⁴",
-                active,
-                near.small,
-                [lambda: self._mean(q.variance) / scale, lambda: self._variance(q.variance) / scale**2],
-            ),
-            self._distribution("Theorem 2 (i)", "a passive z is distributed as z†", passive, self._prior_cdf),
-            self._distribution("Theorem 2 (ii)", "an active z is distributed as μ", active, self._mean_cdf),
-            self._distribution(
-                "Theorem 2 (iii)",
-                "a mixed z is distributed as c p(z† | passive) + (1 - c) p(μ | active)",
-                mixed,
-                self._mixture_cdf,
-            ),
-        ]
-        return Verification({s.name: s for s in found}, self.kinds, {k: self._passive_share(k) for k in mixed})
-
-    def _latents_of_kind(self, kind: str) -> list[int]:
-        return [k for k, other in enumerate(self.kinds) if other == kind]
-
-    @property
-    def _fixed_mean(self) -> bool:
-        return bool((np.ptp(self.posteriors.prior_mean, axis=0) == 0).all())
-
-    @property
-    def _prior_variance_over_data(self) -> Array:
-        """Variance of z†_j over the data: that of one sample, and that of the prior means of different samples.
-
-        It is the unit of Prop. 2 (i), because in units of σ†² alone, Var(μ) - Var(μ†) ≈ 2 Cov(μ - μ†, μ†) grows with
-        the spread of μ†, however close every posterior is to its prior. In this unit, and for the same σ† of all
-        samples, it is at most r + r², where r is the distance from Prop. 1 (i).
-        """
-        return np.asarray(self.posteriors.prior_variance.mean(0) + self.posteriors.prior_mean.var(0))
-
-    # weighted moments over samples, (resample, latent) --------------------------------------------
-
-    def _mean(self, values: Array) -> Array:
-        return self.weights @ values
-
-    def _rms(self, values: Array) -> Array:
-        return np.sqrt(self.weights @ values**2)
-
-    def _variance(self, values: Array) -> Array:
-        centred = values - values.mean(0)
-        return np.maximum(self.weights @ centred**2 - (self.weights @ centred) ** 2, 0)
-
-    def _noise_share(self) -> Array:
-        """The share of Var(z) that is not due to μ."""
-        noise = self._mean(self.posteriors.variance)
-        return noise / (noise + self._variance(self.posteriors.mean))
-
-    # statements -------------------------------------------------------------------------------
-
-    def _moment(
-        self, name: str, sentence: str, latents: list[int], tolerance: float, distances: Sequence[Callable[[], Array]]
-    ) -> Statement:
-        if not latents:
-            return _without_latents(name, sentence, tolerance)
-        worst = np.maximum.reduce([distance()[:, latents] for distance in distances])
-        return _statement(name, sentence, latents, worst, tolerance)
-
-    def _polarised(self) -> Statement:
-        name, sentence = "Theorem 1", "posteriors of used latents are passive or clearly active, with few in between"
-        used = [k for k, kind in enumerate(self.kinds) if kind != "passive"]
-        if not used:
-            return _without_latents(name, sentence, self.tolerances.between)
-        q, limits = self.posteriors, self.limits
-        between = (q.information > limits.passive_kl) & (q.ratio > limits.active_ratio)
-        shares = self._mean(between.astype(float))[:, used]
-        statement = _statement(name, sentence, used, shares.mean(1, keepdims=True), self.tolerances.between)
-        return replace(statement, per_latent=shares[0])
-
-    def _distribution(
-        self, name: str, sentence: str, latents: list[int], other: Callable[[int, Array], Array]
-    ) -> Statement:
-        tolerance = self.tolerances.distribution
-        if not latents:
-            return _without_latents(name, sentence, tolerance)
-        worst = np.stack([self._wasserstein(k, other) for k in latents], axis=1)
-        return _statement(name, sentence, latents, worst, tolerance)
-
-    def _wasserstein(self, k: int, other: Callable[[int, Array], Array]) -> Array:
-        """Distance of z_k from another distribution, for each resample, in standard deviations of z† over the data."""
-        q = self.posteriors
-        grid = _grid(q, k)
-        cdf = _cdf(q.mean[:, k], q.variance[:, k], grid)
-        area = trapezoid(np.abs(self.weights @ (cdf - other(k, grid))), grid, axis=1)
-        return np.asarray(area / np.sqrt(self._prior_variance_over_data[k]))
-
-    def _prior_cdf(self, k: int, grid: Array) -> Array:
-        return _cdf(self.posteriors.prior_mean[:, k], self.posteriors.prior_variance[:, k], grid)
-
-    def _mean_cdf(self, k: int, grid: Array) -> Array:
-        return (self.posteriors.mean[:, k, None] <= grid).astype(float)
-
-    def _mixture_cdf(self, k: int, grid: Array) -> Array:
-        return np.where(self._passive_samples(k)[:, None], self._prior_cdf(k, grid), self._mean_cdf(k, grid))
-
-    def _passive_samples(self, k: int) -> np.ndarray:
-        return self.posteriors.information[:, k] <= self.limits.passive_kl
-
-    def _passive_share(self, k: int) -> tuple[float, float, float]:
-        shares = self.weights @ self._passive_samples(k)
+    weights = np.concatenate([np.ones((1, samples)), drawn]) / samples
+    distances = _distances(posteriors, limits, weights)
+    about = {name: [k for k, found in enumerate(own) if found == name] for name in KINDS}
+    about["used"] = sorted(about["active"] + about["mixed"])
+    fixed_mean = bool((np.ptp(posteriors.prior_mean, axis=0) == 0).all())
+    statements = {}
+    for name, (which, tolerance, sentence) in STATEMENTS.items():
+        latents = about[which] if fixed_mean or name != "Proposition 2 (ii)" else []
+        statements[name] = _statement(name, sentence, latents, distances[name], getattr(near, tolerance))
+    passive = posteriors.information <= limits.passive_kl
+    mixture_weights = {}
+    for k in about["mixed"]:
+        shares = weights @ passive[:, k]
         low, high = np.quantile(shares[1:], (0.025, 0.975))
-        return float(shares[0]), float(low), float(high)
+        mixture_weights[k] = (float(shares[0]), float(low), float(high))
+    return Verification(statements, own, mixture_weights)
+
+
+Distances = Callable[[list[int]], Array]
+"""Latents -> (resample, latent)."""
+
+
+def _distances(q: Posteriors, limits: Thresholds, weights: Array) -> dict[str, Distances]:
+    """How far latents are from each statement. A row of weights is a resample.
+
+    The unit of Prop. 2 (i) and of distributions is the variance of z†_j over the data: that of one sample, and that of
+    the prior means of different samples. In units of σ†² alone, Var(μ) - Var(μ†) ≈ 2 Cov(μ - μ†, μ†) grows with the
+    spread of μ†, however close every posterior is to its prior. In this unit, and for the same σ† of all samples, it is
+    at most r + r², where r is the distance from Prop. 1 (i).
+    """
+    scale = q.prior_variance.mean(0)
+    over_data = scale + q.prior_mean.var(0)
+
+    def mean(values: Array) -> Array:
+        return weights @ values
+
+    def rms(values: Array) -> Array:
+        return np.sqrt(weights @ values**2)
+
+    def variance(values: Array) -> Array:
+        centred = values - values.mean(0)
+        return np.maximum(weights @ centred**2 - (weights @ centred) ** 2, 0)
+
+    def noise_share() -> Array:
+        """The share of Var(z) that is not due to μ."""
+        noise = mean(q.variance)
+        return noise / (noise + variance(q.mean))
+
+    def between(latents: list[int]) -> Array:
+        neither = (q.information > limits.passive_kl) & (q.ratio > limits.active_ratio)
+        return mean(neither.astype(float))[:, latents]
+
+    def prior_cdf(k: int, grid: Array) -> Array:
+        return _cdf(q.prior_mean[:, k], q.prior_variance[:, k], grid)
+
+    def mean_cdf(k: int, grid: Array) -> Array:
+        return (q.mean[:, k, None] <= grid).astype(float)
+
+    def mixture_cdf(k: int, grid: Array) -> Array:
+        passive = q.information[:, k, None] <= limits.passive_kl
+        return np.where(passive, prior_cdf(k, grid), mean_cdf(k, grid))
+
+    def largest(*moments: Callable[[], Array]) -> Distances:
+        return lambda latents: np.maximum.reduce([moment()[:, latents] for moment in moments])
+
+    def wasserstein(other: Callable[[int, Array], Array]) -> Distances:
+        """Distance of z_k from another distribution, in standard deviations of z† over the data."""
+
+        def distance(k: int) -> Array:
+            grid = _grid(q, k)
+            difference = _cdf(q.mean[:, k], q.variance[:, k], grid) - other(k, grid)
+            return trapezoid(np.abs(weights @ difference), grid, axis=1) / np.sqrt(over_data[k])
+
+        return lambda latents: np.stack([distance(k) for k in latents], axis=1)
+
+    return {
+        "Theorem 1": between,
+        "Proposition 1 (i)": largest(lambda: rms(q.shift), lambda: rms(np.log(q.ratio))),
+        "Proposition 1 (ii)": largest(lambda: mean(q.ratio), noise_share),
+        "Proposition 2 (i)": largest(
+            lambda: np.abs(mean(q.mean - q.prior_mean)) / np.sqrt(over_data),
+            lambda: np.abs(variance(q.mean) - variance(q.prior_mean)) / over_data,
+        ),
+        "Proposition 2 (ii)": largest(lambda: variance(q.mean) / scale),
+        "Proposition 3 (i)": largest(
+            lambda: np.abs(mean(q.variance - q.prior_variance)) / scale,
+            lambda: np.abs(variance(q.variance) - variance(q.prior_variance)) / scale**2,
+        ),
+        "Proposition 3 (ii)": largest(lambda: mean(q.variance) / scale, lambda: variance(q.variance) / scale**2),
+        "Theorem 2 (i)": wasserstein(prior_cdf),
+        "Theorem 2 (ii)": wasserstein(mean_cdf),
+        "Theorem 2 (iii)": wasserstein(mixture_cdf),
+    }
 
 
 def _cdf(mean: Array, variance: Array, grid: Array) -> Array:
     return np.asarray(ndtr((grid - mean[:, None]) / np.sqrt(variance)[:, None]))
 
 
-def _grid(q: Posteriors, k: int) -> Array:
-    """Points where z_k or its prior has mass: pooled quantiles of both, and equal steps between them."""
+def _grid(q: Posteriors, k: int, points: int = 256) -> Array:
+    """Points where z_k or its prior has mass: pooled quantiles of both, and as many equal steps between them."""
     sd, prior_sd = np.sqrt(q.variance[:, k]), np.sqrt(q.prior_variance[:, k])
-    steps = (-TAILS, -2.0, -0.7, 0.0, 0.7, 2.0, TAILS)
+    steps = (-4.0, -2.0, -0.7, 0.0, 0.7, 2.0, 4.0)  # ending at 2 deviations, an eighth of the area would be missing
     pool = [q.mean[:, k] + s * sd for s in steps] + [q.prior_mean[:, k] + s * prior_sd for s in steps]
-    quantiles = np.quantile(np.concatenate(pool), np.linspace(0, 1, GRID))
-    return np.unique(np.concatenate([quantiles, np.linspace(quantiles[1], quantiles[-2], GRID)]))
+    quantiles = np.quantile(np.concatenate(pool), np.linspace(0, 1, points))
+    return np.unique(np.concatenate([quantiles, np.linspace(quantiles[1], quantiles[-2], points)]))
 
 
-def _statement(name: str, sentence: str, latents: list[int], distances: Array, tolerance: float) -> Statement:
-    """A statement from (resample, latent) distances; the first row is the sample itself."""
-    worst = distances.max(1)
+def _statement(name: str, sentence: str, latents: list[int], measure: Distances, tolerance: float) -> Statement:
+    if not latents:
+        return Statement(name, sentence, [], np.nan, np.nan, np.nan, tolerance, np.empty(0))
+    distances = measure(latents)
+    worst = distances.mean(1) if name == "Theorem 1" else distances.max(1)  # Theorem 1 is about all used latents
     # resampling increases small distances, so the interval is extended to contain the measured one
     low, high = (float(value) for value in np.quantile(worst, (0.025, 0.975)))
     measured = float(worst[0])
     return Statement(
         name, sentence, latents, measured, min(measured, low), max(measured, high), tolerance, distances[0]
     )
-
-
-def _without_latents(name: str, sentence: str, tolerance: float) -> Statement:
-    return Statement(name, sentence, [], np.nan, np.nan, np.nan, tolerance, np.empty(0))
