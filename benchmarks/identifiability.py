@@ -21,10 +21,10 @@ from sklearn.metrics import roc_auc_score
 
 import vaescope as vs
 from benchmarks.identifiability_cases import BOX, CASES, DIM, Case
+from vaescope.analysis.identification import axis_score
 from vaescope.data.dataset import split
 from vaescope.metrics.correlation import best_matching, pearson_correlations, spearman_correlations
 from vaescope.models import VAE, Member
-from vaescope.products.identifiability.identify import axis_score
 from vaescope.settings import TrainSettings
 from vaescope.training import MemberSpec, train
 

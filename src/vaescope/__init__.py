@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vaescope.products.certify.certify import Certificate, certify
     from vaescope.products.compare.compare import Comparison, compare
     from vaescope.products.diagnose.diagnose import Diagnosis, diagnose
-    from vaescope.products.identifiability.identify import Identifiability, identifiability
+    from vaescope.products.identifiability import Identifiability, identifiability
     from vaescope.products.preflight.preflight import Preflight, preflight
     from vaescope.products.watch.watch import Watch
     from vaescope.protocol import LatentModel
@@ -71,7 +71,7 @@ _NAMES = {
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.products.diagnose.diagnose"),
     "Preflight": "vaescope.products.preflight.preflight",
     "preflight": "vaescope.products.preflight.preflight",
-    **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.products.identifiability.identify"),
+    **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.products.identifiability"),
     "LatentModel": "vaescope.protocol",
     "Watch": "vaescope.products.watch",
 }

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vaescope.products.compare.matching import UsedCodes, match_latents
+from vaescope.analysis.agreement import UsedCodes, match_latents
 
 Z = np.random.default_rng(0).normal(size=(600, 3))
 

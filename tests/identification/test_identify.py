@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.products.identifiability.measure import prior_costs, seed_agreement
+from vaescope.analysis.agreement import seed_agreement
+from vaescope.analysis.identification import prior_costs
 
 COLUMNS = torch.linalg.qr(torch.randn(5, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64))[0]
 
@@ -204,5 +205,7 @@ def test_diagnose_and_json_show_it(tmp_path):
     assert found.to_data()["identifiability"]["groups"] == [[1, 2]]
     own = vs.identifiability(linear(lengths), data(lengths))
     assert own.to_json(tmp_path / "own.json").exists()
+    assert "form a subspace" in own.to_html(tmp_path / "own.html").read_text()
+    assert [row["kind"] for row in own.summary()] == own.kind
     assert "subspace" in own._repr_html_()
     assert "Identifiability of" in repr(own)

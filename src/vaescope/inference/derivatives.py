@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -74,6 +74,35 @@ def central_differences(decoder: Decoder, z: Float[Tensor, "N d"], step: Float[T
         with torch.no_grad():
             columns.append((decode_flat(decoder, z + offset) - decode_flat(decoder, z - offset)) / (2 * step[k]))
     return torch.stack(columns, dim=-1)
+
+
+def hessian(
+    function: Callable[[Tensor], Tensor], u: Float[Tensor, "N d"], latents: Sequence[int] | None = None
+) -> tuple[Float[Tensor, " N"], Float[Tensor, "N d"], Float[Tensor, "N k d"]]:
+    """Value, gradient and rows of the Hessian of a scalar function of each point, by reverse-mode differentiation.
+
+    Args:
+        function: (N, d) -> (N,); needs no forward mode.
+        u: points at which to evaluate.
+        latents: rows of the Hessian; all by default.
+
+    >>> hessian(lambda u: u.prod(1), torch.tensor([[2.0, 3.0]]))[2]
+    tensor([[[0., 1.],
+             [1., 0.]]])
+    """
+    with torch.enable_grad():
+        here = u.detach().clone().requires_grad_()
+        value = function(here)
+        if not value.requires_grad:
+            raise InputError("log_likelihood detaches its output from z.")
+        (slope,) = torch.autograd.grad(value.sum(), here, create_graph=True)
+        rows = []
+        for k in range(u.shape[1]) if latents is None else latents:
+            second = None
+            if slope.requires_grad:
+                (second,) = torch.autograd.grad(slope[:, k].sum(), here, retain_graph=True, allow_unused=True)
+            rows.append(torch.zeros_like(u) if second is None else second.detach())
+    return value.detach(), slope.detach(), torch.stack(rows, dim=1)
 
 
 def push_forward(function: Decoder, z: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:

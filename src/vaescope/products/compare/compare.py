@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vaescope.analysis.agreement import MatchedLatents, match_latents
 from vaescope.analysis.encoding import check_samples
 from vaescope.analysis.models import as_models, in_layout_of
 from vaescope.analysis.samples import as_arrays
 from vaescope.core import validation
 from vaescope.core.checks import number
 from vaescope.core.errors import InputError
-from vaescope.products.compare.matching import MatchedLatents, match_latents
 from vaescope.products.compare.measure import (
     Failures,
     MeasuredModel,

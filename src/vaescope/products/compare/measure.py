@@ -15,6 +15,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from vaescope import metrics
+from vaescope.analysis.agreement import UsedCodes
 from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.gap import ElboGap, check_gap, decodes_per_point, gap_at, seconds_per_decode
 from vaescope.analysis.geometry import (
@@ -29,7 +30,6 @@ from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped, first_line
 from vaescope.metrics.score import Score
-from vaescope.products.compare.matching import UsedCodes
 from vaescope.products.diagnose.evidence import Evidence, NearDeterministic
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from vaescope.products.compare.matching import MatchedLatent
+from vaescope.analysis.agreement import MatchedLatent
 from vaescope.products.compare.measure import MeasuredModel, Paired
 from vaescope.products.diagnose.page import can_be_drawn, image_shape, show_image, traversal_values, traverse
 from vaescope.report import figures

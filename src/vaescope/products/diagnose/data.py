@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import torch
@@ -14,13 +13,11 @@ from scipy.spatial import cKDTree
 from scipy.stats import rankdata
 from torch import Tensor
 
-from vaescope import metrics
 from vaescope.analysis.encoding import EncodedSample, encode
 from vaescope.analysis.models import likelihood_is_known, sample_log_likelihood
 from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
-from vaescope.metrics.stability import Stability
 
 NEIGHBOURS = 10
 FEWEST = 40  # samples
@@ -87,47 +84,6 @@ def gaussian_gain(codes: np.ndarray) -> float:
     m, S = codes.mean(0), np.atleast_2d(np.cov(codes, rowvar=False))
     value = 0.5 * (np.trace(S) + m @ m - len(m) - np.linalg.slogdet(S + 1e-12 * np.eye(len(m)))[1])
     return float(max(0.0, value))
-
-
-@dataclass(frozen=True, eq=False)
-class Agreement:
-    """How similar the codes of models are."""
-
-    axes: Stability
-    """Mean correlation of matched latents in use."""
-    subspace: float
-    """Mean squared canonical correlation of the latents in use, the worst pair of models: 1 if one model's codes are
-    a linear function of the other's."""
-
-    @property
-    def score(self) -> float:
-        return float(self.axes.score)
-
-
-def measure_agreement(codes: Sequence[np.ndarray], used: Sequence[list[int]]) -> Agreement:
-    """Compare models.
-
-    Args:
-        codes: posterior means (N, d) of every model on the same samples.
-        used: latents in use of every model.
-    """
-    masks = [np.isin(np.arange(code.shape[1]), latents).tolist() for code, latents in zip(codes, used, strict=True)]
-    bases = [_basis(code[:, sorted(latents)]) for code, latents in zip(codes, used, strict=True)]
-    pairs = [_shared(a, b) for a, b in combinations(bases, 2)]
-    return Agreement(metrics.stability(codes, active=masks), min(pairs))
-
-
-def _basis(code: np.ndarray) -> np.ndarray:
-    """Orthonormal columns that span the centred codes."""
-    if not code.shape[1]:
-        return code
-    return np.asarray(np.linalg.qr((code - code.mean(0)) / np.maximum(code.std(0), 1e-12))[0])
-
-
-def _shared(a: np.ndarray, b: np.ndarray) -> float:
-    if not a.shape[1] or not b.shape[1]:
-        return float(a.shape[1] == b.shape[1])
-    return float(np.square(np.linalg.svd(a.T @ b, compute_uv=False)).sum() / max(a.shape[1], b.shape[1]))
 
 
 DRAWS = 4  # of z, per sample

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import metrics
+from vaescope.analysis.agreement import Agreement, measure_agreement
 from vaescope.analysis.encoding import DecoderDerivatives, EncodedSample, Samples, encode_chunks, encode_sample
 from vaescope.analysis.gap import measure_gap
 from vaescope.analysis.geometry import (
@@ -22,6 +23,7 @@ from vaescope.analysis.geometry import (
     measure_geometry,
     near_deterministic_ratio,
 )
+from vaescope.analysis.identification import Identification, identify
 from vaescope.analysis.likelihood import estimate_marginal, given_by_functions, measure_elbo
 from vaescope.analysis.models import Repair, as_models, repair, weights_are_initial, with_normal_prior
 from vaescope.analysis.samples import read_given
@@ -32,10 +34,8 @@ from vaescope.core.tables import to_frame
 from vaescope.distributions import Normal
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.products.diagnose.data import (
-    Agreement,
     Generalisation,
     measure_aggregate,
-    measure_agreement,
     measure_generalisation,
     measure_reconstruction,
 )
@@ -44,7 +44,6 @@ from vaescope.products.diagnose.latent_image import measure_latent_image
 from vaescope.products.diagnose.page import html, notebook_html
 from vaescope.products.diagnose.rules import judge
 from vaescope.products.diagnose.scales import VarianceScale, find_scale, measure_noise
-from vaescope.products.identifiability.identify import Identifiability, identify_encoded
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
@@ -372,7 +371,7 @@ def _stability(
 
 def _identifiability(
     repaired: Repair, evidence: Evidence, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
-) -> Identifiability:
+) -> Identification:
     if repaired.model.latent_shape is not None:
         raise Skipped("latents are channels at positions of an image")
     if not evidence.regime.used:
@@ -383,7 +382,7 @@ def _identifiability(
     for other in others:
         given = read_given(other, x, auxiliary)
         samples.append(encode_sample(with_normal_prior(other), given.x, given.auxiliary, EFFECT_SAMPLES))
-    return identify_encoded(samples)
+    return identify(samples, [regime_of([sample]).used for sample in samples])
 
 
 def _evaluation(codes: _MeanCodes, factors: object | None) -> Evaluation:

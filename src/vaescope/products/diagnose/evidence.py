@@ -9,20 +9,22 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from vaescope.analysis.agreement import Agreement
 from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.gap import LARGEST_EXACT, ElboGap, affordable_points
 from vaescope.analysis.geometry import Geometry
+from vaescope.analysis.identification import Identification
 from vaescope.analysis.likelihood import ElboTerms, MarginalEstimate
 from vaescope.core.errors import InputError, Skipped, could_not_differentiate
 from vaescope.distributions import Normal
 from vaescope.inference.expansion import NODES, Expansion, Validity, validity
 from vaescope.metrics.evaluate import Evaluation
-from vaescope.products.diagnose.data import Aggregate, Agreement, Generalisation, Reconstruction
+from vaescope.products.diagnose.data import Aggregate, Generalisation, Reconstruction
 from vaescope.products.diagnose.latent_image import LatentImage
 from vaescope.products.diagnose.scales import Noise, VarianceScale
-from vaescope.products.identifiability.identify import Identifiability
 from vaescope.regime import Regime
 from vaescope.report.budget import Budget
+from vaescope.runs.files import json_data
 
 
 def layer_rows(regime: Regime, groups: tuple[tuple[str, int], ...]) -> list[dict[str, object]]:
@@ -101,7 +103,7 @@ class Evidence:
     eq12: np.ndarray | None = None
     """(d,) posterior variances divided by those of Eq. 12."""
     stability: Agreement | None = None
-    identifiability: Identifiability | None = None
+    identifiability: Identification | None = None
     evaluation: Evaluation | None = None
     skipped: dict[str, str] = field(default_factory=dict)
 
@@ -155,7 +157,7 @@ class Evidence:
             "marginal": None if self.marginal is None else self.marginal.to_data(),
             "near_deterministic": None if near is None else near.applies,
             "stability": None if self.stability is None else self.stability.score,
-            "identifiability": None if self.identifiability is None else self.identifiability.to_data(),
+            "identifiability": None if self.identifiability is None else json_data(self.identifiability.content()),
             "metrics": None if self.evaluation is None else self.evaluation.rows,
         }
 

@@ -1,0 +1,85 @@
+"""`vs.identifiability`: which latents of a model mean something on their own; no factors are needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from vaescope.adapters.arrays import Arrays
+from vaescope.analysis.identification import THRESHOLDS, Identification, identify
+from vaescope.analysis.models import as_models, repair
+from vaescope.core import validation
+from vaescope.core.tables import Table
+from vaescope.core.validation import number
+from vaescope.regime.model import regime_of
+from vaescope.report.page import render, versions
+from vaescope.report.report import Report
+
+
+@dataclass(frozen=True, eq=False)
+class Identifiability(Identification, Report):
+    """A verdict per latent of the first model. Print it for a sentence per latent."""
+
+    def summary(self) -> Table:
+        """A row per latent."""
+        return Table(self.rows())
+
+    def page(self) -> str:
+        """The HTML page: a table and a sentence per latent."""
+        rows = self.summary()
+        return render(
+            "table.html",
+            title=f"Identifiability of {self.name}",
+            kind="identifiability",
+            paragraphs=[self.note] if self.note else [],
+            columns=list(rows[0]),
+            rows=rows,
+            sentences=self.sentences,
+            versions=versions(),
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join([f"Identifiability of {self.name}", *(f"  {line}" for line in self.sentences)])
+
+    def _repr_html_(self) -> str:
+        rows = zip(self.kind, self.score, self.sentences, strict=True)
+        body = "".join(
+            f"<tr><td>{k}</td><td>{kind}</td><td>{score:.2f}</td><td>{escape(text)}</td></tr>"
+            for k, (kind, score, text) in enumerate(rows)
+        )
+        return f"<table><tr><th>latent</th><th>kind</th><th>score</th><th>why</th></tr>{body}</table>"
+
+
+def identifiability(
+    models: object, x: object, *, auxiliary: object | None = None, tolerance: float = THRESHOLDS.tolerance
+) -> Identifiability:
+    """Which latents may be given a name: per latent an axis, part of a subspace, or neither, without known factors.
+
+    Of one model: what a rotation of each pair of latents costs in ELBO. A pair that rotates at no cost could have come
+    out rotated by any angle. Of several models, such as seeds: also whether the others have the same latents.
+
+    Args:
+        models: a model, several models of the same data (the first is judged), or a fit (its best member is judged).
+        x: samples, a row or an image each; at most 2,000 of them are used.
+        auxiliary: the auxiliary input of an iVAE, a label or a row of numbers per sample.
+        tolerance: nats per sample up to which a rotation counts as free.
+
+    >>> import torch
+    >>> W = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> S = (W.T @ W + 0.01 * torch.eye(3)).inverse()
+    >>> from vaescope.adapters import from_callables
+    >>> vae = from_callables(
+    ...     encode=lambda x: (x @ W @ S, (0.01 * S.diagonal()).expand(len(x), -1)),
+    ...     decode=lambda z: z @ W.T, latent_dim=3, precision=100.0,
+    ... )
+    >>> found = identifiability(vae, torch.randn(500, 3) @ W.T)
+    >>> found.kind, found.groups
+    (['axis', 'subspace', 'subspace'], [[1, 2]])
+    """
+    number("tolerance", tolerance, above=0.0, hint="it is in nats per sample")
+    samples = []
+    for model in as_models(models):
+        given = model.samples if isinstance(model, Arrays) else x  # posteriors alone come with their samples
+        samples.append(repair(model, given, auxiliary, 2000).sample)
+    validation.same_rows({f"model {index}": len(sample) for index, sample in enumerate(samples)})
+    return Identifiability(**vars(identify(samples, [regime_of([sample]).used for sample in samples], tolerance)))
