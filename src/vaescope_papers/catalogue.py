@@ -38,21 +38,21 @@ def experiments() -> tuple[ExperimentInfo, ...]:
     from vaescope_papers import why_vaes_disentangle as why
 
     return (
-        gap.BETA_PRECISION,
-        gap.LINEAR_VAE,
+        gap.EXPERIMENTS["beta-precision"],
+        gap.EXPERIMENTS["linear-vae"],
         why.PRINCIPAL_AXES,
         why.ROTATION,
-        gap.SELF_CONSISTENCY,
-        gap.ELBO_GAP,
-        gap.MOEBIUS_PRECISION,
-        gap.MOEBIUS_LINEAR_MAP,
-        gap.IMA_FLOW,
+        gap.EXPERIMENTS["self-consistency"],
+        gap.EXPERIMENTS["elbo-gap"],
+        gap.EXPERIMENTS["moebius-precision"],
+        gap.EXPERIMENTS["moebius-linear-map"],
+        gap.EXPERIMENTS["ima-flow"],
         regime.IVAE_SOURCES,
         why.LOCAL_NONLINEARITY,
         regime.POLARISED_REGIME,
         why.ORTHOGONALITY,
-        gap.SPRITES,
-        gap.COVARIANCE_STRUCTURE,
+        gap.EXPERIMENTS["sprites"],
+        gap.EXPERIMENTS["covariance-structure"],
     )
 
 

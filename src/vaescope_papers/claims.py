@@ -10,15 +10,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from vaescope.core.serialization import Plain, plain_fields
-from vaescope_papers.results import Result
+from vaescope_papers.results import Result, SeedCell
 
 R = TypeVar("R", bound=Result, contravariant=True)
 S = TypeVar("S", contravariant=True)
+C = TypeVar("C", bound=SeedCell)
+M = TypeVar("M")
 D = TypeVar("D")
 D_contra = TypeVar("D_contra", contravariant=True)
 FEWEST_LATE = 5  # epochs over which what refutes a claim must last
@@ -101,6 +103,17 @@ class ClaimSpec(Generic[R, S, D]):
             published=self.published,
             note=note,
         )
+
+
+ClaimSpecs = Sequence[ClaimSpec[R, S, Any]]
+"""Claims of one experiment; their criteria judge different data."""
+
+
+def of_members(
+    value: Callable[[M], float], where: Callable[[C], bool] = lambda cell: True
+) -> Callable[[Sequence[Result[C, M]], object], list[float]]:
+    """A measure of a claim: one measured value of every member, or of those whose cell satisfies a condition."""
+    return lambda results, _: [value(r.measured) for r in results if where(r.cell)]
 
 
 def _undecided(reason: str) -> Judgement:

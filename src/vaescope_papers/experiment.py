@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from matplotlib.figure import Figure
 
@@ -22,7 +22,7 @@ from vaescope.settings import CHECKPOINT_SECONDS
 from vaescope.training import Progress
 from vaescope.training.progress import Observer
 from vaescope_papers.catalogue import PROFILES, ExperimentInfo
-from vaescope_papers.claims import ClaimSpec
+from vaescope_papers.claims import ClaimSpecs
 from vaescope_papers.results import Diverged, Result, SeedCell
 from vaescope_papers.statistics import Comparison
 
@@ -112,6 +112,8 @@ class Experiment(ABC, Generic[S, C, M]):
     """The published settings."""
     cell_type: type[C]
     measured_type: type[M]
+    claim_specs: ClaimSpecs[Result[C, M], S] = ()
+    """The claims, unless they depend on the settings."""
 
     @property
     def name(self) -> str:
@@ -139,9 +141,9 @@ class Experiment(ABC, Generic[S, C, M]):
     ) -> Iterator[Sequence[Result[C, M] | Diverged[C]]]:
         """Results of these cells, yielded whenever some are finished."""
 
-    @abstractmethod
-    def claims(self, settings: S) -> Sequence[ClaimSpec[Result[C, M], S, Any]]:
+    def claims(self, settings: S) -> ClaimSpecs[Result[C, M], S]:
         """The statements that the results are judged by."""
+        return self.claim_specs
 
     @abstractmethod
     def figures(self, results: Sequence[Result[C, M]], settings: S) -> list[ReportFigure]:

@@ -99,3 +99,14 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def paired_differences(
+    first: Iterable[Result[C, M]],
+    second: Iterable[Result[C, M]],
+    value: Callable[[M], float],
+    key: Callable[[C], Hashable],
+) -> list[float]:
+    """The value of every member of `first` minus that of its partner in `second`, which has the same key."""
+    partners = {key(r.cell): value(r.measured) for r in second}
+    return [value(r.measured) - partners[key(r.cell)] for r in first if key(r.cell) in partners]

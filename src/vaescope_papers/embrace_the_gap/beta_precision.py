@@ -10,24 +10,21 @@ import torch
 from torch import Tensor
 
 from vaescope.core import randomness
-from vaescope.data.dataset import split
 from vaescope.data.mixings import OrthogonalMLP
 from vaescope.distributions import Normal
 from vaescope.models import VAE, Member
 from vaescope.objectives import beta_elbo
 from vaescope.report import figures
 from vaescope.training import MemberSpec
-from vaescope_papers.claims import ClaimSpec, members_converged
+from vaescope_papers.claims import ClaimSpec, ClaimSpecs, members_converged, of_members
 from vaescope_papers.criteria import Bound, at_most
-from vaescope_papers.embrace_the_gap import BETA_PRECISION
+from vaescope_papers.embrace_the_gap import EXPERIMENTS
+from vaescope_papers.embrace_the_gap.shared import DIM, mixed_sources
 from vaescope_papers.experiment import ReportFigure
-from vaescope_papers.results import Result
+from vaescope_papers.results import Result, paired_differences
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
 
-DIM = 3
 ROLES = {"beta-VAE": "β-VAE at (β, γ₀²)", "VAE": "VAE at γ₀²/β"}
-SOURCE = BETA_PRECISION.source
-CAPTION = "The two lines coincide. Lines are medians over seeds, bands the range over seeds."
 
 
 @dataclass(frozen=True)
@@ -59,70 +56,7 @@ class BetaPrecisionMeasurement:
 
 
 BetaResult = Result[BetaCell, BetaPrecisionMeasurement]
-
-
-class BetaPrecision(TrainedExperiment[BetaPrecisionSettings, BetaCell, BetaPrecisionMeasurement]):
-    info = BETA_PRECISION
-    about = (
-        "The gradient of a β-VAE with precision γ₀² is β times the gradient of a plain VAE with precision γ₀²/β. Every "
-        "statement about γ² is therefore also one about β. Both are trained here, from the same seed and on the same "
-        "batches. Adam divides by the size of the gradient, so the weights follow the same path, up to rounding and "
-        "Adam's ε."
-    )
-    quick = BetaPrecisionSettings(seeds=3, samples=8_000, epochs=30, patience=30)
-    laptop = BetaPrecisionSettings(seeds=5, samples=20_000, epochs=60, patience=60, learning_rate=3e-3, decay="cosine")
-    paper = BetaPrecisionSettings(seeds=10, samples=60_000, epochs=100, patience=100)
-    cell_type = BetaCell
-    measured_type = BetaPrecisionMeasurement
-
-    def cells(self, settings: BetaPrecisionSettings) -> list[BetaCell]:
-        return [
-            BetaCell(role, beta, seed) for role in ROLES for beta in settings.betas for seed in range(settings.seeds)
-        ]
-
-    def model(self, cell: BetaCell, settings: BetaPrecisionSettings) -> VAE:
-        return VAE.mlp(DIM, DIM, hidden=(30, 30))
-
-    def member(self, cell: BetaCell, data_index: int, settings: BetaPrecisionSettings) -> MemberSpec:
-        if cell.role == "VAE":
-            return MemberSpec(cell.seed, precision=settings.precision / cell.beta, data=data_index)
-        return MemberSpec(cell.seed, precision=settings.precision, beta=cell.beta, data=data_index)
-
-    def data(self, cell: BetaCell, settings: BetaPrecisionSettings) -> FactorData:
-        generator = randomness.generator(cell.seed, "sources")
-        sources = Normal().sample(settings.samples, DIM, generator=generator)
-        parts = split(OrthogonalMLP(DIM, seed=cell.seed)(sources))
-        return FactorData(parts, sources[-len(parts.test) :])
-
-    def measure(
-        self, cell: BetaCell, member: Member, data: FactorData, settings: BetaPrecisionSettings
-    ) -> BetaPrecisionMeasurement:
-        x = data.observations.test
-        mean, variance = member.encode(x)
-        return BetaPrecisionMeasurement(
-            posterior_variance=float(variance.log().mean().exp()),
-            reconstruction_mse=float((x - member.decode(mean)).square().mean()),
-            gradient_mismatch=_gradient_mismatch(member, x[:256], cell.beta, settings.precision),
-        )
-
-    def claims(
-        self, settings: BetaPrecisionSettings
-    ) -> Sequence[ClaimSpec[BetaResult, BetaPrecisionSettings, Sequence[float]]]:
-        return CLAIMS
-
-    def figures(self, results: Sequence[BetaResult], settings: BetaPrecisionSettings) -> list[ReportFigure]:
-        panels: tuple[tuple[str, Callable[[BetaPrecisionMeasurement], float]], ...] = (
-            ("posterior variance σ²", lambda m: m.posterior_variance),
-            ("mean squared x − f(μ(x))", lambda m: m.reconstruction_mse),
-        )
-        figure, axes = figures.row_of_panels(len(panels), width=5.2)
-        for axis, (title, value) in zip(axes, panels, strict=True):
-            for role, label in ROLES.items():
-                own = [r for r in results if r.cell.role == role]
-                values = [[value(r.measured) for r in own if r.cell.beta == beta] for beta in settings.betas]
-                figures.plot_median_and_range(axis, settings.betas, values, label=label, dashed=role == "VAE")
-            figures.format_axis(axis, title=title, x=f"β (γ₀² = {settings.precision:g})", y=title)
-        return [ReportFigure("beta_precision", figure, CAPTION)]
+Results = Sequence[BetaResult]
 
 
 def _gradient_mismatch(member: Member, x: Tensor, beta: float, precision: float) -> float:
@@ -143,38 +77,87 @@ def _gradient_mismatch(member: Member, x: Tensor, beta: float, precision: float)
     return float((left - right).abs().max() / left.norm())
 
 
-# claims ---------------------------------------------------------------------------------------
-
-
-def gradient_mismatches(results: Sequence[BetaResult], _: object) -> list[float]:
-    return [r.measured.gradient_mismatch for r in results]
-
-
-def variance_differences(results: Sequence[BetaResult], _: object) -> list[float]:
+def _variance_differences(results: Results, _: object) -> list[float]:
     """|log ratio| of the posterior variances of both members of every pair."""
-    variances = {(r.cell.role, r.cell.beta, r.cell.seed): r.measured.posterior_variance for r in results}
-    return [
-        abs(math.log(variance / variances["VAE", beta, seed]))
-        for (role, beta, seed), variance in variances.items()
-        if role == "beta-VAE" and ("VAE", beta, seed) in variances
-    ]
+    first, second = ([r for r in results if r.cell.role == role] for role in ROLES)
+    found = paired_differences(first, second, lambda m: math.log(m.posterior_variance), lambda c: (c.beta, c.seed))
+    return [abs(difference) for difference in found]
 
 
-CLAIMS = (
+CLAIMS: ClaimSpecs[BetaResult, object] = (
     ClaimSpec(
         sentence="The gradient of the β-VAE at γ₀² is β times that of the VAE at γ₀²/β.",
-        source=SOURCE,
-        measure=gradient_mismatches,
+        source=EXPERIMENTS["beta-precision"].source,
+        measure=of_members(lambda m: m.gradient_mismatch),
         criterion=Bound("relative difference in float64", at_most(1e-10), statistic="largest"),
     ),
     ClaimSpec(
         sentence="Trained from the same seed, both reach the same optimum.",
-        source=SOURCE,
-        measure=variance_differences,
+        source=EXPERIMENTS["beta-precision"].source,
+        measure=_variance_differences,
         criterion=Bound("|log ratio| of posterior variances", at_most(0.05), statistic="largest", over="pairs"),
         note="0.05 is a difference of 5 %.",
         requires=(members_converged(),),
     ),
 )
+
+
+class BetaPrecision(TrainedExperiment[BetaPrecisionSettings, BetaCell, BetaPrecisionMeasurement]):
+    info = EXPERIMENTS["beta-precision"]
+    about = (
+        "The gradient of a β-VAE with precision γ₀² is β times the gradient of a plain VAE with precision γ₀²/β. Every "
+        "statement about γ² is therefore also one about β. Both are trained here, from the same seed and on the same "
+        "batches. Adam divides by the size of the gradient, so the weights follow the same path, up to rounding and "
+        "Adam's ε."
+    )
+    quick = BetaPrecisionSettings(seeds=3, samples=8_000, epochs=30, patience=30)
+    laptop = BetaPrecisionSettings(seeds=5, samples=20_000, epochs=60, patience=60, learning_rate=3e-3, decay="cosine")
+    paper = BetaPrecisionSettings(seeds=10, samples=60_000, epochs=100, patience=100)
+    cell_type = BetaCell
+    measured_type = BetaPrecisionMeasurement
+    claim_specs = CLAIMS
+
+    def cells(self, settings: BetaPrecisionSettings) -> list[BetaCell]:
+        return [
+            BetaCell(role, beta, seed) for role in ROLES for beta in settings.betas for seed in range(settings.seeds)
+        ]
+
+    def model(self, cell: BetaCell, settings: BetaPrecisionSettings) -> VAE:
+        return VAE.mlp(DIM, DIM, hidden=(30, 30))
+
+    def member(self, cell: BetaCell, data_index: int, settings: BetaPrecisionSettings) -> MemberSpec:
+        if cell.role == "VAE":
+            return MemberSpec(cell.seed, precision=settings.precision / cell.beta, data=data_index)
+        return MemberSpec(cell.seed, precision=settings.precision, beta=cell.beta, data=data_index)
+
+    def data(self, cell: BetaCell, settings: BetaPrecisionSettings) -> FactorData:
+        return mixed_sources(OrthogonalMLP(DIM, seed=cell.seed), Normal(), samples=settings.samples, seed=cell.seed)
+
+    def measure(
+        self, cell: BetaCell, member: Member, data: FactorData, settings: BetaPrecisionSettings
+    ) -> BetaPrecisionMeasurement:
+        x = data.observations.test
+        mean, variance = member.encode(x)
+        return BetaPrecisionMeasurement(
+            posterior_variance=float(variance.log().mean().exp()),
+            reconstruction_mse=float((x - member.decode(mean)).square().mean()),
+            gradient_mismatch=_gradient_mismatch(member, x[:256], cell.beta, settings.precision),
+        )
+
+    def figures(self, results: Results, settings: BetaPrecisionSettings) -> list[ReportFigure]:
+        panels: tuple[tuple[str, Callable[[BetaPrecisionMeasurement], float]], ...] = (
+            ("posterior variance σ²", lambda m: m.posterior_variance),
+            ("mean squared x − f(μ(x))", lambda m: m.reconstruction_mse),
+        )
+        figure, axes = figures.row_of_panels(len(panels), width=5.2)
+        for axis, (title, value) in zip(axes, panels, strict=True):
+            for role, label in ROLES.items():
+                own = [r for r in results if r.cell.role == role]
+                values = [[value(r.measured) for r in own if r.cell.beta == beta] for beta in settings.betas]
+                figures.plot_median_and_range(axis, settings.betas, values, label=label, dashed=role == "VAE")
+            figures.format_axis(axis, title=title, x=f"β (γ₀² = {settings.precision:g})", y=title)
+        caption = "The two lines coincide. Lines are medians over seeds, bands the range over seeds."
+        return [ReportFigure("beta_precision", figure, caption)]
+
 
 EXPERIMENT = BetaPrecision()

@@ -8,7 +8,7 @@ rotation of the latents the same ELBO, so that the third conjecture could not ho
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -21,48 +21,20 @@ from vaescope.inference.anisotropic import Noise, isotropic_posterior
 from vaescope.models import VAE, Member
 from vaescope.report import figures
 from vaescope.training import MemberSpec
-from vaescope_papers.claims import ClaimSpec, members_converged
+from vaescope_papers.claims import ClaimSpec, ClaimSpecs, members_converged, of_members
 from vaescope_papers.criteria import Bound, PairedDifference, at_least
-from vaescope_papers.embrace_the_gap import COVARIANCE_STRUCTURE, PAPER
+from vaescope_papers.embrace_the_gap import EXPERIMENTS, PAPER
 from vaescope_papers.embrace_the_gap.shared import BOX, DIM
 from vaescope_papers.experiment import ReportFigure
-from vaescope_papers.results import Result
+from vaescope_papers.results import Result, paired_differences
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
 
 PRIOR = Laplace(0.0, 0.08)  # nearly all of it inside the box, outside of which a Möbius transform has its pole
 NOISE = {"even": (1.0, 1.0, 1.0), "uneven": (0.25, 1.0, 4.0)}
 """Precisions of the three outputs, relative to γ²; their product is one."""
-STRETCH = (1.0, 2.0, 4.0)
-FAMILIES = ("isotropic", "diagonal", "full")
 MIXINGS = {"moebius": "conformal (Möbius)", "stretched": "orthogonal, not conformal"}
-GROUPS = (*((family, "even") for family in FAMILIES), ("isotropic", "uneven"))
-CAPTION = (
-    "Every dot is a seed, every bar a median over seeds. Both mixings belong to the IMA class. The last column has "
-    "isotropic posteriors and a noise with precisions 1/4, 1 and 4 times γ²."
-)
-
-
-def make_mixing(name: str, seed: int) -> Mixing:
-    """A mixing of the IMA class; only the Möbius transform is conformal."""
-    if name == "moebius":
-        return Moebius(DIM, seed=seed, low=BOX.low, high=BOX.high)
-    stretch = Mixing(DIM, [Affine(torch.diag(torch.tensor(STRETCH, dtype=torch.float64)))])
-    return Compose(stretch, OrthogonalMLP(DIM, layers=1, seed=seed, activation="sigmoid", activate_input=True))
-
-
-def sample_sources(count: int, seed: int) -> torch.Tensor:
-    """Draws of the prior inside the box; the few outside are drawn again."""
-    generator = randomness.generator(seed, "sources")
-    low, high = BOX.bounds
-    sources = PRIOR.sample(count, DIM, generator=generator)
-    while bool((outside := (sources <= low) | (sources >= high)).any()):
-        sources = torch.where(outside, PRIOR.sample(count, DIM, generator=generator), sources)
-    return sources
-
-
-def relative_noise(cell: CovarianceCell) -> Noise:
-    """The noise of a cell at γ² = 1."""
-    return Noise(torch.tensor(NOISE[cell.noise], dtype=torch.float64))
+GROUPS = (("isotropic", "even"), ("diagonal", "even"), ("full", "even"), ("isotropic", "uneven"))
+"""Posterior family and noise."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +45,7 @@ class CovarianceSettings(TrainedSettings):
 @dataclass(frozen=True)
 class CovarianceCell:
     posterior: str
-    """One of `FAMILIES`."""
+    """isotropic, diagonal or full."""
     mixing: str
     """One of `MIXINGS`."""
     seed: int
@@ -98,11 +70,130 @@ class CovarianceMeasurement:
 
 
 CovarianceResult = Result[CovarianceCell, CovarianceMeasurement]
+Results = Sequence[CovarianceResult]
 Value = Callable[[CovarianceMeasurement], float]
 
 
+# data ----
+
+
+def make_mixing(name: str, seed: int) -> Mixing:
+    """A mixing of the IMA class; only the Möbius transform is conformal."""
+    if name == "moebius":
+        return Moebius(DIM, seed=seed, low=BOX.low, high=BOX.high)
+    stretch = Mixing(DIM, [Affine(torch.diag(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)))])
+    return Compose(stretch, OrthogonalMLP(DIM, layers=1, seed=seed, activation="sigmoid", activate_input=True))
+
+
+def sample_sources(count: int, seed: int) -> torch.Tensor:
+    """Draws of the prior inside the box; the few outside are drawn again."""
+    generator = randomness.generator(seed, "sources")
+    low, high = BOX.bounds
+    sources = PRIOR.sample(count, DIM, generator=generator)
+    while bool((outside := (sources <= low) | (sources >= high)).any()):
+        sources = torch.where(outside, PRIOR.sample(count, DIM, generator=generator), sources)
+    return sources
+
+
+def relative_noise(cell: CovarianceCell) -> Noise:
+    """The noise of a cell at γ² = 1."""
+    return Noise(torch.tensor(NOISE[cell.noise], dtype=torch.float64))
+
+
+# claims ---------------------------------------------------------------------------------------
+
+
+def compared_families(
+    source: str,
+    sentence: str,
+    quantity: str,
+    value: Value,
+    *,
+    larger: str,
+    smaller: str,
+    minimum: float = 0.001,
+    mixings: Sequence[str] = tuple(MIXINGS),
+) -> ClaimSpec[CovarianceResult, object, Sequence[float]]:
+    """A claim that compares two posterior families with even noise, mixing by mixing and seed by seed."""
+
+    def measure(results: Results, _: object) -> list[float]:
+        even = [r for r in results if r.cell.noise == "even" and r.cell.mixing in mixings]
+        first, second = ([r for r in even if r.cell.posterior == family] for family in (larger, smaller))
+        return paired_differences(first, second, value, lambda c: (c.mixing, c.seed))
+
+    return ClaimSpec(
+        sentence=sentence,
+        source=source,
+        measure=measure,
+        criterion=PairedDifference(quantity, f"{larger} posteriors", f"{smaller} posteriors", minimum),
+        requires=(members_converged(),),
+    )
+
+
+CONJECTURE = f"{PAPER}, §6 (conjecture)"
+CONTROL = "Our own control, not in the paper"
+CLAIMS: ClaimSpecs[CovarianceResult, object] = (
+    compared_families(
+        CONJECTURE,
+        "An isotropic posterior makes the decoder more nearly conformal than a diagonal one.",
+        "conformal contrast",
+        lambda m: m.conformal_contrast,
+        larger="diagonal",
+        smaller="isotropic",
+    ),
+    ClaimSpec(
+        sentence="With an isotropic posterior and a noise that is not isotropic, IMA holds for the encoder rather than "
+        "for the decoder.",
+        source=CONJECTURE,
+        measure=of_members(lambda m: m.ima_contrast - m.encoder_contrast, lambda c: c.noise == "uneven"),
+        criterion=PairedDifference("c_IMA", "the decoder's Jacobian", "the encoder's Jacobian", 0.001),
+        requires=(members_converged(),),
+    ),
+    ClaimSpec(
+        sentence="The sources of a conformal mixing are recovered with isotropic posteriors and noise.",
+        source=CONJECTURE,
+        measure=of_members(
+            lambda m: m.mcc_mean, lambda c: (c.posterior, c.mixing, c.noise) == ("isotropic", "moebius", "even")
+        ),
+        criterion=Bound("MCC", at_least(0.95)),
+        requires=(members_converged(),),
+    ),
+    compared_families(
+        CONTROL,
+        "A full-covariance posterior removes the pressure towards orthogonal columns.",
+        "c_IMA",
+        lambda m: m.ima_contrast,
+        larger="full",
+        smaller="diagonal",
+    ),
+    compared_families(
+        CONTROL,
+        "Without that pressure the sources of the stretched mixing are recovered less well.",
+        "MCC",
+        lambda m: m.mcc_mean,
+        larger="diagonal",
+        smaller="full",
+        minimum=0.01,
+        mixings=("stretched",),
+    ),
+    compared_families(
+        CONTROL,
+        "If the mixing is not conformal, an isotropic posterior recovers the sources less well than a diagonal one.",
+        "MCC",
+        lambda m: m.mcc_mean,
+        larger="diagonal",
+        smaller="isotropic",
+        minimum=0.01,
+        mixings=("stretched",),
+    ),
+)
+
+
+# experiment -----------------------------------------------------------------------------------
+
+
 class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, CovarianceMeasurement]):
-    info = COVARIANCE_STRUCTURE
+    info = EXPERIMENTS["covariance-structure"]
     about = (
         "The near-deterministic gap of a diagonal posterior is c_IMA, so training favours decoders with orthogonal "
         "Jacobian columns. By the same argument the gap of an isotropic posterior is the conformal contrast "
@@ -122,20 +213,11 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
         precision_hold=2_000,
         precision_warmup=8_000,
     )
-    laptop = CovarianceSettings(
-        seeds=5,
-        samples=30_000,
-        epochs=60,
-        patience=60,
-        learning_rate=3e-3,
-        decay="cosine",
-        precision_start=1e2,
-        precision_hold=2_000,
-        precision_warmup=8_000,
-    )
+    laptop = replace(quick, seeds=5, samples=30_000, epochs=60, patience=60)
     paper = CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     cell_type = CovarianceCell
     measured_type = CovarianceMeasurement
+    claim_specs = CLAIMS
 
     def cells(self, settings: CovarianceSettings) -> list[CovarianceCell]:
         return [
@@ -184,17 +266,12 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
             r2=metrics.linear_r2(mean, data.test_factors).score,
         )
 
-    def claims(
-        self, settings: CovarianceSettings
-    ) -> Sequence[ClaimSpec[CovarianceResult, CovarianceSettings, Sequence[float]]]:
-        return CLAIMS
-
-    def figures(self, results: Sequence[CovarianceResult], settings: CovarianceSettings) -> list[ReportFigure]:
+    def figures(self, results: Results, settings: CovarianceSettings) -> list[ReportFigure]:
         panels: tuple[tuple[str, str, str, Value], ...] = (
-            ("Conformal contrast", "nats", "y", conformal_contrast),
-            ("IMA contrast of the decoder", "nats", "y", ima_contrast),
-            ("IMA contrast of the encoder", "nats", "y", encoder_contrast),
-            ("Recovery of the sources", "MCC of posterior means", "", mcc_mean),
+            ("Conformal contrast", "nats", "y", lambda m: m.conformal_contrast),
+            ("IMA contrast of the decoder", "nats", "y", lambda m: m.ima_contrast),
+            ("IMA contrast of the encoder", "nats", "y", lambda m: m.encoder_contrast),
+            ("Recovery of the sources", "MCC of posterior means", "", lambda m: m.mcc_mean),
         )
         figure, axes = figures.row_of_panels(len(panels))
         for axis, (title, unit, log, value) in zip(axes, panels, strict=True):
@@ -207,124 +284,11 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
                 figures.plot_strips(axis, names, values, label=label, offset=0.16 * (2 * index - 1), index=index)
             figures.format_axis(axis, title=title, x="posterior family", y=unit, log=log, legend=False)
         figures.shared_legend(figure, axes[0])
-        return [ReportFigure("covariance_structure", figure, CAPTION)]
+        caption = (
+            "Every dot is a seed, every bar a median over seeds. Both mixings belong to the IMA class. The last column "
+            "has isotropic posteriors and a noise with precisions 1/4, 1 and 4 times γ²."
+        )
+        return [ReportFigure("covariance_structure", figure, caption)]
 
-
-# claims ---------------------------------------------------------------------------------------
-
-
-def conformal_contrast(measured: CovarianceMeasurement) -> float:
-    return measured.conformal_contrast
-
-
-def ima_contrast(measured: CovarianceMeasurement) -> float:
-    return measured.ima_contrast
-
-
-def encoder_contrast(measured: CovarianceMeasurement) -> float:
-    return measured.encoder_contrast
-
-
-def mcc_mean(measured: CovarianceMeasurement) -> float:
-    return measured.mcc_mean
-
-
-def differences(
-    results: Sequence[CovarianceResult], value: Value, *, larger: str, smaller: str, mixings: Sequence[str]
-) -> list[float]:
-    """The value with one family minus that with another, for every mixing and seed, with even noise."""
-    even = [r for r in results if r.cell.noise == "even"]
-    values = {(r.cell.posterior, r.cell.mixing, r.cell.seed): value(r.measured) for r in even}
-    return [
-        first - values[smaller, mixing, seed]
-        for (posterior, mixing, seed), first in values.items()
-        if posterior == larger and mixing in mixings and (smaller, mixing, seed) in values
-    ]
-
-
-CONJECTURE = f"{PAPER}, §6 (conjecture)"
-CONTROL = "Our own control, not in the paper"
-
-
-def _comparison(
-    source: str,
-    sentence: str,
-    quantity: str,
-    value: Value,
-    *,
-    larger: str,
-    smaller: str,
-    minimum: float = 0.001,
-    mixings: Sequence[str] = tuple(MIXINGS),
-) -> ClaimSpec[CovarianceResult, object, Sequence[float]]:
-    """A claim that compares two posterior families on the same data, seed by seed."""
-    return ClaimSpec(
-        sentence=sentence,
-        source=source,
-        measure=lambda results, _: differences(results, value, larger=larger, smaller=smaller, mixings=mixings),
-        criterion=PairedDifference(quantity, f"{larger} posteriors", f"{smaller} posteriors", minimum),
-        requires=(members_converged(),),
-    )
-
-
-CLAIMS: tuple[ClaimSpec[CovarianceResult, object, Sequence[float]], ...] = (
-    _comparison(
-        CONJECTURE,
-        "An isotropic posterior makes the decoder more nearly conformal than a diagonal one.",
-        "conformal contrast",
-        conformal_contrast,
-        larger="diagonal",
-        smaller="isotropic",
-    ),
-    ClaimSpec(
-        sentence="With an isotropic posterior and a noise that is not isotropic, IMA holds for the encoder rather than "
-        "for the decoder.",
-        source=CONJECTURE,
-        measure=lambda results, _: [
-            r.measured.ima_contrast - r.measured.encoder_contrast for r in results if r.cell.noise == "uneven"
-        ],
-        criterion=PairedDifference("c_IMA", "the decoder's Jacobian", "the encoder's Jacobian", 0.001),
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="The sources of a conformal mixing are recovered with isotropic posteriors and noise.",
-        source=CONJECTURE,
-        measure=lambda results, _: [
-            r.measured.mcc_mean
-            for r in results
-            if (r.cell.posterior, r.cell.mixing, r.cell.noise) == ("isotropic", "moebius", "even")
-        ],
-        criterion=Bound("MCC", at_least(0.95)),
-        requires=(members_converged(),),
-    ),
-    _comparison(
-        CONTROL,
-        "A full-covariance posterior removes the pressure towards orthogonal columns.",
-        "c_IMA",
-        ima_contrast,
-        larger="full",
-        smaller="diagonal",
-    ),
-    _comparison(
-        CONTROL,
-        "Without that pressure the sources of the stretched mixing are recovered less well.",
-        "MCC",
-        mcc_mean,
-        larger="diagonal",
-        smaller="full",
-        minimum=0.01,
-        mixings=("stretched",),
-    ),
-    _comparison(
-        CONTROL,
-        "If the mixing is not conformal, an isotropic posterior recovers the sources less well than a diagonal one.",
-        "MCC",
-        mcc_mean,
-        larger="diagonal",
-        smaller="isotropic",
-        minimum=0.01,
-        mixings=("stretched",),
-    ),
-)
 
 EXPERIMENT = CovarianceStructure()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -16,18 +16,29 @@ from vaescope.data.dataset import split
 from vaescope.data.mixings import random_orthogonal
 from vaescope.models import VAE, Member
 from vaescope.report import figures
-from vaescope.training import MemberSpec
-from vaescope_papers.claims import ClaimSpec, members_converged
+from vaescope_papers.claims import ClaimSpec, ClaimSpecs, members_converged, of_members
 from vaescope_papers.criteria import Bound, at_least, at_most, within
-from vaescope_papers.embrace_the_gap import LINEAR_VAE, PAPER
-from vaescope_papers.embrace_the_gap.shared import PrecisionCell, by_precision, precision_cells, values_by_precision
+from vaescope_papers.embrace_the_gap import EXPERIMENTS, PAPER
+from vaescope_papers.embrace_the_gap.shared import (
+    PrecisionCell,
+    PrecisionExperiment,
+    PrecisionSettings,
+    by_precision,
+    plot_over_precision,
+    values_by_precision,
+)
 from vaescope_papers.experiment import ReportFigure
 from vaescope_papers.results import Result
 from vaescope_papers.statistics import slope
-from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
+from vaescope_papers.trained import FactorData
 
+OBSERVED, LATENT = 6, 3
 LIMIT_PRECISIONS = tuple(10.0**k for k in range(-2, 9))
-SHOWN = 4  # random decoders in the left panel
+
+
+@dataclass(frozen=True)
+class LinearSettings(PrecisionSettings):
+    precisions: tuple[float, ...] = (1.0, 1e1, 1e2)
 
 
 @dataclass(frozen=True)
@@ -63,110 +74,98 @@ LinearResult = Result[PrecisionCell, LinearMeasurement]
 Results = Sequence[LinearResult]
 
 
+# measurements ---------------------------------------------------------------------------------
+
+
+def _principal_axes(seed: int) -> Tensor:
+    """The true principal axes: orthogonal columns whose lengths, the standard deviations along them, all differ."""
+    frame = random_orthogonal(OBSERVED, randomness.generator(seed, "axes"))
+    return frame[:, :LATENT] * torch.tensor([3.0, 1.5, 0.7], dtype=torch.float64)
+
+
+def _axes_cosine(W: Tensor, axes: Tensor) -> float:
+    """The smallest |cos| between trained columns and principal axes, matched as well as possible."""
+    cosines = torch.nn.functional.normalize(W, dim=0).T @ torch.nn.functional.normalize(axes, dim=0)
+    rows, columns = linear_sum_assignment(-cosines.abs().numpy())
+    return float(cosines.abs()[rows, columns].min())
+
+
+def _measure_random(W: Tensor, x: Tensor, precision: float) -> RandomDecoder:
+    """Closed forms of a random decoder, and how far projection and quadrature are from them at most, relatively."""
+
+    def decoder(z: Tensor) -> Tensor:
+        return z @ W.T
+
+    found = theory.project(decoder, x, precision=precision, latent_dim=LATENT)
+    pairs = (
+        (found.elbo, theory.linear.elbo(x, W, precision)),
+        (found.variance, theory.linear.optimal_variance(W, precision)),
+        (
+            theory.log_marginal(decoder, x, precision=precision, latent_dim=LATENT).value,
+            theory.linear.log_likelihood(x, W, precision),
+        ),
+    )
+    gaps = [theory.linear.gap(W, p) for p in LIMIT_PRECISIONS]
+    contrast = theory.linear.limit(W)
+    return RandomDecoder(
+        gap=float(theory.linear.gap(W, precision)),
+        closed_form_mismatch=max(float((a / b - 1).abs().max()) for a, b in pairs),
+        contrast=float(contrast),
+        gaps=tuple(float(gap) for gap in gaps),
+        distances=tuple(float(contrast - gap) for gap in gaps),
+    )
+
+
 # claims ---------------------------------------------------------------------------------------
 
 
-def closed_form_mismatches(results: Results, _: object) -> list[float]:
-    return [r.measured.random_decoder.closed_form_mismatch for r in results]
+def _limit_slope(measured: LinearMeasurement) -> float:
+    """The slope in γ² of the distance between gap and c_IMA, from γ² = 1e3 on."""
+    pairs = zip(LIMIT_PRECISIONS, measured.random_decoder.distances, strict=True)
+    return slope(*zip(*((p, distance) for p, distance in pairs if p >= 1e3), strict=True))
 
 
-def orthogonal_gaps(results: Results, _: object) -> list[float]:
-    return [r.measured.orthogonal_gap for r in results]
-
-
-def limit_slopes(results: Results, _: object) -> list[float]:
-    """The slope in γ² of the distance between gap and c_IMA."""
-    near = [i for i, p in enumerate(LIMIT_PRECISIONS) if p >= 1e3]
-    return [
-        slope([LIMIT_PRECISIONS[i] for i in near], [r.measured.random_decoder.distances[i] for i in near])
-        for r in results
-    ]
-
-
-def trained_gaps(results: Results, _: object) -> list[float]:
-    return [r.measured.trained_gap for r in results]
-
-
-def axes_cosines(results: Results, _: object) -> list[float]:
-    return [r.measured.axes_cosine for r in results]
-
-
-CLAIMS = (
+CLAIMS: ClaimSpecs[LinearResult, object] = (
     ClaimSpec(
         sentence="Projection and quadrature agree with the closed forms of ELBO*, D* and log p.",
         source=f"{PAPER}, Prop. 8 with the missing ½ restored",
-        measure=closed_form_mismatches,
+        measure=of_members(lambda m: m.random_decoder.closed_form_mismatch),
         criterion=Bound("relative difference", at_most(1e-8), statistic="largest"),
     ),
     ClaimSpec(
         sentence="If the columns of W are orthogonal, the ELBO equals the log-likelihood at every γ².",
         source=f"{PAPER}, Corollary 1",
-        measure=orthogonal_gaps,
+        measure=of_members(lambda m: m.orthogonal_gap),
         criterion=Bound("gap in nats", at_most(1e-12), statistic="largest"),
     ),
     ClaimSpec(
         sentence="The gap converges to the IMA contrast of W like 1/γ².",
         source=f"{PAPER}, appendix 10.1",
-        measure=limit_slopes,
+        measure=of_members(_limit_slope),
         criterion=Bound("slope, γ² from 1e3,", within(-1, 0.05)),
     ),
     ClaimSpec(
         sentence="Maximising the ELBO closes the gap: the trained decoder has orthogonal columns.",
         source=f"{PAPER}, appendix 10.1; Lucas et al. 2019",
-        measure=trained_gaps,
+        measure=of_members(lambda m: m.trained_gap),
         criterion=Bound("gap of the trained W in nats", at_most(0.01)),
         requires=(members_converged(),),
     ),
     ClaimSpec(
         sentence="The trained columns are the principal axes, up to sign and order.",
         source=f"Lucas et al. 2019; {PAPER}, appendix 10.1",
-        measure=axes_cosines,
+        measure=of_members(lambda m: m.axes_cosine),
         criterion=Bound("|cos| of the worst column", at_least(0.99)),
         requires=(members_converged(),),
     ),
 )
 
 
-# figure ---------------------------------------------------------------------------------------
-
-CAPTION = (
-    "Left: exact gaps of four random decoders as the precision grows, with their limits. Middle: the closed-form gap "
-    "of random and trained decoders. Right: the largest angle between trained columns and principal axes. Lines are "
-    "medians over seeds, bands the range over seeds."
-)
+# experiment -----------------------------------------------------------------------------------
 
 
-def figure(results: Results) -> ReportFigure:
-    drawn, axes = figures.row_of_panels(3)
-    first = next(iter(by_precision(results).values()), [])
-    for colour, result in zip(figures.COLOURS[:SHOWN], first, strict=False):
-        random = result.measured.random_decoder
-        axes[0].plot(LIMIT_PRECISIONS, random.gaps, color=colour)
-        axes[0].axhline(random.contrast, color=colour, linestyle=":", linewidth=1.2)
-    title = "The gap converges to c_IMA (dotted)"
-    figures.format_axis(axes[0], title=title, x="γ²", y="gap in nats", log="x", legend=False)
-    initial = values_by_precision(results, lambda m: m.random_decoder.gap)
-    trained = values_by_precision(results, lambda m: m.trained_gap)
-    figures.plot_median_and_range(axes[1], list(initial), list(initial.values()), label="random W")
-    figures.plot_median_and_range(axes[1], list(trained), list(trained.values()), label="trained W")
-    figures.format_axis(axes[1], title="Training closes the gap", x="γ²", y="gap in nats")
-    angles = values_by_precision(results, lambda m: 1 - m.axes_cosine)
-    figures.plot_median_and_range(axes[2], list(angles), list(angles.values()), label="trained")
-    figures.format_axis(axes[2], title="Training finds the principal axes", x="γ²", y="1 − |cos| (worst column)")
-    return ReportFigure("linear_vae", drawn, CAPTION)
-
-
-OBSERVED, LATENT = 6, 3
-AXES = (3.0, 1.5, 0.7)  # standard deviations along the principal axes, all different
-
-
-@dataclass(frozen=True)
-class LinearSettings(TrainedSettings):
-    precisions: tuple[float, ...] = (1.0, 1e1, 1e2)
-
-
-class LinearVAE(TrainedExperiment[LinearSettings, PrecisionCell, LinearMeasurement]):
-    info = LINEAR_VAE
+class LinearVAE(PrecisionExperiment[LinearSettings, LinearMeasurement]):
+    info = EXPERIMENTS["linear-vae"]
     about = (
         "For a linear decoder W the optimal posterior, the ELBO, the likelihood and the gap have closed forms. "
         "Rotating the latents does not change the likelihood, but it changes the gap, which vanishes only for "
@@ -174,19 +173,13 @@ class LinearVAE(TrainedExperiment[LinearSettings, PrecisionCell, LinearMeasureme
         "they span. Eq. 55 of the paper lacks a factor ½, which is restored here."
     )
     quick = LinearSettings(seeds=5, samples=6_000, epochs=200, patience=200, learning_rate=2e-2, decay="cosine")
-    laptop = LinearSettings(seeds=10, samples=20_000, epochs=100, patience=100, learning_rate=1e-2, decay="cosine")
+    laptop = replace(quick, seeds=10, samples=20_000, epochs=100, patience=100, learning_rate=1e-2)
     paper = LinearSettings(seeds=20, samples=60_000, epochs=100, patience=30, learning_rate=1e-2)
-    cell_type = PrecisionCell
     measured_type = LinearMeasurement
-
-    def cells(self, settings: LinearSettings) -> list[PrecisionCell]:
-        return precision_cells(settings.precisions, settings.seeds)
+    claim_specs = CLAIMS
 
     def model(self, cell: PrecisionCell, settings: LinearSettings) -> VAE:
         return VAE.mlp(OBSERVED, LATENT, hidden=())
-
-    def member(self, cell: PrecisionCell, data_index: int, settings: LinearSettings) -> MemberSpec:
-        return MemberSpec(cell.seed, precision=cell.precision, data=data_index)
 
     def data_key(self, cell: PrecisionCell) -> tuple[int, float]:
         return cell.seed, cell.precision
@@ -196,8 +189,7 @@ class LinearVAE(TrainedExperiment[LinearSettings, PrecisionCell, LinearMeasureme
         z = torch.randn(settings.samples, LATENT, dtype=torch.float64, generator=generator)
         noise = torch.randn(settings.samples, OBSERVED, dtype=torch.float64, generator=generator)
         rotated = z @ random_orthogonal(LATENT, generator).T  # so that the sources are not the principal axes
-        x = rotated @ _principal_axes(cell.seed).T + noise / math.sqrt(cell.precision)
-        parts = split(x)
+        parts = split(rotated @ _principal_axes(cell.seed).T + noise / math.sqrt(cell.precision))
         return FactorData(parts, z[-len(parts.test) :])
 
     def measure(
@@ -218,52 +210,29 @@ class LinearVAE(TrainedExperiment[LinearSettings, PrecisionCell, LinearMeasureme
             random_decoder=_measure_random(random, x[:20], precision),
         )
 
-    def claims(self, settings: LinearSettings) -> Sequence[ClaimSpec[LinearResult, LinearSettings, Sequence[float]]]:
-        return CLAIMS
-
-    def figures(self, results: Sequence[LinearResult], settings: LinearSettings) -> list[ReportFigure]:
-        return [figure(results)]
-
-
-def _principal_axes(seed: int) -> Tensor:
-    """The true principal axes: orthogonal columns of different lengths."""
-    frame = random_orthogonal(OBSERVED, randomness.generator(seed, "axes"))
-    return frame[:, :LATENT] * torch.tensor(AXES, dtype=torch.float64)
-
-
-def _axes_cosine(W: Tensor, axes: Tensor) -> float:
-    """The smallest |cos| between trained columns and principal axes, matched as well as possible."""
-    cosines = torch.nn.functional.normalize(W, dim=0).T @ torch.nn.functional.normalize(axes, dim=0)
-    rows, columns = linear_sum_assignment(-cosines.abs().numpy())
-    return float(cosines.abs()[rows, columns].min())
-
-
-def _measure_random(W: Tensor, x: Tensor, precision: float) -> RandomDecoder:
-    gaps = [theory.linear.gap(W, p) for p in LIMIT_PRECISIONS]
-    contrast = theory.linear.limit(W)
-    return RandomDecoder(
-        gap=float(theory.linear.gap(W, precision)),
-        closed_form_mismatch=_closed_form_mismatch(W, x, precision),
-        contrast=float(contrast),
-        gaps=tuple(float(gap) for gap in gaps),
-        distances=tuple(float(contrast - gap) for gap in gaps),
-    )
-
-
-def _closed_form_mismatch(W: Tensor, x: Tensor, precision: float) -> float:
-    """Largest relative difference of projection and quadrature from the closed forms."""
-
-    def decoder(z: Tensor) -> Tensor:
-        return z @ W.T
-
-    found = theory.project(decoder, x, precision=precision, latent_dim=LATENT)
-    likelihood = theory.log_marginal(decoder, x, precision=precision, latent_dim=LATENT).value
-    pairs = (
-        (found.elbo, theory.linear.elbo(x, W, precision)),
-        (found.variance, theory.linear.optimal_variance(W, precision)),
-        (likelihood, theory.linear.log_likelihood(x, W, precision)),
-    )
-    return max(float((a / b - 1).abs().max()) for a, b in pairs)
+    def figures(self, results: Results, settings: LinearSettings) -> list[ReportFigure]:
+        drawn, axes = figures.row_of_panels(3)
+        first = next(iter(by_precision(results).values()), [])
+        for colour, result in zip(figures.COLOURS[:4], first, strict=False):
+            random = result.measured.random_decoder
+            axes[0].plot(LIMIT_PRECISIONS, random.gaps, color=colour)
+            axes[0].axhline(random.contrast, color=colour, linestyle=":", linewidth=1.2)
+        title = "The gap converges to c_IMA (dotted)"
+        figures.format_axis(axes[0], title=title, x="γ²", y="gap in nats", log="x", legend=False)
+        gaps = {
+            "random W": values_by_precision(results, lambda m: m.random_decoder.gap),
+            "trained W": values_by_precision(results, lambda m: m.trained_gap),
+        }
+        plot_over_precision(axes[1], gaps, title="Training closes the gap", y="gap in nats")
+        angles = {"trained": values_by_precision(results, lambda m: 1 - m.axes_cosine)}
+        title = "Training finds the principal axes"
+        plot_over_precision(axes[2], angles, title=title, y="1 − |cos| (worst column)")
+        caption = (
+            "Left: exact gaps of four random decoders as the precision grows, with their limits. Middle: the "
+            "closed-form gap of random and trained decoders. Right: the largest angle between trained columns and "
+            "principal axes. Lines are medians over seeds, bands the range over seeds."
+        )
+        return [ReportFigure("linear_vae", drawn, caption)]
 
 
 EXPERIMENT = LinearVAE()

@@ -7,9 +7,9 @@ import pytest
 from tests.papers.planted import HOLDS, REFUTED, UNDECIDED, failing, finished, judge, verdicts
 from vaescope import theory
 from vaescope_papers.embrace_the_gap.ima_flow import (
-    CONTRASTS,
     EXPERIMENT,
     FLOW,
+    MIXINGS,
     VAE_METHOD,
     FlowCell,
     FlowMeasurement,
@@ -29,7 +29,7 @@ def measured(*, mcc=0.9, contrast=0.1, log_likelihood=None, gain=0.0, folded=0.0
 def planted(*, mcc_without=0.6, mcc_vae=0.95, cost=(0.01, 0.3), gain=0.0, folded=0.0, reverse=False):
     """Everything as claimed, unless told otherwise."""
     results = []
-    for place, contrast in enumerate(CONTRASTS):
+    for place, contrast in enumerate(MIXINGS):
         for seed in range(5):
             vae = FlowCell(VAE_METHOD, contrast, 1.0, seed)
             results.append(finished(vae, measured(mcc=mcc_vae)))
@@ -87,7 +87,7 @@ def test_rows_to_recover_and_late_gain():
     assert late_gain([1.0]) == 0.0
 
 
-@pytest.mark.parametrize("contrast", CONTRASTS)
+@pytest.mark.parametrize("contrast", list(MIXINGS))
 def test_the_mixings_have_the_contrast_of_their_cell(contrast):
     cell = FlowCell(FLOW, contrast, 1.0, 3)
     sources = EXPERIMENT.data(cell, replace(EXPERIMENT.quick, samples=4000)).test_factors
