@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from tests.metrics.planted import FACTORS, PROCESSES
 
 from vaescope import metrics
-from vaescope.metrics.planted import FACTORS, PROCESSES
 
 DATA_SETS = 20
 SAMPLES = (100, 300)

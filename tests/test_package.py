@@ -82,6 +82,6 @@ def test_the_installed_command_works_from_another_folder(installed, tmp_path):
     assert "(over-wide)" in done.stdout
     assert "diagnosis" in (tmp_path / "page.html").read_text().lower()
     np.save(tmp_path / "x.npy", rng.normal(size=(200, 3)).astype(np.float32))
-    forecast = run(*command, "preflight", "x.npy", folder=tmp_path)
-    assert forecast.returncode == 0, forecast.stderr
-    assert "latents" in forecast.stdout
+    found = run(*command, "preflight", "x.npy", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "latents" in found.stdout

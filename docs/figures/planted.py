@@ -1,4 +1,4 @@
-"""Draw the planted codes and the scores of every metric: `python docs/figures/planted.py`."""
+"""Draw the planted codes and the scores of every metric: `PYTHONPATH=. python docs/figures/planted.py`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from tests.metrics.planted import CODES, continuous
 
 from vaescope import metrics
-from vaescope.metrics.planted import CODES, continuous
 from vaescope.report.figures import grid_of_panels, score_heatmap, svg
 
 HERE = Path(__file__).parent

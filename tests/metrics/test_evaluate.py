@@ -9,12 +9,12 @@ import torch
 from sklearn.linear_model import LogisticRegression as ScikitLogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from tests.metrics.planted import classes
 from vaescope import metrics
-from vaescope.metrics.evaluate import _metrics
+from vaescope.metrics.evaluate import METRICS
 from vaescope.metrics.information import ContingencyTables, pairwise_information
 from vaescope.metrics.informativeness import LogisticRegression, class_predictions, one_against_rest_auc
 from vaescope.metrics.inputs import read_inputs, without_fit_warnings
-from vaescope.metrics.planted import classes
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def arrays():
 
 def test_shared_resamples_give_the_numbers_of_each_metric_alone(arrays):
     table = metrics.evaluate(*arrays)
-    for name, compute in _metrics(*arrays, None).items():
-        alone = compute()
+    for name, metric in METRICS.items():
+        alone = metric(*arrays)
         assert table[name].scores == alone.scores
         assert table[name].intervals == alone.intervals
         assert table[name].floors == alone.floors

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.metrics.planted import ENCODERS, FACTORS, PROCESSES
 from vaescope import InputError, metrics
 from vaescope.metrics.conditional import residuals, shared_error_inflation
-from vaescope.metrics.planted import ENCODERS, FACTORS, PROCESSES
 
 SAMPLES = 600
 NOISE = ("Gaussian noise", "uniform noise")

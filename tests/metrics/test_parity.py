@@ -8,11 +8,11 @@ from sklearn.feature_selection import mutual_info_classif
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import mutual_info_score, r2_score
 
+from tests.metrics.planted import CODES, classes, continuous
 from vaescope import metrics
 from vaescope.metrics import inputs
 from vaescope.metrics.importances import concentration
 from vaescope.metrics.information import bin_indices
-from vaescope.metrics.planted import CODES, classes, continuous
 
 CASES = ("identity", "monotone", "duplicated", "rotated", "split", "ten latents", "null")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.metrics.planted import CODES, classes, continuous
 from vaescope import metrics
-from vaescope.metrics.planted import CODES, classes, continuous
 
 KINDS = {"continuous": continuous, "classes": classes}
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import vaescope as vs
+from tests.metrics.planted import classes, continuous
 from vaescope import metrics
 from vaescope.metrics.correlation import amari_distance
 from vaescope.metrics.information import bin_indices
 from vaescope.metrics.inputs import read_inputs
-from vaescope.metrics.planted import classes, continuous
 
 METRICS = {
     "mcc": metrics.mcc,

@@ -13,14 +13,9 @@ from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.metrics.correlation import CORRELATIONS, MCC, best_matching, pearson_correlations
 from vaescope.metrics.inputs import CodesAndFactors, input_warnings, read_inputs, standardise
-from vaescope.metrics.score import MetricValues, Score
+from vaescope.metrics.score import Detail, MetricValues, OneScore, Score
 
-FOURIER = 60  # random features of a regression, at most
-SAMPLES_PER_FEATURE = 40
-FOLDS = 5
-RIDGE = 1e-3  # relative to the number of samples
-COPULA = 20  # random projections of RDC
-COPULA_SCALE = 6.0  # standard deviation of their weights times the number of inputs
+RIDGE = 1e-3  # penalty of regressions, relative to the number of samples
 
 
 @cache
@@ -29,7 +24,7 @@ def _weights(inputs: int, count: int, seed: int = 0) -> tuple[np.ndarray, np.nda
     return rng.normal(size=(inputs, count)), rng.uniform(0, 2 * np.pi, count)
 
 
-def regression_features(columns: np.ndarray, count: int = FOURIER) -> np.ndarray:
+def regression_features(columns: np.ndarray, count: int) -> np.ndarray:
     """A constant, the standardised columns, and random Fourier features of a Gaussian kernel of unit width."""
     scaled = standardise(columns)
     frequencies, phases = _weights(scaled.shape[1], count)
@@ -38,10 +33,7 @@ def regression_features(columns: np.ndarray, count: int = FOURIER) -> np.ndarray
 
 
 def residuals(targets: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Targets (N, t) minus their prediction from other columns (N, g), each part predicted from the others.
-
-    The number of features grows with that of samples: errors of two regressions in many features have products that a
-    test of independence would take for dependence.
+    """Targets (N, t) minus their prediction from other columns (N, g), each fifth predicted from the others.
 
     >>> v = np.random.default_rng(0).normal(size=(2000, 2))  # enough for 50 features
     >>> bool(residuals(np.sin(v[:, :1]) + 2 * v[:, 1:], v).std() < 0.05)
@@ -57,13 +49,17 @@ def residuals(targets: np.ndarray, given: np.ndarray) -> np.ndarray:
 
 
 def _features_of(given: np.ndarray) -> np.ndarray:
-    return regression_features(given, int(np.clip(len(given) // SAMPLES_PER_FEATURE, 8, FOURIER)))
+    """One random feature per 40 samples, at most 60.
+
+    Errors of two regressions in many features have products that a test of independence would take for dependence.
+    """
+    return regression_features(given, int(np.clip(len(given) // 40, 8, 60)))
 
 
 def _folds(samples: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows of every part, and all others."""
+    """Rows of every fifth, and all others."""
     rows = np.arange(samples)
-    return [(test, np.setdiff1d(rows, test, assume_unique=True)) for test in np.array_split(rows, FOLDS)]
+    return [(test, np.setdiff1d(rows, test, assume_unique=True)) for test in np.array_split(rows, 5)]
 
 
 def shared_error_inflation(given: np.ndarray) -> float:
@@ -87,25 +83,22 @@ def shared_error_inflation(given: np.ndarray) -> float:
     features, folds = _features_of(given), _folds(len(given))
     own = [features[test].T @ features[test] for test, _ in folds]
     total = np.sum(own, axis=0)
-    inverse = [_regularised_inverse(total - gram, len(fit)) for gram, (_, fit) in zip(own, folds, strict=True)]
+    penalty = RIDGE * np.eye(len(total))
+    inverse = [np.linalg.inv(total - gram + len(fit) * penalty) for gram, (_, fit) in zip(own, folds, strict=True)]
+
+    def squared_norm(B: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
+        """Squared norm of Φ_f B Φ_g', from the Gram matrices of both parts."""
+        return float(np.trace(B @ right @ B.T @ left))
+
     squared = diagonal = 0.0
     for f, (test, _) in enumerate(folds):
         B = inverse[f] @ (total - own[f]) @ inverse[f]
-        squared += len(test) + 2 * np.trace(B @ own[f]) + _squared_norm(B, own[f], own[f])
+        squared += len(test) + 2 * np.trace(B @ own[f]) + squared_norm(B, own[f], own[f])
         diagonal += np.square(1 + np.einsum("ij,jk,ik->i", features[test], B, features[test])).sum()
         for g in range(f):
             B = inverse[f] @ (total - own[f] - own[g]) @ inverse[g] - inverse[f] - inverse[g]
-            squared += 2 * _squared_norm(B, own[f], own[g])
+            squared += 2 * squared_norm(B, own[f], own[g])
     return float(squared / diagonal)
-
-
-def _squared_norm(B: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
-    """Squared norm of Φ_f B Φ_g', from the Gram matrices of both parts."""
-    return float(np.trace(B @ right @ B.T @ left))
-
-
-def _regularised_inverse(gram: np.ndarray, samples: int, strength: float = RIDGE) -> np.ndarray:
-    return np.linalg.inv(gram + strength * samples * np.eye(len(gram)))
 
 
 def ridge(features: np.ndarray, targets: np.ndarray, strength: float = RIDGE) -> np.ndarray:
@@ -117,23 +110,18 @@ def ridge(features: np.ndarray, targets: np.ndarray, strength: float = RIDGE) ->
 def copula_features(column: np.ndarray, seed: int) -> np.ndarray:
     """Sines of random projections of a column's ranks (Lopez-Paz, Hennig & Schölkopf 2013), standardised."""
     ranks = rankdata(column) / len(column)
-    weights, _ = _weights(2, COPULA, seed)
-    return standardise(np.sin(np.column_stack([ranks, np.ones_like(ranks)]) @ weights * COPULA_SCALE / 2))
-
-
-CORRELATION_RIDGE = 1e-3  # regularisation of the canonical correlations, so that maps generalise
+    weights, _ = _weights(2, 20, seed)  # 20 projections, weights with a standard deviation of 3
+    return standardise(np.sin(np.column_stack([ranks, np.ones_like(ranks)]) @ weights * 6.0 / 2))
 
 
 def canonical_maps(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Weights of the first pair of canonical variables of two sets of standardised features."""
-    whitening = [_inverse_root(part.T @ part / len(part)) for part in (x, y)]
+    whitening = []
+    for part in (x, y):
+        values, vectors = np.linalg.eigh(part.T @ part / len(part))
+        whitening.append((vectors / np.sqrt(np.clip(values, 0, None) + 1e-3)) @ vectors.T)  # so that maps generalise
     left, _, right = np.linalg.svd(whitening[0] @ (x.T @ y / len(x)) @ whitening[1])
     return whitening[0] @ left[:, 0], whitening[1] @ right[0]
-
-
-def _inverse_root(covariance: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(covariance)
-    return (vectors / np.sqrt(np.clip(values, 0, None) + CORRELATION_RIDGE)) @ vectors.T
 
 
 def held_out_rdc(codes: np.ndarray, factors: np.ndarray, fit: slice, test: slice) -> np.ndarray:
@@ -146,39 +134,28 @@ def held_out_rdc(codes: np.ndarray, factors: np.ndarray, fit: slice, test: slice
     """
     x = [copula_features(column, seed=0) for column in codes.T]
     y = [copula_features(column, seed=1) for column in factors.T]
-    return np.array([[_held_out(a, b, fit, test) for b in y] for a in x])
-
-
-def _held_out(x: np.ndarray, y: np.ndarray, fit: slice, test: slice) -> float:
-    a, b = canonical_maps(x[fit], y[fit])
-    u, v = x[test] @ a, y[test] @ b
-    if u.std() == 0 or v.std() == 0:
-        return 0.0
-    return float(np.clip(np.corrcoef(u, v)[0, 1], 0.0, 1.0))
-
-
-METHODS = ("pearson", "spearman", "rdc")
-PERMUTATIONS = 50
+    found = np.zeros((len(x), len(y)))
+    for j, k in np.ndindex(found.shape):
+        a, b = canonical_maps(x[j][fit], y[k][fit])
+        u, v = x[j][test] @ a, y[k][test] @ b
+        if u.std() > 0 and v.std() > 0:
+            found[j, k] = np.clip(np.corrcoef(u, v)[0, 1], 0.0, 1.0)
+    return found
 
 
 class CrossfittedMCC(Score):
     """MCC on samples that the matching was not chosen on, with a permutation null and the coverage of factors."""
 
-    @property
-    def coverage(self) -> float:
-        """Share of factors that have a latent: below 1 if there are fewer latents than factors."""
-        return self.scores["coverage"]
-
-    @property
-    def matched(self) -> float:
-        """Mean over the factors that have a latent: the score over the coverage."""
-        return self.scores["matched"]
+    coverage = OneScore()
+    """Share of factors that have a latent: below 1 if there are fewer latents than factors."""
+    matched = OneScore()
+    """Mean over the factors that have a latent: the score over the coverage."""
 
     @cached_property
     def null(self) -> np.ndarray:
-        """Scores of codes with shuffled rows."""
+        """Scores of codes with shuffled rows, fifty times."""
         rng = np.random.default_rng(2)
-        return np.array([self.compute(self.inputs.shuffled(rng)).scores["mcc"] for _ in range(PERMUTATIONS)])
+        return np.array([self.compute(self.inputs.shuffled(rng)).scores["mcc"] for _ in range(50)])
 
     @property
     def p_value(self) -> float:
@@ -209,34 +186,26 @@ def mcc_crossfitted(codes: object, factors: object, *, method: str = "pearson") 
     >>> found.values.details["assignment"].tolist(), bool(found.score > 0.9)
     ([1, 0], True)
     """
-    validation.choice("method", method, METHODS)
+    validation.choice("method", method, (*CORRELATIONS, "rdc"))
     inputs = read_inputs(codes, factors, discrete=False, minimum=20)
     compute = partial(_crossfitted, method=method)
-    name = f"MCC (cross-fitted, {method})"
-    notes = partial(input_warnings, inputs)
-    return CrossfittedMCC(name, compute(inputs), notes, compute, inputs, resamples=20)
+    return CrossfittedMCC(f"MCC (cross-fitted, {method})", compute, inputs, input_warnings, resamples=20)
 
 
 def _crossfitted(inputs: CodesAndFactors, method: str) -> MetricValues:
     middle = (inputs.samples + 1) // 2
     halves = slice(None, middle), slice(middle, None)
-    fits = [_scored(inputs, method, fit, test) for fit, test in (halves, halves[::-1])]
-    per_factor = np.mean([values for values, _ in fits], axis=0)
+    values, assignments = np.zeros((2, inputs.factor_count)), []
+    for index, (fit, test) in enumerate((halves, halves[::-1])):
+        _, assignment = best_matching(_relevance(inputs, method, fit, fit))
+        matched = np.flatnonzero(assignment >= 0)
+        values[index, matched] = _relevance(inputs, method, fit, test)[assignment[matched], matched]
+        assignments.append(assignment)
+    per_factor = values.mean(0)
     coverage = min(inputs.latents, inputs.factor_count) / inputs.factor_count
     score = float(per_factor.mean())
     scores = {"mcc": score, "matched": score / coverage, "coverage": coverage}
-    return MetricValues(scores, per_factor, {"assignment": fits[0][1]})
-
-
-def _scored(inputs: CodesAndFactors, method: str, fit: slice, test: slice) -> tuple[np.ndarray, np.ndarray]:
-    """Held-out value of every factor under the matching of `fit`, and that matching."""
-    here = _relevance(inputs, method, fit, fit)
-    there = _relevance(inputs, method, fit, test)
-    _, assignment = best_matching(here)
-    matched = assignment >= 0
-    values = np.zeros(inputs.factor_count)
-    values[matched] = there[assignment[matched], np.flatnonzero(matched)]
-    return values, assignment
+    return MetricValues(scores, per_factor, {"assignment": assignments[0]})
 
 
 def _relevance(inputs: CodesAndFactors, method: str, fit: slice, test: slice) -> np.ndarray:
@@ -244,9 +213,6 @@ def _relevance(inputs: CodesAndFactors, method: str, fit: slice, test: slice) ->
     if method == "rdc":
         return held_out_rdc(inputs.codes, inputs.factors, fit, test)
     return CORRELATIONS[method](inputs.codes[test], inputs.factors[test])
-
-
-REDUNDANT = 0.05  # variance of a factor, given the others, below which it is a function of them
 
 
 def conditional_mcc(codes: object, factors: object) -> MCC:
@@ -271,7 +237,7 @@ def conditional_mcc(codes: object, factors: object) -> MCC:
     (True, True)
     """
     inputs = read_inputs(codes, factors, discrete=False, minimum=40)
-    return MCC("conditional MCC", _conditional(inputs), partial(_warnings, inputs), _conditional, inputs, resamples=20)
+    return MCC("conditional MCC", _conditional, inputs, _warnings, resamples=20)
 
 
 def _conditional(inputs: CodesAndFactors) -> MetricValues:
@@ -297,8 +263,8 @@ def conditional_residuals(
 
 
 def redundant_factors(left: Float[np.ndarray, "N k"]) -> np.ndarray:
-    """Which factors are functions of the others: standardised factors leave almost no variance."""
-    return np.square(left).mean(0) < REDUNDANT
+    """Which factors are functions of the others: standardised factors leave less than 5 % of their variance."""
+    return np.square(left).mean(0) < 0.05
 
 
 def _warnings(inputs: CodesAndFactors) -> tuple[str, ...]:
@@ -312,15 +278,10 @@ def _warnings(inputs: CodesAndFactors) -> tuple[str, ...]:
 class TMEX(Score):
     """The number of latent-factor pairs that contradict the expected structure; 0 is best."""
 
-    @property
-    def p_values(self) -> Float[np.ndarray, "d k"]:
-        """Of the tests of each latent and factor, given all other factors."""
-        return self.values.details["p_values"]
-
-    @property
-    def structure(self) -> np.ndarray:
-        """Which latent was expected to depend on which factor, (d, k)."""
-        return self.values.details["structure"]
+    p_values = Detail()
+    """(d, k) of the tests of each latent and factor, given all other factors."""
+    structure = Detail()
+    """Which latent was expected to depend on which factor, (d, k)."""
 
 
 def tmex(codes: object, factors: object, *, structure: object | None = None, level: float = 0.05) -> TMEX:
@@ -347,46 +308,34 @@ def tmex(codes: object, factors: object, *, structure: object | None = None, lev
     """
     validation.number("level", level, above=0.0)
     inputs = read_inputs(codes, factors, discrete=False, minimum=40)
-    expected = None if structure is None else _checked(structure, inputs)
+    shape, expected = (inputs.latents, inputs.factor_count), None
+    if structure is not None:
+        found = validation.array(structure, "structure")
+        if found.shape != shape:
+            expects = f"a row per latent and a column per factor, {shape}"
+            raise InputError(f"structure must have {expects}, got {found.shape}.")
+        expected = found.astype(bool)
+    bounds = (0.0, float(shape[0] * shape[1]))
     compute = partial(_tmex, structure=expected, level=level)
-    pairs = float(inputs.latents * inputs.factor_count)
-    notes = partial(input_warnings, inputs)
-    return TMEX("T-MEX", compute(inputs), notes, compute, inputs, bounds=(0.0, pairs), resamples=20)
-
-
-def _checked(structure: object, inputs: CodesAndFactors) -> np.ndarray:
-    found = validation.array(structure, "structure")
-    shape = (inputs.latents, inputs.factor_count)
-    if found.shape != shape:
-        raise InputError(f"structure must have a row per latent and a column per factor, {shape}, got {found.shape}.")
-    return found.astype(bool)
+    return TMEX("T-MEX", compute, inputs, input_warnings, bounds=bounds, resamples=20)
 
 
 def _tmex(inputs: CodesAndFactors, structure: np.ndarray | None, level: float) -> MetricValues:
-    statistic = np.column_stack([_covariance_measure(codes, factor) for codes, factor in conditional_residuals(inputs)])
     others = [np.delete(inputs.factors, k, axis=1) for k in range(inputs.factor_count)]
+    statistic = np.empty((inputs.latents, inputs.factor_count))
+    for k, (codes, factor) in enumerate(conditional_residuals(inputs)):  # standard normal under independence
+        products = codes * factor[:, None]
+        spread = products.std(0)
+        statistic[:, k] = np.sqrt(len(products)) * products.mean(0) / np.where(spread > 0, spread, np.inf)
     statistic /= np.sqrt([shared_error_inflation(given) for given in others])
     p_values = 2 * student.sf(np.abs(statistic), inputs.samples - 1)
-    expected = _matched(np.abs(statistic)) if structure is None else structure
+    expected = structure
+    if expected is None:  # one latent per factor: the matching with the largest sum
+        assignment = best_matching(np.abs(statistic))[1]
+        expected = np.arange(inputs.latents)[:, None] == assignment
     wrong = (p_values < level) != expected
     return MetricValues(
         {"tmex": float(wrong.sum()), "share": float(wrong.mean())},
         wrong.sum(0).astype(float),
         {"p_values": p_values, "structure": expected},
     )
-
-
-def _covariance_measure(codes: Float[np.ndarray, "N d"], factor: Float[np.ndarray, " N"]) -> Float[np.ndarray, " d"]:
-    """√N mean / standard deviation of the products of residuals: standard normal under independence."""
-    products = codes * factor[:, None]
-    spread = products.std(0)
-    return np.sqrt(len(products)) * products.mean(0) / np.where(spread > 0, spread, np.inf)
-
-
-def _matched(strength: np.ndarray) -> np.ndarray:
-    """One latent per factor: the matching with the largest sum."""
-    _, assignment = best_matching(strength)
-    expected = np.zeros(strength.shape, dtype=bool)
-    matched = assignment >= 0
-    expected[assignment[matched], np.flatnonzero(matched)] = True
-    return expected

@@ -11,16 +11,14 @@ from scipy.stats import rankdata
 from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.metrics.inputs import CodesAndFactors, input_warnings, read_inputs, standardise
-from vaescope.metrics.score import MetricValues, Score
+from vaescope.metrics.score import Detail, MetricValues, Score
 
 
 class MCC(Score):
     """The mean correlation, the correlation of every factor with its latent, and the index of that latent."""
 
-    @property
-    def assignment(self) -> np.ndarray:
-        """The latent matched to every factor; -1 for factors without a latent."""
-        return self.values.details["assignment"]
+    assignment = Detail()
+    """The latent matched to every factor; -1 for factors without a latent."""
 
 
 def pearson_correlations(codes: np.ndarray, factors: np.ndarray) -> np.ndarray:
@@ -60,16 +58,17 @@ def mcc(codes: object, factors: object, *, method: str = "pearson") -> MCC:
     """
     validation.choice("method", method, CORRELATIONS)
     inputs = read_inputs(codes, factors, discrete=False, minimum=2)
-    compute = partial(_mcc, method=method)
     name = "MCC" if method == "pearson" else "MCC (Spearman)"
-    return MCC(name, compute(inputs), partial(_warnings, inputs), compute, inputs)
+    return MCC(name, partial(_mcc, method=method), inputs, partial(_unmatched_warnings, unmatched="factors"))
 
 
-def _warnings(inputs: CodesAndFactors) -> tuple[str, ...]:
-    found = input_warnings(inputs)
-    if inputs.latents >= inputs.factor_count:
+def _unmatched_warnings(inputs: CodesAndFactors, unmatched: str) -> tuple[str, ...]:
+    """Those of any metric, and one if there are unmatched `factors` or `latents`."""
+    found, more = input_warnings(inputs), inputs.latents - inputs.factor_count
+    if (more if unmatched == "latents" else -more) <= 0:
         return found
-    return (*found, f"{inputs.latents} latents for {inputs.factor_count} factors: unmatched factors count as 0.")
+    so = "latents are ignored" if unmatched == "latents" else "factors count as 0"
+    return (*found, f"{inputs.latents} latents for {inputs.factor_count} factors: unmatched {so}.")
 
 
 def _mcc(inputs: CodesAndFactors, method: str) -> MetricValues:
@@ -91,7 +90,7 @@ def linear_r2(codes: object, factors: object) -> Score:
     1.0
     """
     inputs = read_inputs(codes, factors, discrete=False, minimum=4)
-    return Score("linear R²", _r2(inputs), partial(input_warnings, inputs), _r2, inputs, bounds=(-np.inf, 1.0))
+    return Score("linear R²", _r2, inputs, input_warnings, bounds=(-np.inf, 1.0))
 
 
 def _r2(inputs: CodesAndFactors) -> MetricValues:
@@ -138,14 +137,7 @@ def amari(codes: object, factors: object) -> Score:
             f"the Amari distance needs at least two factors and a latent for each, got {inputs.latents} latents "
             f"and {inputs.factor_count} factors."
         )
-    return Score("Amari distance", _amari(inputs), partial(_amari_warnings, inputs), _amari, inputs)
-
-
-def _amari_warnings(inputs: CodesAndFactors) -> tuple[str, ...]:
-    found = input_warnings(inputs)
-    if inputs.latents == inputs.factor_count:
-        return found
-    return (*found, f"{inputs.latents} latents for {inputs.factor_count} factors: unmatched latents are ignored.")
+    return Score("Amari distance", _amari, inputs, partial(_unmatched_warnings, unmatched="latents"))
 
 
 def _excess(m: np.ndarray) -> np.ndarray:

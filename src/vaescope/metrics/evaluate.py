@@ -3,78 +3,68 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Any
 
+import rich.table
+import sklearn
+import torch
 from rich.console import Console
-from rich.progress import Progress as RichProgress
-from rich.table import Table
+from rich.progress import Progress
+from threadpoolctl import threadpool_limits
 
 from vaescope.core.errors import InputError
-from vaescope.core.tables import to_frame
+from vaescope.core.tables import Table
 from vaescope.metrics.correlation import amari, linear_r2, mcc
 from vaescope.metrics.importances import dci
 from vaescope.metrics.information import mig, mig_sup, sap
 from vaescope.metrics.informativeness import infomec, modularity_explicitness
-from vaescope.metrics.inputs import read_inputs
+from vaescope.metrics.inputs import CodesAndFactors, Discrete, read_inputs, without_fit_warnings
 from vaescope.metrics.interventions import beta_vae_score, factor_vae_score, irs
-from vaescope.metrics.score import Resampling, Score, worker_threads
+from vaescope.metrics.score import Score, half_samples, shuffles
 
-
-@dataclass(frozen=True)
-class ScoreRow:
-    """One row of the table: the score's name, where to find it, and the question it answers."""
-
-    name: str
-    metric: str
-    key: str
-    question: str
-    higher_is_better: bool = True
-
-
+METRICS: dict[str, Callable[..., Score]] = {
+    "mcc": mcc,
+    "mcc_spearman": partial(mcc, method="spearman"),
+    "r2": linear_r2,
+    "dci": dci,
+    "mig": mig,
+    "mig_sup": mig_sup,
+    "sap": sap,
+    "infomec": infomec,
+    "modularity": modularity_explicitness,
+    "factor_vae": factor_vae_score,
+    "beta_vae": beta_vae_score,
+    "irs": irs,
+    "amari": amari,
+}
+WITHOUT_CLASSES = ("mcc", "mcc_spearman", "r2", "amari")  # which take all factors as numbers
+# name in the table, metric, score of the metric, question
 SCORE_ROWS = (
-    ScoreRow("MCC", "mcc", "mcc", "Is each factor one latent, up to sign and scale?"),
-    ScoreRow("MCC (Spearman)", "mcc_spearman", "mcc", "Is each factor one latent, up to a monotone map?"),
-    ScoreRow("linear R²", "r2", "r2", "Can the factors be predicted linearly?"),
-    ScoreRow("DCI disentanglement", "dci", "disentanglement", "Does each latent encode one factor?"),
-    ScoreRow("DCI completeness", "dci", "completeness", "Is each factor encoded by one latent?"),
-    ScoreRow("DCI informativeness", "dci", "informativeness", "Can the factors be predicted at all?"),
-    ScoreRow("MIG", "mig", "mig", "Does only one latent know each factor?"),
-    ScoreRow("MIG-sup", "mig_sup", "mig_sup", "Does each latent know only one factor?"),
-    ScoreRow("SAP", "sap", "sap", "Does one latent predict each factor much better?"),
-    ScoreRow("InfoM (modularity)", "infomec", "modularity", "Does each latent encode one factor?"),
-    ScoreRow("InfoE (explicitness)", "infomec", "explicitness", "Can the factors be predicted linearly?"),
-    ScoreRow("InfoC (compactness)", "infomec", "compactness", "Is each factor encoded by one latent?"),
-    ScoreRow("modularity", "modularity", "modularity", "Does each latent encode one factor? (original form)"),
-    ScoreRow("explicitness", "modularity", "explicitness", "Are classes linearly separable? (AUC, 0.5 is chance)"),
-    ScoreRow("FactorVAE score", "factor_vae", "accuracy", "Is one latent constant when a factor is fixed?"),
-    ScoreRow("β-VAE score", "beta_vae", "accuracy", "Can the fixed factor be predicted?"),
-    ScoreRow("IRS", "irs", "irs", "Is each latent unaffected by all factors but one?"),
-    ScoreRow(
-        "Amari distance", "amari", "amari", "How far from a scaled permutation? (0 is best)", higher_is_better=False
-    ),
+    ("MCC", "mcc", "mcc", "Is each factor one latent, up to sign and scale?"),
+    ("MCC (Spearman)", "mcc_spearman", "mcc", "Is each factor one latent, up to a monotone map?"),
+    ("linear R²", "r2", "r2", "Can the factors be predicted linearly?"),
+    ("DCI disentanglement", "dci", "disentanglement", "Does each latent encode one factor?"),
+    ("DCI completeness", "dci", "completeness", "Is each factor encoded by one latent?"),
+    ("DCI informativeness", "dci", "informativeness", "Can the factors be predicted at all?"),
+    ("MIG", "mig", "mig", "Does only one latent know each factor?"),
+    ("MIG-sup", "mig_sup", "mig_sup", "Does each latent know only one factor?"),
+    ("SAP", "sap", "sap", "Does one latent predict each factor much better?"),
+    ("InfoM (modularity)", "infomec", "modularity", "Does each latent encode one factor?"),
+    ("InfoE (explicitness)", "infomec", "explicitness", "Can the factors be predicted linearly?"),
+    ("InfoC (compactness)", "infomec", "compactness", "Is each factor encoded by one latent?"),
+    ("modularity", "modularity", "modularity", "Does each latent encode one factor? (original form)"),
+    ("explicitness", "modularity", "explicitness", "Are classes linearly separable? (AUC, 0.5 is chance)"),
+    ("FactorVAE score", "factor_vae", "accuracy", "Is one latent constant when a factor is fixed?"),
+    ("β-VAE score", "beta_vae", "accuracy", "Can the fixed factor be predicted?"),
+    ("IRS", "irs", "irs", "Is each latent unaffected by all factors but one?"),
+    ("Amari distance", "amari", "amari", "How far from a scaled permutation? (0 is best)"),
 )
-COLUMNS = ("metric", "score", "95 % interval", "floor", "question")
-
-
-def _metrics(codes: object, factors: object, discrete: Any) -> dict[str, Callable[[], Score]]:
-    return {
-        "mcc": lambda: mcc(codes, factors),
-        "mcc_spearman": lambda: mcc(codes, factors, method="spearman"),
-        "r2": lambda: linear_r2(codes, factors),
-        "dci": lambda: dci(codes, factors, discrete=discrete),
-        "mig": lambda: mig(codes, factors, discrete=discrete),
-        "mig_sup": lambda: mig_sup(codes, factors, discrete=discrete),
-        "sap": lambda: sap(codes, factors, discrete=discrete),
-        "infomec": lambda: infomec(codes, factors, discrete=discrete),
-        "modularity": lambda: modularity_explicitness(codes, factors, discrete=discrete),
-        "factor_vae": lambda: factor_vae_score(codes, factors, discrete=discrete),
-        "beta_vae": lambda: beta_vae_score(codes, factors, discrete=discrete),
-        "irs": lambda: irs(codes, factors, discrete=discrete),
-        "amari": lambda: amari(codes, factors),
-    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +78,15 @@ class Evaluation:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """metric, score, low, high, floor, question; `low` and `high` are None without intervals."""
-        return [_row(row, self.results[row.metric], self.intervals) for row in SCORE_ROWS if row.metric in self.results]
+        """metric, score, low, high, floor, higher_is_better, question; `low` and `high` are None without intervals."""
+        found: list[dict[str, Any]] = []
+        for name, metric, key, question in SCORE_ROWS:
+            if metric in self.results:
+                result = self.results[metric]
+                low, high = result.intervals[key] if self.intervals else (None, None)
+                numbers = {"score": result.scores[key], "low": low, "high": high, "floor": result.floors[key]}
+                found.append({"metric": name, **numbers, "higher_is_better": metric != "amari", "question": question})
+        return found
 
     def to_frame(self, kind: str = "pandas") -> Any:
         """The rows as a data frame.
@@ -97,7 +94,7 @@ class Evaluation:
         Args:
             kind: pandas, polars or arrow.
         """
-        return to_frame(self.rows, kind)
+        return Table(self.rows).to_frame(kind)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -109,10 +106,24 @@ class Evaluation:
     def __getitem__(self, name: str) -> Score:
         return self.results[name]
 
+    def _shown(self) -> Table:
+        """The rows as strings."""
+        return Table(
+            {
+                "metric": row["metric"],
+                "score": f"{row['score']:.3f}",
+                "95 % interval": "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}",
+                "floor": f"{row['floor']:.3f}",
+                "question": row["question"],
+            }
+            for row in self.rows
+        )
+
     def __str__(self) -> str:
-        table = Table(*COLUMNS, box=None, pad_edge=False)
-        for row in self.rows:
-            table.add_row(row["metric"], *_cells(row), row["question"])
+        shown = self._shown()
+        table = rich.table.Table(*(shown[0] if shown else ()), box=None, pad_edge=False)
+        for row in shown:
+            table.add_row(*map(str, row.values()))
         out = io.StringIO()
         console = Console(file=out, width=120)
         console.print(table)
@@ -121,24 +132,12 @@ class Evaluation:
         return out.getvalue().rstrip()
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-        body = "".join(
-            "<tr>"
-            + "".join(f"<td>{escape(cell)}</td>" for cell in (row["metric"], *_cells(row), row["question"]))
-            + "</tr>"
-            for row in self.rows
-        )
         notes = "".join(f"<li>{escape(warning)}</li>" for warning in self.warnings)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><ul>{notes}</ul>"
+        return f"{self._shown().to_html()}<ul>{notes}</ul>"
 
 
 def evaluate(
-    codes: object,
-    factors: object,
-    *,
-    discrete: bool | Sequence[bool] | None = None,
-    intervals: bool = True,
-    progress: bool = True,
+    codes: object, factors: object, *, discrete: Discrete = None, intervals: bool = True, progress: bool = True
 ) -> Evaluation:
     """Compute all metrics, with intervals and floors.
 
@@ -160,44 +159,57 @@ def evaluate(
     """
     inputs = read_inputs(codes, factors, discrete=discrete, minimum=40)  # raises errors that concern all metrics
     console = Console(stderr=True)
-    shown = RichProgress(console=console, disable=not (progress and console.is_terminal), transient=True)
-    with shown:
-        results, skipped = _scores(_metrics(codes, factors, discrete), shown)
-        resampling = Resampling(results, inputs, intervals)
-        bar = shown.add_task("intervals and floors" if intervals else "floors", total=resampling.tasks)
-        resampling.run(lambda: shown.advance(bar))
+    with Progress(console=console, disable=not (progress and console.is_terminal), transient=True) as shown:
+        results: dict[str, Score] = {}
+        skipped: dict[str, str] = {}
+        with _worker_threads() as pool:
+            pending = {
+                name: pool.submit(metric, codes, factors, **({} if name in WITHOUT_CLASSES else {"discrete": discrete}))
+                for name, metric in METRICS.items()
+            }
+            for name, future in shown.track(pending.items(), description="metrics"):
+                try:
+                    results[name] = future.result()
+                except InputError as error:
+                    skipped[name] = str(error)
+        _resample(results, inputs, intervals, shown)
     return Evaluation(results, skipped, intervals)
 
 
-def _scores(
-    computations: Mapping[str, Callable[[], Score]], shown: RichProgress
-) -> tuple[dict[str, Score], dict[str, str]]:
-    """Results by metric, and the reasons why others could not be computed."""
-    results: dict[str, Score] = {}
-    skipped: dict[str, str] = {}
-    with worker_threads() as pool:
-        pending = {name: pool.submit(compute) for name, compute in computations.items()}
-        for name, future in shown.track(pending.items(), description="metrics"):
-            try:
-                results[name] = future.result()
-            except InputError as error:
-                skipped[name] = str(error)
-    return results, skipped
+def _resample(results: Mapping[str, Score], inputs: CodesAndFactors, intervals: bool, shown: Progress) -> None:
+    """Set floors, and intervals if wanted, of all results on the same shuffles and half-samples of the inputs."""
+    shuffled: list[Future[_ScoresByMetric]] = []
+    halves: list[Future[_ScoresByMetric]] = []
+    with _worker_threads() as pool:
+        for index, one in enumerate(shuffles(inputs, max((r.shuffles for r in results.values()), default=0))):
+            chosen = [name for name, result in results.items() if index < result.shuffles]
+            shuffled.append(pool.submit(lambda n, i: {k: results[k].compute(i).scores for k in n}, chosen, one))
+        most = max((r.resamples for r in results.values()), default=0) if intervals else 0
+        for index, half in enumerate(half_samples(inputs, most)):
+            chosen = [name for name, result in results.items() if index < result.resamples]
+            halves.append(pool.submit(lambda n, i: {k: results[k].resampled(i) for k in n}, chosen, half))
+        bar = shown.add_task("intervals and floors" if intervals else "floors", total=len(shuffled) + len(halves))
+        for done in as_completed([*shuffled, *halves]):
+            done.result()
+            shown.advance(bar)
+    for name, result in results.items():  # values of cached properties
+        vars(result)["floors"] = result.floors_from(_scores_of(name, shuffled))
+        if intervals:
+            vars(result)["intervals"] = result.intervals_from(_scores_of(name, halves))
 
 
-def _row(row: ScoreRow, result: Score, intervals: bool) -> dict[str, Any]:
-    low, high = result.intervals[row.key] if intervals else (None, None)
-    return {
-        "metric": row.name,
-        "score": result.scores[row.key],
-        "low": low,
-        "high": high,
-        "floor": result.floors[row.key],
-        "higher_is_better": row.higher_is_better,
-        "question": row.question,
-    }
+_ScoresByMetric = dict[str, Mapping[str, float]]
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
-    interval = "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
-    return f"{row['score']:.3f}", interval, f"{row['floor']:.3f}"
+def _scores_of(name: str, tasks: Sequence[Future[_ScoresByMetric]]) -> list[Mapping[str, float]]:
+    return [task.result()[name] for task in tasks if name in task.result()]
+
+
+@contextmanager
+def _worker_threads() -> Iterator[ThreadPoolExecutor]:
+    """As many threads as PyTorch uses, each of which computes on one core."""
+    # inputs have been checked, so scikit-learn need not check them again; the setting applies to worker threads only
+    skip_checks = partial(sklearn.set_config, skip_parameter_validation=True, assume_finite=True)
+    workers = ThreadPoolExecutor(torch.get_num_threads(), initializer=skip_checks)
+    with threadpool_limits(1, user_api="blas"), without_fit_warnings(), workers as pool:
+        yield pool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,10 +13,15 @@ from sklearn.tree import ExtraTreeClassifier, ExtraTreeRegressor
 
 from vaescope.core import validation
 from vaescope.metrics.conditional import regression_features, ridge
-from vaescope.metrics.inputs import CodesAndFactors, input_warnings, read_inputs, standardise, without_fit_warnings
-from vaescope.metrics.score import MetricValues, Score
-
-LARGEST_SEED = np.iinfo(np.int32).max
+from vaescope.metrics.inputs import (
+    CodesAndFactors,
+    Discrete,
+    input_warnings,
+    read_inputs,
+    standardise,
+    without_fit_warnings,
+)
+from vaescope.metrics.score import Detail, MetricValues, OneScore, Score
 
 
 @dataclass
@@ -54,7 +58,7 @@ class Forest:
         target = np.ascontiguousarray(y, dtype=None if self.classes else np.float64)
         single = np.ascontiguousarray(x, dtype=np.float32)
         for _ in range(self.trees):
-            seed = random.randint(LARGEST_SEED)
+            seed = random.randint(np.iinfo(np.int32).max)
             tree = kind(min_samples_leaf=self.min_samples_leaf, max_features=None, random_state=seed)
             self.fitted.append(tree.fit(single, target, check_input=False))
         return self
@@ -80,33 +84,17 @@ class Forest:
         return float(accuracy_score(y, self.fitted[0].classes_[shares.argmax(1)]))
 
 
-TREE_MODELS = ("forest", "boosted")
-TREES, INTERVAL_TREES = 40, 10  # of a forest
-MANY_SAMPLES = 2000  # from here on, one shuffle gives the floor precisely
-
-
 class DCI(Score):
     """The three scores of Eastwood & Williams 2018 and the matrix of importances."""
 
-    @property
-    def disentanglement(self) -> float:
-        return self.scores["disentanglement"]
-
-    @property
-    def completeness(self) -> float:
-        return self.scores["completeness"]
-
-    @property
-    def informativeness(self) -> float:
-        return self.scores["informativeness"]
-
-    @property
-    def importance(self) -> np.ndarray:
-        """Importance of every latent for predicting every factor, (d, k); columns sum to 1."""
-        return self.values.details["importance"]
+    disentanglement = OneScore()
+    completeness = OneScore()
+    informativeness = OneScore()
+    importance = Detail()
+    """Importance of every latent for predicting every factor, (d, k); columns sum to 1."""
 
 
-def dci(codes: object, factors: object, *, model: str = "forest", discrete: bool | Sequence[bool] | None = None) -> DCI:
+def dci(codes: object, factors: object, *, model: str = "forest", discrete: Discrete = None) -> DCI:
     """Disentanglement, completeness and informativeness (Eastwood & Williams 2018).
 
     Trees predict every factor from all latents. The importance of a latent is its share of the impurity decrease.
@@ -126,18 +114,16 @@ def dci(codes: object, factors: object, *, model: str = "forest", discrete: bool
     >>> bool(result.disentanglement > 0.95), result.importance.argmax(0).tolist()
     (True, [0, 1])
     """
-    validation.choice("model", model, TREE_MODELS)
+    validation.choice("model", model, ("forest", "boosted"))
     inputs = read_inputs(codes, factors, discrete=discrete)
-    compute = partial(compute_dci, model=model)
     return DCI(
         "DCI",
-        compute(inputs),
-        partial(input_warnings, inputs, classes=True),
-        compute,
+        partial(compute_dci, model=model),
         inputs,
+        partial(input_warnings, classes=True),
         resamples=10,
-        shuffles=1 if inputs.samples >= MANY_SAMPLES else 3,
-        interval_compute=partial(compute_dci, model=model, trees=INTERVAL_TREES) if model == "forest" else None,
+        shuffles=1 if inputs.samples >= 2000 else 3,  # one gives the floor of many samples precisely
+        interval_compute=partial(compute_dci, trees=10) if model == "forest" else None,
     )
 
 
@@ -154,16 +140,20 @@ def concentration(importance: np.ndarray) -> np.ndarray:
     return 1 + (share * np.log(np.where(share > 0, share, 1.0))).sum(1) / np.log(width)
 
 
-def compute_dci(inputs: CodesAndFactors, model: str, trees: int = TREES) -> MetricValues:
-    """The three scores, importances and details; `model` is one of `TREE_MODELS`."""
+def compute_dci(inputs: CodesAndFactors, model: str = "forest", trees: int = 40) -> MetricValues:
+    """The three scores, importances and details."""
     inputs = replace(inputs, codes=standardise(inputs.codes), computed={})  # trees use single precision
     fits = [fit_factor(inputs, k, model, trees) for k in range(inputs.factor_count)]
     importance = np.column_stack([importances for importances, _ in fits])
     informativeness = np.array([score for _, score in fits])
     disentanglement, completeness = concentration(importance), concentration(importance.T)
+
+    def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
+        return float(values @ weights / weights.sum()) if weights.sum() > 0 else 0.0
+
     scores = {
-        "disentanglement": _weighted_mean(disentanglement, importance.sum(1)),
-        "completeness": _weighted_mean(completeness, importance.sum(0)),
+        "disentanglement": weighted_mean(disentanglement, importance.sum(1)),
+        "completeness": weighted_mean(completeness, importance.sum(0)),
         "informativeness": float(informativeness.mean()),
     }
     details = {
@@ -174,11 +164,7 @@ def compute_dci(inputs: CodesAndFactors, model: str, trees: int = TREES) -> Metr
     return MetricValues(scores, completeness, details)
 
 
-def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
-    return float(values @ weights / weights.sum()) if weights.sum() > 0 else 0.0
-
-
-def fit_factor(inputs: CodesAndFactors, k: int, model: str, trees: int = TREES) -> tuple[np.ndarray, float]:
+def fit_factor(inputs: CodesAndFactors, k: int, model: str = "forest", trees: int = 40) -> tuple[np.ndarray, float]:
     """Importances (d,) and held-out score for one factor."""
     fit, test = inputs.halves
     discrete = inputs.discrete[k]
@@ -186,43 +172,27 @@ def fit_factor(inputs: CodesAndFactors, k: int, model: str, trees: int = TREES) 
     y, y_test = target[: fit.samples], target[fit.samples :]
     if np.ptp(y) == 0:
         return np.zeros(inputs.latents), float(np.mean(y_test == y[0])) if discrete else 0.0
-    with without_fit_warnings(), np.errstate(invalid="ignore"):
-        fitted = _tree_model(model, discrete, fit.samples, trees).fit(fit.codes, y)
-        importance = np.nan_to_num(np.asarray(fitted.feature_importances_))  # NaN if no tree has a split
-    return importance, max(0.0, float(fitted.score(test.codes, y_test)))
-
-
-def _tree_model(
-    model: str, discrete: bool, samples: int, trees: int
-) -> Forest | GradientBoostingClassifier | GradientBoostingRegressor:
+    trained: Forest | GradientBoostingClassifier | GradientBoostingRegressor
     if model == "boosted":
-        return (GradientBoostingClassifier if discrete else GradientBoostingRegressor)(random_state=0)
-    return Forest(classes=discrete, trees=trees, min_samples_leaf=min(5, max(1, samples // 20)))
-
-
-CAPACITIES = (0, 16, 32, 64, 128, 256)  # random features in addition to the linear ones
-STRENGTH = 1e-4  # of the ridge penalty
-EXACT = 0.02  # loss, as a share of that of a constant, that counts as none
+        trained = (GradientBoostingClassifier if discrete else GradientBoostingRegressor)(random_state=0)
+    else:
+        trained = Forest(classes=discrete, trees=trees, min_samples_leaf=min(5, max(1, fit.samples // 20)))
+    with without_fit_warnings(), np.errstate(invalid="ignore"):
+        trained.fit(fit.codes, y)
+        importance = np.nan_to_num(np.asarray(trained.feature_importances_))  # NaN if no tree has a split
+    return importance, max(0.0, float(trained.score(test.codes, y_test)))
 
 
 class DCIES(DCI):
     """The five scores of Eastwood et al. 2023."""
 
-    @property
-    def explicitness(self) -> float:
-        return self.scores["explicitness"]
-
-    @property
-    def size(self) -> float:
-        return self.scores["size"]
-
-    @property
-    def losses(self) -> np.ndarray:
-        """Held-out loss of every capacity and factor, as a share of that of a constant, (capacities, k)."""
-        return self.values.details["losses"]
+    explicitness = OneScore()
+    size = OneScore()
+    losses = Detail()
+    """Held-out loss of every capacity and factor, as a share of that of a constant, (capacities, k)."""
 
 
-def dci_es(codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None) -> DCIES:
+def dci_es(codes: object, factors: object, *, discrete: Discrete = None) -> DCIES:
     """DCI, explicitness and size (Eastwood, Nicolicioiu, von Kügelgen, Kekić, Träuble, Dittadi & Schölkopf 2023).
 
     Explicitness is 1 minus the area under the loss-capacity curve over that of a straight line from the loss of a
@@ -242,12 +212,12 @@ def dci_es(codes: object, factors: object, *, discrete: bool | Sequence[bool] | 
     (True, 1.0)
     """
     inputs = read_inputs(codes, factors, discrete=discrete)
-    notes = partial(input_warnings, inputs, classes=True)
-    return DCIES("DCI-ES", _dci_es(inputs), notes, _dci_es, inputs, bounds=(-1.0, 1.0), resamples=10, shuffles=3)
+    notes = partial(input_warnings, classes=True)
+    return DCIES("DCI-ES", _dci_es, inputs, notes, bounds=(-1.0, 1.0), resamples=10, shuffles=3)
 
 
 def _dci_es(inputs: CodesAndFactors) -> MetricValues:
-    plain = compute_dci(inputs, "forest")
+    plain = compute_dci(inputs)
     losses = np.column_stack([loss_curve(inputs, k) for k in range(inputs.factor_count)])
     explicitness = np.array([area_score(curve) for curve in losses.T])
     added = {
@@ -260,20 +230,16 @@ def _dci_es(inputs: CodesAndFactors) -> MetricValues:
 
 def loss_curve(inputs: CodesAndFactors, k: int) -> Float[np.ndarray, " capacities"]:
     """Held-out squared error of factor k at every capacity, over that of a constant."""
-    targets = _targets(inputs, k)
+    column = inputs.factors[:, k, None]
+    targets = (column == np.unique(column)).astype(float) if inputs.discrete[k] else standardise(column)
     middle = (inputs.samples + 1) // 2
     baseline = np.square(targets[middle:] - targets[:middle].mean(0)).sum()
     losses = []
-    for count in CAPACITIES:
+    for count in (0, 16, 32, 64, 128, 256):  # random features in addition to the linear ones
         features = regression_features(inputs.codes, count)
-        weights = ridge(features[:middle], targets[:middle], STRENGTH)
+        weights = ridge(features[:middle], targets[:middle], strength=1e-4)
         losses.append(np.square(targets[middle:] - features[middle:] @ weights).sum() / max(baseline, 1e-300))
     return np.minimum.accumulate(np.minimum(losses, 1.0))
-
-
-def _targets(inputs: CodesAndFactors, k: int) -> np.ndarray:
-    column = inputs.factors[:, k]
-    return (column[:, None] == np.unique(column)).astype(float) if inputs.discrete[k] else standardise(column[:, None])
 
 
 def area_score(losses: Float[np.ndarray, " capacities"]) -> float:
@@ -283,7 +249,7 @@ def area_score(losses: Float[np.ndarray, " capacities"]) -> float:
     (1.0, 0.0)
     """
     best = float(losses.min())
-    if best > 1 - EXACT:
+    if best > 0.98:  # no predictor is better than a constant
         return 0.0
     excess = np.clip(losses - best, 0.0, None)
     area = (0.5 * (excess[1:] + excess[:-1])).mean()

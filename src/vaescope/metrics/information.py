@@ -23,6 +23,7 @@ from vaescope.metrics.correlation import pearson_correlations
 from vaescope.metrics.importances import fit_factor
 from vaescope.metrics.inputs import (
     CodesAndFactors,
+    Discrete,
     input_warnings,
     is_varying,
     list_latents,
@@ -31,15 +32,10 @@ from vaescope.metrics.inputs import (
     standardise,
     without_fit_warnings,
 )
-from vaescope.metrics.score import MetricValues, Score
+from vaescope.metrics.score import MetricValues, OneScore, Score
 
 DEFAULT_BINS = 20
-BINNINGS = ("width", "mass")
-ESTIMATORS = ("binned", "neighbours")
-NEIGHBOUR_COUNT = 3
-NULL_SHUFFLES = {"binned": 50, "neighbours": 10}
 TINY = 1e-12
-MAX_BIN_SHARE = 0.5  # share of samples in one bin above which bins of equal width are misleading
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +57,7 @@ def mutual_information(
     *,
     estimator: str = "binned",
     binning: str = "width",
-    discrete: bool | Sequence[bool] | None = None,
+    discrete: Discrete = None,
 ) -> np.ndarray:
     """I(z_j; v_k) of every latent and factor, (d, k), in nats.
 
@@ -77,17 +73,20 @@ def mutual_information(
     array([[0.6931],
            [0.    ]])
     """
-    check_estimator(estimator, binning)
-    inputs = read_inputs(codes, factors, discrete=discrete)
+    inputs = read_information_inputs(codes, factors, discrete, estimator, binning)
     if estimator == "neighbours":
         classes = [np.unique(column, return_inverse=True)[1] for column in inputs.factors.T]
         return _neighbour_information(inputs, [c if d else None for c, d in zip(classes, inputs.discrete, strict=True)])
     return pairwise_information(inputs, binning=binning).mutual
 
 
-def check_estimator(estimator: str, binning: str) -> None:
-    validation.choice("estimator", estimator, ESTIMATORS)
-    validation.choice("binning", binning, BINNINGS)
+def read_information_inputs(
+    codes: object, factors: object, discrete: Discrete, estimator: str, binning: str
+) -> CodesAndFactors:
+    """Checked inputs and options of a metric based on mutual information."""
+    validation.choice("estimator", estimator, ("binned", "neighbours"))
+    validation.choice("binning", binning, ("width", "mass"))
+    return read_inputs(codes, factors, discrete=discrete)
 
 
 @once_per_inputs
@@ -112,7 +111,13 @@ def significant_information(
     pairs: the probability of a false positive is about one over the number of shuffles.
     """
     found = pairwise_information(inputs, estimator=estimator, binning=binning)
-    null = _shuffled_information(inputs, estimator, binning)
+    rng = np.random.default_rng(0)
+    if estimator == "neighbours":
+        shuffled = [inputs.shuffled(rng) for _ in range(10)]
+        null = np.stack([pairwise_information(i, estimator=estimator, binning=binning).mutual for i in shuffled])
+    else:  # bins do not depend on the order
+        tables = ContingencyTables.of(_code_bins(inputs, binning=binning), factor_classes(inputs, binning=binning))
+        null = tables.shuffled(rng, 50)
     bias, noise = null.mean(0), null.std(0, ddof=1) + TINY
     threshold = max(3.0, float(((null - bias) / noise).max()))
     share = ((found.mutual - bias) / np.maximum(found.entropy - bias, TINY)).clip(0.0, 1.0)
@@ -128,31 +133,15 @@ def information_warnings(inputs: CodesAndFactors, *, estimator: str, binning: st
     if inputs.samples < 2 * cells:
         few = f"{inputs.samples} samples for up to {cells} bins of a latent and a factor: information is biased, and "
         found += (few + "the interval does not cover the bias.",)
-    overfull = [j for j, column in enumerate(inputs.codes.T) if _largest_bin_share(column) > MAX_BIN_SHARE]
-    if binning != "width" or not overfull:
-        return found
-    return (
-        *found,
-        f"{list_latents(overfull)}: most samples are in one of {DEFAULT_BINS} bins of equal width, so information is "
-        "underestimated; compare with binning='mass'.",
-    )
-
-
-def _largest_bin_share(column: np.ndarray) -> float:
-    """The share of samples in the fullest bin; 0 for a column that needs no bins."""
-    if len(np.unique(column)) <= DEFAULT_BINS:
-        return 0.0
-    return float(np.bincount(bin_indices(column)).max() / len(column))
-
-
-def _shuffled_information(inputs: CodesAndFactors, estimator: str, binning: str) -> np.ndarray:
-    """Mutual information of shuffled codes and the factors, (shuffles, d, k). Bins do not depend on the order."""
-    rng, shuffles = np.random.default_rng(0), NULL_SHUFFLES[estimator]
-    if estimator == "neighbours":
-        shuffled = [inputs.shuffled(rng) for _ in range(shuffles)]
-        return np.stack([pairwise_information(one, estimator=estimator, binning=binning).mutual for one in shuffled])
-    tables = ContingencyTables.of(_code_bins(inputs, binning=binning), factor_classes(inputs, binning=binning))
-    return tables.shuffled(rng, shuffles)
+    overfull = [
+        j
+        for j, column in enumerate(inputs.codes.T)
+        if len(np.unique(column)) > DEFAULT_BINS and np.bincount(bin_indices(column)).max() > 0.5 * len(column)
+    ]
+    if binning == "width" and overfull:
+        many = f"{list_latents(overfull)}: most samples are in one of {DEFAULT_BINS} bins of equal width, so "
+        found += (many + "information is underestimated; compare with binning='mass'.",)
+    return found
 
 
 @once_per_inputs
@@ -246,7 +235,7 @@ def _neighbour_information(inputs: CodesAndFactors, labels: Sequence[np.ndarray 
                 standardise(inputs.codes),
                 column if classes is None else classes,
                 discrete_features=False,
-                n_neighbors=NEIGHBOUR_COUNT,
+                n_neighbors=3,
                 random_state=0,
             )
             columns.append(found)
@@ -259,7 +248,7 @@ def mig(
     *,
     estimator: str = "binned",
     binning: str = "width",
-    discrete: bool | Sequence[bool] | None = None,
+    discrete: Discrete = None,
 ) -> Score:
     """Gap between the two latents with the most information about a factor, over its entropy (Chen et al. 2018).
 
@@ -277,11 +266,10 @@ def mig(
     >>> bool(mig(v, v).score > 0.98), bool(mig(np.hstack([v, v]), v).score < 0.01)  # one copy, two copies
     (True, True)
     """
-    check_estimator(estimator, binning)
-    inputs = read_inputs(codes, factors, discrete=discrete)
+    inputs = read_information_inputs(codes, factors, discrete, estimator, binning)
     compute = partial(_mig, estimator=estimator, binning=binning)
-    notes = partial(information_warnings, inputs, estimator=estimator, binning=binning)
-    return Score("MIG", compute(inputs), notes, compute, inputs)
+    notes = partial(information_warnings, estimator=estimator, binning=binning)
+    return Score("MIG", compute, inputs, notes)
 
 
 def mig_sup(
@@ -291,7 +279,7 @@ def mig_sup(
     active: Sequence[bool] | np.ndarray | None = None,
     estimator: str = "binned",
     binning: str = "width",
-    discrete: bool | Sequence[bool] | None = None,
+    discrete: Discrete = None,
 ) -> Score:
     """Gap between the two factors that a latent is most informative about, averaged over latents (Li et al. 2020).
 
@@ -305,12 +293,11 @@ def mig_sup(
         binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
         discrete: which factors are classes; by default those with few distinct values.
     """
-    check_estimator(estimator, binning)
-    inputs = read_inputs(codes, factors, discrete=discrete)
+    inputs = read_information_inputs(codes, factors, discrete, estimator, binning)
     mask = is_varying(inputs.codes) if active is None else validation.latent_mask(active, inputs.latents)
     compute = partial(_mig_sup, active=mask, estimator=estimator, binning=binning)
-    notes = partial(information_warnings, inputs, estimator=estimator, binning=binning)
-    return Score("MIG-sup", compute(inputs), notes, compute, inputs)
+    notes = partial(information_warnings, estimator=estimator, binning=binning)
+    return Score("MIG-sup", compute, inputs, notes)
 
 
 def top_gap(relevance: np.ndarray) -> np.ndarray:
@@ -340,10 +327,6 @@ def _mig_sup(inputs: CodesAndFactors, active: np.ndarray, estimator: str, binnin
     return MetricValues({"mig_sup": score}, per_factor, {"per_latent": per_latent})
 
 
-DEFAULT_DRAWS = 2000
-DENSITIES_AT_ONCE = 2**22
-
-
 @dataclass(frozen=True, eq=False)
 class AggregatedMIG:
     """MIG and MIG-sup of posteriors, and the information they are computed from."""
@@ -363,8 +346,8 @@ def aggregated_mig(
     factors: object,
     *,
     active: Sequence[bool] | np.ndarray | None = None,
-    draws: int = DEFAULT_DRAWS,
-    discrete: bool | Sequence[bool] | None = None,
+    draws: int = 2000,
+    discrete: Discrete = None,
     seed: int = 0,
 ) -> AggregatedMIG:
     """Mutual information gaps of sampled codes, from the mean and variance of every posterior.
@@ -417,7 +400,7 @@ def _information(
     np.put_along_axis(same_value, columns, 1.0, axis=1)
     counts = same_value.sum(0)
     mutual = np.zeros((d, labels.shape[1]))
-    for part in np.array_split(np.arange(len(chosen)), max(1, len(chosen) * N // DENSITIES_AT_ONCE)):
+    for part in np.array_split(np.arange(len(chosen)), max(1, len(chosen) * N // 2**22)):  # 32 MB of densities
         drawn_columns = columns[chosen[part]]
         for j in range(d):
             density = -0.5 * ((z[part, j, None] - mean[:, j]) ** 2 / variance[:, j] + np.log(variance[:, j]))
@@ -431,9 +414,7 @@ def _information(
     return PairwiseInformation(np.clip(mutual / len(chosen), 0, entropy), entropy)
 
 
-def sap(
-    codes: object, factors: object, *, classifier: str = "thresholds", discrete: bool | Sequence[bool] | None = None
-) -> Score:
+def sap(codes: object, factors: object, *, classifier: str = "thresholds", discrete: Discrete = None) -> Score:
     """Gap between the two latents that best predict a factor on their own (Kumar et al. 2018).
 
     Continuous factors are scored by the squared correlation, discrete factors by the held-out accuracy of a classifier.
@@ -453,9 +434,9 @@ def sap(
     validation.choice("classifier", classifier, CLASSIFIERS)
     inputs = read_inputs(codes, factors, discrete=discrete)
     compute = partial(_sap, classifier=classifier)
-    notes = partial(input_warnings, inputs, classes=True)
     resamples, shuffles = (10, 3) if any(inputs.discrete) else (100, 5)  # classifiers are slow
-    return Score("SAP", compute(inputs), notes, compute, inputs, resamples=resamples, shuffles=shuffles)
+    notes = partial(input_warnings, classes=True)
+    return Score("SAP", compute, inputs, notes, resamples=resamples, shuffles=shuffles)
 
 
 def _sap(inputs: CodesAndFactors, classifier: str) -> MetricValues:
@@ -502,17 +483,9 @@ CLASSIFIERS = {"thresholds": threshold_scores, "svm": svm_scores}
 class EDI(Score):
     """The three scores of Julka, Wang & Granitzer 2024."""
 
-    @property
-    def modularity(self) -> float:
-        return self.scores["modularity"]
-
-    @property
-    def compactness(self) -> float:
-        return self.scores["compactness"]
-
-    @property
-    def explicitness(self) -> float:
-        return self.scores["explicitness"]
+    modularity = OneScore()
+    compactness = OneScore()
+    explicitness = OneScore()
 
 
 def edi(
@@ -521,7 +494,7 @@ def edi(
     *,
     estimator: str = "binned",
     binning: str = "width",
-    discrete: bool | Sequence[bool] | None = None,
+    discrete: Discrete = None,
 ) -> EDI:
     """Exclusivity disentanglement index (Julka, Wang & Granitzer 2024), each score from 0 to 1.
 
@@ -543,11 +516,10 @@ def edi(
     >>> bool(found.modularity > 0.9), bool(found.compactness > 0.9)
     (True, True)
     """
-    check_estimator(estimator, binning)
-    inputs = read_inputs(codes, factors, discrete=discrete)
+    inputs = read_information_inputs(codes, factors, discrete, estimator, binning)
     compute = partial(_edi, estimator=estimator, binning=binning)
-    notes = partial(information_warnings, inputs, estimator=estimator, binning=binning)
-    return EDI("EDI", compute(inputs), notes, compute, inputs, resamples=10, shuffles=3)
+    notes = partial(information_warnings, estimator=estimator, binning=binning)
+    return EDI("EDI", compute, inputs, notes, resamples=10, shuffles=3)
 
 
 def exclusivity(relation: np.ndarray) -> np.ndarray:
@@ -568,7 +540,7 @@ def _edi(inputs: CodesAndFactors, estimator: str, binning: str) -> MetricValues:
     credited = np.zeros_like(relation)
     credited[np.arange(len(relation)), relation.argmax(1)] = per_latent
     modularity, compactness = np.minimum(credited.sum(0), 1.0), exclusivity(relation.T)
-    explicitness = np.array([fit_factor(inputs, k, "forest")[1] for k in range(inputs.factor_count)])
+    explicitness = np.array([fit_factor(inputs, k)[1] for k in range(inputs.factor_count)])
     scores = {
         "modularity": float(modularity.mean()),
         "compactness": float(compactness.mean()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -12,29 +11,30 @@ from scipy.stats import rankdata
 
 from vaescope.metrics.correlation import held_out_r2
 from vaescope.metrics.information import (
-    check_estimator,
     factor_classes,
     information_warnings,
     mean_by_best_factor,
     pairwise_information,
+    read_information_inputs,
     significant_information,
 )
 from vaescope.metrics.inputs import (
     CodesAndFactors,
+    Discrete,
     input_warnings,
     is_varying,
     once_per_inputs,
     read_inputs,
     standardise,
 )
-from vaescope.metrics.score import MetricValues, Score
-
-PENALTY = 1e-4  # on the squared weights, as C = 1e4 in scikit-learn
-MAX_STEPS, TOLERANCE = 300, 1e-4  # separable classes do not converge, which does not change the predictions
+from vaescope.metrics.score import MetricValues, OneScore, Score
 
 
 class LogisticRegression:
     """Class probabilities that are log-linear in the inputs, as in scikit-learn but without its overhead and warnings.
+
+    The penalty on squared weights is that of C = 1e4 in scikit-learn. Fits stop after 300 steps: separable classes do
+    not converge, which does not change the predictions.
 
     Args:
         x: inputs (N, p).
@@ -50,7 +50,7 @@ class LogisticRegression:
         self._design = _with_constant(x)
         self._targets = np.eye(classes)[labels]
         start = np.zeros(self._design.shape[1] * classes)
-        options = {"maxiter": MAX_STEPS, "gtol": TOLERANCE, "ftol": 0.0}
+        options = {"maxiter": 300, "gtol": 1e-4, "ftol": 0.0}
         found = minimize(self._mean_loss, start, jac=True, method="L-BFGS-B", options=options)
         self.weights = found.x.reshape(-1, classes)
 
@@ -63,7 +63,7 @@ class LogisticRegression:
         weights, samples = flat.reshape(-1, self._targets.shape[1]), len(self._design)
         logits = self._design @ weights
         probabilities, normaliser = _softmax(logits)
-        penalised = weights * PENALTY / samples
+        penalised = weights * 1e-4 / samples
         penalised[-1] = 0.0
         loss = (normaliser.sum() - np.vdot(logits, self._targets)) / samples + 0.5 * np.vdot(penalised, weights)
         gradient = self._design.T @ (probabilities - self._targets) / samples + penalised
@@ -82,9 +82,6 @@ def _softmax(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return shares / total, (largest + np.log(total))[:, 0]
 
 
-AUC_CLASSES = 10  # classes of equal mass into which continuous factors are cut
-
-
 class Predictions(NamedTuple):
     """Held-out class probabilities of a factor, restricted to the classes that occur in both halves."""
 
@@ -98,7 +95,16 @@ class Predictions(NamedTuple):
 
 def one_against_rest_auc(inputs: CodesAndFactors) -> np.ndarray:
     """Area under the ROC curve (k,), averaged over the classes of every factor."""
-    return np.array([_auc(class_predictions(inputs, k)) for k in range(inputs.factor_count)])
+    areas = np.full(inputs.factor_count, 0.5)
+    for k in range(inputs.factor_count):
+        found = class_predictions(inputs, k)
+        classes, samples = len(found.frequencies), len(found.truth)
+        if classes >= 2:  # P(a sample of the class ranks above another one); ties count one half
+            inside = np.eye(classes, dtype=bool)[found.truth]
+            ranks, counts = rankdata(found.probabilities, axis=0), inside.sum(0)
+            above = np.where(inside, ranks, 0.0).sum(0) - counts * (counts + 1) / 2
+            areas[k] = (above / (counts * (samples - counts))).mean()
+    return areas
 
 
 def predictive_information(inputs: CodesAndFactors) -> np.ndarray:
@@ -109,14 +115,18 @@ def predictive_information(inputs: CodesAndFactors) -> np.ndarray:
     fit, test = inputs.halves
     shares = held_out_r2(fit, test)
     for k in np.flatnonzero(inputs.discrete):
-        shares[k] = _entropy_removed(class_predictions(inputs, int(k)))
+        found = class_predictions(inputs, int(k))
+        shares[k] = 0.0
+        if len(found.frequencies) >= 2:
+            chosen = found.probabilities[np.arange(len(found.truth)), found.truth].clip(np.finfo(float).eps, 1.0)
+            shares[k] = 1 - float(np.log(chosen).mean() / np.log(found.frequencies[found.truth]).mean())
     return shares.clip(0.0, 1.0)
 
 
 @once_per_inputs
 def class_predictions(inputs: CodesAndFactors, k: int) -> Predictions:
-    """Logistic regression of the classes of factor k; continuous factors are cut into classes of equal mass."""
-    labels = factor_classes(inputs, binning="mass", bins=AUC_CLASSES)[:, k]
+    """Logistic regression of the classes of factor k; continuous factors are cut into ten classes of equal mass."""
+    labels = factor_classes(inputs, binning="mass", bins=10)[:, k]
     codes, middle = standardise(inputs.codes), (inputs.samples + 1) // 2
     common = np.intersect1d(labels[:middle], labels[middle:])
     fit, test = np.isin(labels[:middle], common), np.isin(labels[middle:], common)
@@ -128,39 +138,12 @@ def class_predictions(inputs: CodesAndFactors, k: int) -> Predictions:
     return Predictions(model.probabilities(codes[middle:][test]), truth, frequencies)
 
 
-def _auc(found: Predictions) -> float:
-    """The mean over classes of P(a sample of the class ranks above another one); ties count one half."""
-    classes, samples = len(found.frequencies), len(found.truth)
-    if classes < 2:
-        return 0.5
-    inside = np.eye(classes, dtype=bool)[found.truth]
-    ranks, counts = rankdata(found.probabilities, axis=0), inside.sum(0)
-    above = np.where(inside, ranks, 0.0).sum(0) - counts * (counts + 1) / 2
-    return float((above / (counts * (samples - counts))).mean())
-
-
-def _entropy_removed(found: Predictions) -> float:
-    if len(found.frequencies) < 2:
-        return 0.0
-    tiny = np.finfo(float).eps
-    chosen = found.probabilities[np.arange(len(found.truth)), found.truth].clip(tiny, 1.0)
-    return 1 - float(np.log(chosen).mean() / np.log(found.frequencies[found.truth]).mean())
-
-
 class InfoMEC(Score):
     """The three scores of Hsu et al. 2023."""
 
-    @property
-    def modularity(self) -> float:
-        return self.scores["modularity"]
-
-    @property
-    def explicitness(self) -> float:
-        return self.scores["explicitness"]
-
-    @property
-    def compactness(self) -> float:
-        return self.scores["compactness"]
+    modularity = OneScore()
+    explicitness = OneScore()
+    compactness = OneScore()
 
 
 def infomec(
@@ -169,7 +152,7 @@ def infomec(
     *,
     estimator: str = "binned",
     binning: str = "width",
-    discrete: bool | Sequence[bool] | None = None,
+    discrete: Discrete = None,
 ) -> InfoMEC:
     """Modularity, explicitness and compactness (Hsu et al. 2023), each from 0 (chance) to 1.
 
@@ -185,11 +168,10 @@ def infomec(
         binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
         discrete: which factors are classes; by default those with few distinct values.
     """
-    check_estimator(estimator, binning)
-    inputs = read_inputs(codes, factors, discrete=discrete)
+    inputs = read_information_inputs(codes, factors, discrete, estimator, binning)
     compute = partial(_infomec, estimator=estimator, binning=binning)
-    notes = partial(information_warnings, inputs, estimator=estimator, binning=binning)
-    return InfoMEC("InfoMEC", compute(inputs), notes, compute, inputs, resamples=10, shuffles=3)
+    notes = partial(information_warnings, estimator=estimator, binning=binning)
+    return InfoMEC("InfoMEC", compute, inputs, notes, resamples=10, shuffles=3)
 
 
 def _infomec(inputs: CodesAndFactors, estimator: str, binning: str) -> MetricValues:
@@ -220,18 +202,11 @@ def top_share(relevance: np.ndarray) -> np.ndarray:
 class ModularityExplicitness(Score):
     """The two scores of Ridgeway & Mozer 2018."""
 
-    @property
-    def modularity(self) -> float:
-        return self.scores["modularity"]
-
-    @property
-    def explicitness(self) -> float:
-        return self.scores["explicitness"]
+    modularity = OneScore()
+    explicitness = OneScore()
 
 
-def modularity_explicitness(
-    codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None
-) -> ModularityExplicitness:
+def modularity_explicitness(codes: object, factors: object, *, discrete: Discrete = None) -> ModularityExplicitness:
     """Modularity and explicitness (Ridgeway & Mozer 2018).
 
     Modularity: 1 - the mean squared information about all factors but the best one, relative to that about the best
@@ -246,16 +221,8 @@ def modularity_explicitness(
         discrete: which factors are classes; by default those with few distinct values.
     """
     inputs = read_inputs(codes, factors, discrete=discrete)
-    notes = partial(input_warnings, inputs, classes=True)
-    return ModularityExplicitness(
-        "modularity, explicitness",
-        _modularity_explicitness(inputs),
-        notes,
-        _modularity_explicitness,
-        inputs,
-        resamples=10,
-        shuffles=3,
-    )
+    name, notes = "modularity, explicitness", partial(input_warnings, classes=True)
+    return ModularityExplicitness(name, _modularity_explicitness, inputs, notes, resamples=10, shuffles=3)
 
 
 def modularity_per_latent(mutual: np.ndarray) -> np.ndarray:

@@ -15,12 +15,10 @@ import numpy as np
 from vaescope.core import validation
 from vaescope.core.errors import InputError
 
-MAX_CLASSES = 50  # a factor with more distinct values is continuous ...
-MIN_PER_CLASS = 5  # ... and so is one with fewer samples per value on average
 P = ParamSpec("P")
 T = TypeVar("T")
-EXTREME_EXPONENT = 200  # columns with values beyond 2**±200 are rescaled
-ROUNDING = 1e-12  # relative standard deviation below which a column is constant
+Discrete = bool | Sequence[bool] | None
+"""Which factors are classes; None for those with few distinct values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +80,7 @@ def once_per_inputs(
 
 
 def read_inputs(
-    codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None, minimum: int = 20, seed: int = 0
+    codes: object, factors: object, *, discrete: Discrete = None, minimum: int = 20, seed: int = 0
 ) -> CodesAndFactors:
     """Check and shuffle codes (N, d) and factors (N, k).
 
@@ -100,8 +98,18 @@ def read_inputs(
     constant = np.flatnonzero(np.ptp(v, axis=0) == 0)
     if constant.size:
         raise InputError(f"factor {constant[0]} has the same value in every sample; remove it.")
+    if discrete is None:
+        classes = tuple(bool(looks_discrete(column)) for column in v.T)
+    elif isinstance(discrete, bool | np.bool_):
+        classes = (bool(discrete),) * v.shape[1]
+    elif not isinstance(discrete, Sequence | np.ndarray):
+        raise InputError(f"discrete must be True, False or an entry per factor, got {discrete!r}.")
+    elif len(discrete) != v.shape[1]:
+        raise InputError(f"discrete needs an entry per factor, {v.shape[1]}, got {len(discrete)}.")
+    else:
+        classes = tuple(bool(entry) for entry in discrete)
     order = np.random.default_rng(seed).permutation(samples)
-    return CodesAndFactors(rescale_exactly(z)[order], rescale_exactly(v)[order], _discrete_factors(v, discrete))
+    return CodesAndFactors(rescale_exactly(z)[order], rescale_exactly(v)[order], classes)
 
 
 def rescale_exactly(values: np.ndarray) -> np.ndarray:
@@ -111,32 +119,19 @@ def rescale_exactly(values: np.ndarray) -> np.ndarray:
     [[0.373, 3.0], [-0.747, 1.0]]
     """
     exponent = np.frexp(np.abs(values).max(axis=0))[1]
-    return np.ldexp(values, np.where(np.abs(exponent) > EXTREME_EXPONENT, -exponent, 0))
+    return np.ldexp(values, np.where(np.abs(exponent) > 200, -exponent, 0))
 
 
-def _discrete_factors(factors: np.ndarray, discrete: bool | Sequence[bool] | None) -> tuple[bool, ...]:
-    count = factors.shape[1]
-    if discrete is None:
-        return tuple(bool(looks_discrete(column)) for column in factors.T)
-    if isinstance(discrete, bool | np.bool_):
-        return (bool(discrete),) * count
-    if not isinstance(discrete, Sequence | np.ndarray):
-        raise InputError(f"discrete must be True, False or an entry per factor, got {discrete!r}.")
-    if len(discrete) != count:
-        raise InputError(f"discrete needs an entry per factor, {count}, got {len(discrete)}.")
-    return tuple(bool(entry) for entry in discrete)
-
-
-def looks_discrete(column: np.ndarray) -> bool:
-    """Whether a column has few distinct values that repeat.
+def looks_discrete(column: np.ndarray, most: int = 50) -> bool:
+    """Whether a column has at most so many distinct values, each of at least five samples on average.
 
     >>> looks_discrete(np.arange(100) % 4), looks_discrete(np.linspace(0, 1, 100))
     (True, False)
     """
-    if len(np.unique(column[: 4 * MAX_CLASSES])) > MAX_CLASSES:  # avoids sorting a long column
+    if len(np.unique(column[: 4 * most])) > most:  # avoids sorting a long column
         return False
     values = len(np.unique(column))
-    return values <= MAX_CLASSES and len(column) >= MIN_PER_CLASS * values
+    return values <= most and len(column) >= 5 * values
 
 
 def is_varying(columns: np.ndarray) -> np.ndarray:
@@ -153,27 +148,51 @@ def standardise(columns: np.ndarray) -> np.ndarray:
 
 
 def _exceeds_rounding(sd: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    return sd > ROUNDING * np.maximum(np.abs(columns).max(axis=0), np.finfo(float).tiny)
-
-
-MAX_CORRELATION = 0.3  # between factors
-FEW_SAMPLES = 100
-FEW_PER_CLASS = 10
-FEW_VALUES = 20  # codes with at most this many distinct values are expected to repeat
-SAMPLES_PER_LATENT = 8  # with fewer, fitted predictors overfit
-MIN_DISTINCT = 0.9  # share of distinct rows
-LISTED = 8  # latents named in a warning
+    return sd > 1e-12 * np.maximum(np.abs(columns).max(axis=0), np.finfo(float).tiny)
 
 
 def input_warnings(inputs: CodesAndFactors, *, classes: bool = False) -> tuple[str, ...]:
     """Violated assumptions of any metric; `classes` adds those of metrics that need several samples per class.
 
+    Limits are conventions: below them, intervals become wide or the planted codes of the tests get misleading scores.
+
     >>> z = np.random.default_rng(0).normal(size=(200, 1))
     >>> input_warnings(CodesAndFactors(z * [1, 0], np.hstack([z, z]), (False, False)))[1]
     'latent 1 is constant and counts as uninformative.'
     """
-    found = [*_correlated(inputs), *_constant(inputs), *_few_samples(inputs), *_overfitting(inputs), *_repeated(inputs)]
-    return (*found, *_small_classes(inputs)) if classes else tuple(found)
+    samples, notes = inputs.samples, []
+    factors = standardise(inputs.factors)
+    correlations = np.triu(np.abs(factors.T @ factors) / samples, 1)
+    i, j = np.unravel_index(correlations.argmax(), correlations.shape)
+    if correlations[i, j] > max(0.3, 4 / np.sqrt(samples)):
+        notes.append(
+            f"factors {i} and {j} are correlated ({correlations[i, j]:.2f}): a latent that encodes one predicts both, "
+            "and scores cannot distinguish them."
+        )
+    constant = np.flatnonzero(~is_varying(inputs.codes))
+    if constant.size == inputs.latents:
+        notes.append("every latent is constant: the codes contain no information.")
+    elif constant.size:
+        verb = "are constant and count" if constant.size > 1 else "is constant and counts"
+        notes.append(f"{list_latents(constant)} {verb} as uninformative.")
+    if samples < 100:
+        notes.append(f"only {samples} samples: with fewer than 100, scores are imprecise; see the interval.")
+    if inputs.latents > samples / 8:
+        notes.append(f"{inputs.latents} latents for {samples} samples: predictors fitted on half of them overfit.")
+    if max(len(np.unique(column)) for column in inputs.codes.T) > 20:  # fewer values are expected to repeat
+        distinct = len(np.unique(np.hstack([inputs.codes, inputs.factors]), axis=0))
+        if distinct < 0.9 * samples:  # rows that occur in both halves reward memorisation
+            notes.append(
+                f"only {distinct} of {samples} rows are distinct: repeated samples make scores and intervals too "
+                "optimistic."
+            )
+    for k in np.flatnonzero(inputs.discrete) if classes else ():
+        smallest = int(np.unique(inputs.factors[:, k], return_counts=True)[1].min())
+        if smallest < 10:
+            notes.append(
+                f"factor {k} has a class with only {smallest} samples; at least 10 are needed for a reliable score."
+            )
+    return tuple(notes)
 
 
 def list_latents(indices: Sequence[int] | np.ndarray) -> str:
@@ -182,68 +201,8 @@ def list_latents(indices: Sequence[int] | np.ndarray) -> str:
     >>> list_latents([3]), list_latents(range(10))
     ('latent 3', 'latents 0, 1, 2, 3, 4, 5, 6, 7, …')
     """
-    listed = ", ".join(str(index) for index in indices[:LISTED]) + (", …" if len(indices) > LISTED else "")
+    listed = ", ".join(str(index) for index in indices[:8]) + (", …" if len(indices) > 8 else "")
     return f"latent{'s' * (len(indices) > 1)} {listed}"
-
-
-def _correlated(inputs: CodesAndFactors) -> list[str]:
-    factors = standardise(inputs.factors)
-    correlations = np.triu(np.abs(factors.T @ factors) / inputs.samples, 1)
-    i, j = np.unravel_index(correlations.argmax(), correlations.shape)
-    if correlations[i, j] <= max(MAX_CORRELATION, 4 / np.sqrt(inputs.samples)):
-        return []
-    return [
-        f"factors {i} and {j} are correlated ({correlations[i, j]:.2f}): a latent that encodes one predicts both, "
-        "and scores cannot distinguish them."
-    ]
-
-
-def _constant(inputs: CodesAndFactors) -> list[str]:
-    constant = np.flatnonzero(~is_varying(inputs.codes))
-    if not constant.size:
-        return []
-    if constant.size == inputs.latents:
-        return ["every latent is constant: the codes contain no information."]
-    verb = "are constant and count" if constant.size > 1 else "is constant and counts"
-    return [f"{list_latents(constant)} {verb} as uninformative."]
-
-
-def _few_samples(inputs: CodesAndFactors) -> list[str]:
-    if inputs.samples >= FEW_SAMPLES:
-        return []
-    return [f"only {inputs.samples} samples: with fewer than {FEW_SAMPLES}, scores are imprecise; see the interval."]
-
-
-def _overfitting(inputs: CodesAndFactors) -> list[str]:
-    if inputs.latents <= inputs.samples / SAMPLES_PER_LATENT:
-        return []
-    return [f"{inputs.latents} latents for {inputs.samples} samples: predictors fitted on half of them overfit."]
-
-
-def _repeated(inputs: CodesAndFactors) -> list[str]:
-    """Rows that occur in both halves reward memorisation."""
-    if max(len(np.unique(column)) for column in inputs.codes.T) <= FEW_VALUES:
-        return []
-    distinct = len(np.unique(np.hstack([inputs.codes, inputs.factors]), axis=0))
-    if distinct >= MIN_DISTINCT * inputs.samples:
-        return []
-    return [
-        f"only {distinct} of {inputs.samples} rows are distinct: repeated samples make scores and intervals too "
-        "optimistic."
-    ]
-
-
-def _small_classes(inputs: CodesAndFactors) -> list[str]:
-    notes = []
-    for k, column in enumerate(inputs.factors.T):
-        if inputs.discrete[k]:
-            smallest = int(np.unique(column, return_counts=True)[1].min())
-            if smallest < FEW_PER_CLASS:
-                notes.append(
-                    f"factor {k} has a class with only {smallest} samples; at least {FEW_PER_CLASS} are needed for a "
-                    "reliable score."
-                )
-    return notes
 
 
 _lock = threading.Lock()
@@ -253,30 +212,21 @@ _users = 0
 
 @contextmanager
 def without_fit_warnings() -> Iterator[None]:
-    """Ignore that scikit-learn takes many classes for a regression target.
+    """Ignore that scikit-learn takes many classes for a regression target; threads may overlap.
 
     >>> with without_fit_warnings():
     ...     warnings.warn("the number of unique classes is large", stacklevel=1)
     """
-    _enter()
+    global _users
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _filters.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore", UserWarning)
     try:
         yield
     finally:
-        _leave()
-
-
-def _enter() -> None:
-    global _users
-    with _lock:
-        if _users == 0:
-            _filters.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore", UserWarning)
-        _users += 1
-
-
-def _leave() -> None:
-    global _users
-    with _lock:
-        _users -= 1
-        if _users == 0:
-            _filters.close()
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _filters.close()

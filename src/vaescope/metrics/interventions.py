@@ -6,24 +6,21 @@ are cut into classes of equal mass: twenty, or fewer if there are few samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from vaescope.metrics.information import DEFAULT_BINS, factor_classes, mean_by_best_factor
 from vaescope.metrics.informativeness import LogisticRegression
-from vaescope.metrics.inputs import CodesAndFactors, input_warnings, is_varying, read_inputs, standardise
+from vaescope.metrics.inputs import CodesAndFactors, Discrete, input_warnings, is_varying, read_inputs, standardise
 from vaescope.metrics.score import MetricValues, Score
 
 VOTES = 800  # for fitting, and as many for scoring
-ROWS_PER_VOTE = 64  # rows with the same value of a factor
-
 Half = tuple[np.ndarray, np.ndarray]
 """Standardised codes and class numbers of one half of the samples."""
 
 
-def factor_vae_score(codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None) -> Score:
+def factor_vae_score(codes: object, factors: object, *, discrete: Discrete = None) -> Score:
     """Accuracy of predicting the fixed factor from the index of the latent with the lowest variance (Kim & Mnih 2018).
 
     The predictor is a majority vote per latent, fitted on one half and scored on the other. Chance is one over the
@@ -35,11 +32,10 @@ def factor_vae_score(codes: object, factors: object, *, discrete: bool | Sequenc
         discrete: which factors are classes; by default those with few distinct values.
     """
     inputs = read_inputs(codes, factors, discrete=discrete, minimum=40)
-    notes = partial(input_warnings, inputs, classes=True)
-    return Score("FactorVAE score", _factor_vae(inputs), notes, _factor_vae, inputs, resamples=50)
+    return Score("FactorVAE score", _factor_vae, inputs, partial(input_warnings, classes=True), resamples=50)
 
 
-def beta_vae_score(codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None) -> Score:
+def beta_vae_score(codes: object, factors: object, *, discrete: Discrete = None) -> Score:
     """Held-out accuracy of predicting the fixed factor from differences of codes (Higgins et al. 2017).
 
     A linear classifier sees the mean absolute difference of codes between pairs of rows with the same value of one
@@ -51,8 +47,7 @@ def beta_vae_score(codes: object, factors: object, *, discrete: bool | Sequence[
         discrete: which factors are classes; by default those with few distinct values.
     """
     inputs = read_inputs(codes, factors, discrete=discrete, minimum=40)
-    notes = partial(input_warnings, inputs, classes=True)
-    return Score("β-VAE score", _beta_vae(inputs), notes, _beta_vae, inputs, resamples=20, shuffles=5)
+    return Score("β-VAE score", _beta_vae, inputs, partial(input_warnings, classes=True), resamples=20, shuffles=5)
 
 
 def _factor_vae(inputs: CodesAndFactors) -> MetricValues:
@@ -90,9 +85,9 @@ def _halves(inputs: CodesAndFactors) -> tuple[Half, Half]:
 
 
 def _least_varying_latent(half: Half, varying: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every vote, the latent with the lowest variance and the factor that was fixed."""
+    """For every vote of 64 rows, the latent with the lowest variance and the factor that was fixed."""
     codes, labels = half
-    rows, fixed = rows_with_fixed_factor(labels, ROWS_PER_VOTE, np.random.default_rng(seed))
+    rows, fixed = rows_with_fixed_factor(labels, 64, np.random.default_rng(seed))
     chosen = codes[rows]
     centred = chosen - chosen[:, :1]  # no sample is far from another one of the same class
     mean_square, mean = np.einsum("vrd,vrd->vd", centred, centred) / rows.shape[1], centred.mean(1)
@@ -101,12 +96,11 @@ def _least_varying_latent(half: Half, varying: np.ndarray, seed: int) -> tuple[n
 
 
 def _differences(half: Half, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every vote, the mean absolute difference of codes between pairs and the factor that was fixed."""
+    """For every vote, the mean absolute difference of codes between 32 pairs and the factor that was fixed."""
     codes, labels = half
-    pairs_per_vote = ROWS_PER_VOTE // 2
-    rows, fixed = rows_with_fixed_factor(labels, 2, np.random.default_rng(seed), repeats=pairs_per_vote)
+    rows, fixed = rows_with_fixed_factor(labels, 2, np.random.default_rng(seed), repeats=32)
     pairs = codes[rows]
-    differences = np.abs(pairs[:, 0] - pairs[:, 1]).reshape(pairs_per_vote, VOTES, -1)
+    differences = np.abs(pairs[:, 0] - pairs[:, 1]).reshape(32, VOTES, -1)
     return differences.mean(0), fixed[:VOTES]
 
 
@@ -140,10 +134,7 @@ def rows_with_fixed_factor(
     return rows, fixed
 
 
-DEVIATION_QUANTILE = 0.99  # instead of the maximum, which depends on outliers
-
-
-def irs(codes: object, factors: object, *, discrete: bool | Sequence[bool] | None = None) -> Score:
+def irs(codes: object, factors: object, *, discrete: Discrete = None) -> Score:
     """Interventional robustness score (Suter et al. 2019), averaged over latents that vary.
 
     For every latent and factor: 1 - the largest deviation of the latent from its mean among samples with the same value
@@ -161,7 +152,7 @@ def irs(codes: object, factors: object, *, discrete: bool | Sequence[bool] | Non
     1.0
     """
     inputs = read_inputs(codes, factors, discrete=discrete)
-    return Score("IRS", _irs(inputs), partial(input_warnings, inputs, classes=True), _irs, inputs, resamples=50)
+    return Score("IRS", _irs, inputs, partial(input_warnings, classes=True), resamples=50)
 
 
 def _irs(inputs: CodesAndFactors) -> MetricValues:
@@ -188,8 +179,8 @@ def _deviation_within_classes(codes: np.ndarray, labels: np.ndarray) -> np.ndarr
 
 
 def _largest(deviations: np.ndarray) -> np.ndarray:
-    """`np.quantile` along the first axis, without its overhead."""
-    place = DEVIATION_QUANTILE * (len(deviations) - 1)
+    """The 99th percentile, which depends less on outliers than the maximum: `np.quantile` without its overhead."""
+    place = 0.99 * (len(deviations) - 1)
     below = int(place)
     above = min(below + 1, len(deviations) - 1)
     ordered = np.partition(deviations, (below, above), axis=0)

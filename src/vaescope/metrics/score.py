@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any, Protocol, runtime_checkable
+from functools import cached_property
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
-import sklearn
-import torch
 from scipy.stats import t as student
-from threadpoolctl import threadpool_limits
-
-from vaescope.metrics.inputs import CodesAndFactors, without_fit_warnings
 
 
 @runtime_checkable
@@ -25,11 +18,16 @@ class Resamplable(Protocol):
     @property
     def samples(self) -> int: ...
 
-    def subset(self, rows: slice | np.ndarray) -> Any:
+    def subset(self, rows: slice | np.ndarray) -> Self:
         """The arrays at these rows."""
 
-    def shuffled(self, rng: np.random.Generator) -> Any:
+    def shuffled(self, rng: np.random.Generator) -> Self:
         """The arrays without the dependence that the metric measures."""
+
+
+Inputs = TypeVar("Inputs", bound=Resamplable)
+Compute = Callable[[Any], "MetricValues"]
+"""A metric as a function of its inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +55,18 @@ class Score:
     """
 
     name: str
-    values: MetricValues
-    find_warnings: Callable[[], tuple[str, ...]] = field(repr=False)
-    compute: Callable[[Any], MetricValues] = field(repr=False)
+    compute: Compute = field(repr=False)
     inputs: Resamplable = field(repr=False)
+    find_warnings: Callable[[Any], tuple[str, ...]] = field(repr=False)
+    """Violated assumptions of inputs."""
     bounds: tuple[float, float] = (0.0, 1.0)
     resamples: int = 100
     shuffles: int = 10
-    interval_compute: Callable[[Any], MetricValues] | None = field(default=None, repr=False)
+    interval_compute: Compute | None = field(default=None, repr=False)
+    values: MetricValues = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", self.compute(self.inputs))
 
     @property
     def score(self) -> float:
@@ -81,7 +83,7 @@ class Score:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Reasons why the score may be unreliable."""
-        return self.find_warnings()
+        return self.find_warnings(self.inputs)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -101,15 +103,11 @@ class Score:
     @cached_property
     def floors(self) -> dict[str, float]:
         """Floor of every score."""
-        return self.floors_from([self.shuffled(one) for one in shuffles(self.inputs, self.shuffles)])
+        return self.floors_from([self.compute(one).scores for one in shuffles(self.inputs, self.shuffles)])
 
     def resampled(self, inputs: Resamplable) -> Mapping[str, float]:
         """Scores for the interval, of a half-sample or of all samples."""
         return (self.interval_compute or self.compute)(inputs).scores
-
-    def shuffled(self, inputs: Resamplable) -> Mapping[str, float]:
-        """Scores for the floor, of shuffled codes."""
-        return self.compute(inputs).scores
 
     def intervals_from(self, resampled: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
         """Intervals from the scores of half-samples."""
@@ -125,7 +123,27 @@ class Score:
         return f"{self.name}: " + ", ".join(f"{name} {value:.3f}" for name, value in self.scores.items())
 
 
-def half_samples(inputs: Resamplable, count: int) -> Iterator[Any]:
+class OneScore:
+    """An attribute of a result: the score of the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, result: Score, owner: type) -> float:
+        return result.scores[self.name]
+
+
+class Detail:
+    """An attribute of a result: the detail of the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, result: Score, owner: type) -> np.ndarray:
+        return result.values.details[self.name]
+
+
+def half_samples(inputs: Inputs, count: int) -> Iterator[Inputs]:
     """Halves of the rows: half of those for fitting and half of those for scoring."""
     rng = np.random.default_rng(0)
     middle, samples = (inputs.samples + 1) // 2, inputs.samples
@@ -135,7 +153,7 @@ def half_samples(inputs: Resamplable, count: int) -> Iterator[Any]:
         yield inputs.subset(np.concatenate([fit, test]))
 
 
-def shuffles(inputs: Resamplable, count: int) -> Iterator[Any]:
+def shuffles(inputs: Inputs, count: int) -> Iterator[Inputs]:
     """The inputs without dependence."""
     rng = np.random.default_rng(1)
     return (inputs.shuffled(rng) for _ in range(count))
@@ -149,81 +167,3 @@ def _interval(score: float, deviations: np.ndarray, bounds: tuple[float, float])
     half_width = float(student.ppf(0.975, len(deviations) - 1)) * float(deviations.std(ddof=1))
     unbiased = min(max(score - float(deviations.mean()), bounds[0]), bounds[1])
     return max(bounds[0], min(score, unbiased) - half_width), min(bounds[1], max(score, unbiased) + half_width)
-
-
-ScoresByMetric = dict[str, Mapping[str, float]]
-Task = Callable[[], ScoresByMetric]
-
-
-@dataclass(frozen=True, eq=False)
-class Resampling:
-    """Half-samples and shuffles of the inputs for several metrics.
-
-    Args:
-        results: metrics of the same inputs.
-        inputs: the inputs.
-        intervals: whether to compute intervals; floors are always computed.
-    """
-
-    results: Mapping[str, Score]
-    inputs: CodesAndFactors
-    intervals: bool
-
-    @property
-    def tasks(self) -> int:
-        return self._half_samples + self._shuffles
-
-    @property
-    def _half_samples(self) -> int:
-        return max((one.resamples for one in self.results.values()), default=0) if self.intervals else 0
-
-    @property
-    def _shuffles(self) -> int:
-        return max((one.shuffles for one in self.results.values()), default=0)
-
-    def run(self, advance: Callable[[], None]) -> None:
-        """Set intervals and floors of all results, with as many threads as PyTorch uses.
-
-        Args:
-            advance: called after every task.
-        """
-        with worker_threads() as pool:
-            shuffled = [pool.submit(task) for task in self._floor_tasks()]
-            resampled = [pool.submit(task) for task in self._interval_tasks()]
-            for done in as_completed([*shuffled, *resampled]):
-                done.result()
-                advance()
-        for name, one in self.results.items():
-            vars(one)["floors"] = one.floors_from(_of(name, shuffled))
-            if self.intervals:
-                vars(one)["intervals"] = one.intervals_from(_of(name, resampled))
-
-    def _interval_tasks(self) -> Iterator[Task]:
-        for index, half in enumerate(half_samples(self.inputs, self._half_samples)):
-            chosen = {name: one.resampled for name, one in self.results.items() if index < one.resamples}
-            yield partial(_compute, chosen, half)
-
-    def _floor_tasks(self) -> Iterator[Task]:
-        for index, shuffled in enumerate(shuffles(self.inputs, self._shuffles)):
-            chosen = {name: one.shuffled for name, one in self.results.items() if index < one.shuffles}
-            yield partial(_compute, chosen, shuffled)
-
-
-@contextmanager
-def worker_threads() -> Iterator[ThreadPoolExecutor]:
-    """As many threads as PyTorch uses, each of which computes on one core."""
-    # inputs have been checked, so scikit-learn need not check them again; the setting applies to worker threads only
-    skip_checks = partial(sklearn.set_config, skip_parameter_validation=True, assume_finite=True)
-    workers = ThreadPoolExecutor(torch.get_num_threads(), initializer=skip_checks)
-    with threadpool_limits(1, user_api="blas"), without_fit_warnings(), workers as pool:
-        yield pool
-
-
-def _compute(
-    computations: Mapping[str, Callable[[CodesAndFactors], Mapping[str, float]]], inputs: CodesAndFactors
-) -> ScoresByMetric:
-    return {name: compute(inputs) for name, compute in computations.items()}
-
-
-def _of(name: str, tasks: list[Future[ScoresByMetric]]) -> list[Mapping[str, float]]:
-    return [task.result()[name] for task in tasks if name in task.result()]

@@ -13,7 +13,7 @@ from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.metrics.correlation import CORRELATIONS, best_matching
 from vaescope.metrics.inputs import is_varying, rescale_exactly
-from vaescope.metrics.score import MetricValues, Score
+from vaescope.metrics.score import Detail, MetricValues, Score
 
 ActiveLatents = Sequence[Sequence[bool] | None] | None
 Average = Callable[[np.ndarray], float]
@@ -40,10 +40,8 @@ class ModelCodes:
 class Stability(Score):
     """Pairwise agreement of models."""
 
-    @property
-    def pairs(self) -> np.ndarray:
-        """Agreement of every pair of models, (M, M), 1 on the diagonal."""
-        return self.values.details["pairs"]
+    pairs = Detail()
+    """Agreement of every pair of models, (M, M), 1 on the diagonal."""
 
     @property
     def per_member(self) -> np.ndarray:
@@ -86,7 +84,7 @@ def _agreement_score(
     validation.choice("method", method, CORRELATIONS)
     inputs, notes = _read_members(members, active)
     compute = partial(_compare, method=method, agreement=agreement, average=average)
-    return Stability(name, compute(inputs), lambda: notes, compute, inputs, resamples=50)
+    return Stability(name, compute, inputs, lambda _: notes, resamples=50)
 
 
 def _read_members(members: Sequence[object], active: ActiveLatents) -> tuple[ModelCodes, tuple[str, ...]]:
