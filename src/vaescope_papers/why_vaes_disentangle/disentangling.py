@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vaescope import metrics
 from vaescope.core.errors import RunError
-from vaescope.data import Dataset
 from vaescope.data.catalogue import find_dataset, official_file, render_dataset
 from vaescope.data.dataset import split
 from vaescope.data.files.official import load_official
@@ -18,18 +17,20 @@ from vaescope.objectives import BetaTC, Objective, beta_elbo
 from vaescope.objectives.weighted import WeightRise, balanced
 from vaescope.training import MemberSpec
 from vaescope.training.loop import EpochMetrics
+from vaescope_papers.claims import ClaimSpec
 from vaescope_papers.results import Result, grouped
+from vaescope_papers.statistics import ComparisonRow, compare
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
 
-PAPER = "Bhowal et al. 2024"
 OBJECTIVES = {"vae": "VAE", "beta-vae": "β-VAE", "beta-tcvae": "β-TCVAE"}
 TITLES = {"dsprites": "dSprites", "3dshapes": "3DShapes", "mpi3d": "MPI3D", "3dfaces": "3DFaces"}
 RENDERED = ("dsprites", "3dshapes")
-GREY = ("dsprites", "3dfaces")  # one channel; the others have three
 PUBLISHED_SIZE = 64
-SQUARED_ERROR_PRECISION = 2.0  # with this γ², -log p(x|z) is ‖x - f(z)‖² and a constant: Eq. 5
 M = TypeVar("M")
 T = TypeVar("T")
+
+
+# settings -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -67,43 +68,6 @@ class DisentanglingSettings(TrainedSettings):
     """Whether to use official files too, if VAESCOPE_DATA names a folder that contains them."""
 
 
-QUICK = DisentanglingSettings(
-    seeds=1,
-    samples=10_000,
-    epochs=12,
-    patience=12,
-    learning_rate=1e-3,
-    decay="cosine",
-    network="regime",
-    size=32,
-    colour_size=32,
-    points=12,
-    draws=300,
-    weight_start=0.125,
-    weight_hold=400,
-    weight_warmup=400,
-)
-LAPTOP = replace(
-    QUICK,
-    seeds=10,
-    dsprites_epochs=25,
-    samples=26_000,
-    epochs=15,
-    patience=15,
-    points=16,
-    weight_hold=1000,
-    weight_warmup=1000,
-    squared_error=("dsprites",),
-)
-FULL = DisentanglingSettings(
-    seeds=5,
-    samples=200_000,
-    epochs=100,
-    patience=10,
-    learning_rate=1e-3,
-    squared_error=RENDERED,
-    official_files=True,
-)
 SMALLER_CHANGES = (
     "The quick and laptop profiles have images of 32 x 32 pixels, the convolutions of Bonheme & Grzes 2023 for both "
     "data sets, and about 1,500 or 4,900 steps with a decaying learning rate (8,100 for dSprites at laptop). Losses "
@@ -147,12 +111,23 @@ class DisentanglingCell:
         return ImageSet(self.data, self.official, self.likelihood)
 
 
+ClaimSpecs = Sequence[ClaimSpec[Result[DisentanglingCell, M], DisentanglingSettings, Any]]
+
+
 def by_images(results: Sequence[Result[DisentanglingCell, M]]) -> dict[ImageSet, list[Result[DisentanglingCell, M]]]:
     return grouped(results, lambda r: r.cell.images)
 
 
 def of_objective(results: Sequence[Result[DisentanglingCell, M]], objective: str) -> list[Result[DisentanglingCell, M]]:
     return [r for r in results if r.cell.objective == objective]
+
+
+def by_model(
+    results: Sequence[Result[DisentanglingCell, M]],
+) -> list[tuple[ImageSet, str, list[Result[DisentanglingCell, M]]]]:
+    """The members of every image set and objective, of which there may be none."""
+    groups = product(by_images(results).items(), OBJECTIVES)
+    return [(images, objective, of_objective(own, objective)) for (images, own), objective in groups]
 
 
 def on_images(
@@ -162,9 +137,26 @@ def on_images(
     return lambda results, settings: function([r for r in results if r.cell.images == images], settings)
 
 
-def beside(images: ImageSet, published: float | None) -> float | str | None:
-    """A published value, which is that of official images: beside rendered ones it stands as text, without a ratio."""
-    return published if images.official or published is None else f"{published:.4g} (official images)"
+def compare_models(
+    results: Sequence[Result[DisentanglingCell, M]],
+    ours: Callable[[Sequence[Result[DisentanglingCell, M]]], Sequence[float]],
+    theirs: Callable[[str, str], float | None],
+) -> list[ComparisonRow]:
+    """A row for every image set and objective.
+
+    Published values are those of official images: beside rendered ones they are strings, which have no ratio.
+
+    Args:
+        results: of all members.
+        ours: values of the members of one image set and objective.
+        theirs: the published value, given data set and objective.
+    """
+    rows = []
+    for images, objective, own in by_model(results):
+        value = theirs(images.data, objective)
+        beside = value if images.official or value is None else f"{value:.4g} (official images)"
+        rows.append(compare(f"{images.title}, {OBJECTIVES[objective]}", ours(own), beside))
+    return rows
 
 
 # experiments ----------------------------------------------------------------------------------
@@ -173,9 +165,43 @@ def beside(images: ImageSet, published: float | None) -> float | str | None:
 class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, DisentanglingCell, M]):
     """All objectives on all image sets; the seeds of one image set are trained on the same images."""
 
-    quick = QUICK
-    laptop = LAPTOP
-    paper = FULL
+    quick = DisentanglingSettings(
+        seeds=1,
+        samples=10_000,
+        epochs=12,
+        patience=12,
+        learning_rate=1e-3,
+        decay="cosine",
+        network="regime",
+        size=32,
+        colour_size=32,
+        points=12,
+        draws=300,
+        weight_start=0.125,
+        weight_hold=400,
+        weight_warmup=400,
+    )
+    laptop = replace(
+        quick,
+        seeds=10,
+        dsprites_epochs=25,
+        samples=26_000,
+        epochs=15,
+        patience=15,
+        points=16,
+        weight_hold=1000,
+        weight_warmup=1000,
+        squared_error=("dsprites",),
+    )
+    paper = DisentanglingSettings(
+        seeds=5,
+        samples=200_000,
+        epochs=100,
+        patience=10,
+        learning_rate=1e-3,
+        squared_error=RENDERED,
+        official_files=True,
+    )
     cell_type = DisentanglingCell
 
     def image_sets(self, settings: DisentanglingSettings) -> list[ImageSet]:
@@ -205,31 +231,34 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         return cell.images
 
     def member(self, cell: DisentanglingCell, data_index: int, settings: DisentanglingSettings) -> MemberSpec:
-        precision = 1.0 if cell.likelihood == "bernoulli" else SQUARED_ERROR_PRECISION
+        # with γ² = 2, -log p(x|z) is ‖x - f(z)‖² and a constant: Eq. 5
+        precision = 1.0 if cell.likelihood == "bernoulli" else 2.0
         beta = 1.0 if cell.objective == "vae" else settings.beta
         return MemberSpec(cell.seed, precision=precision, beta=beta, data=data_index)
 
     def model(self, cell: DisentanglingCell, settings: DisentanglingSettings) -> VAE:
-        channels, size = 1 if cell.data in GREY else 3, _size(cell, settings)
-        if cell.data == "dsprites" and settings.network == "published":
-            return VAE.mlp(
-                channels * size**2,
-                settings.latent_dim,
-                hidden=settings.hidden,
-                activation="relu",
-                likelihood=cell.likelihood,
-            )
-        published = "orthogonality-faces" if cell.data == "3dfaces" else "orthogonality-shapes"
-        architecture = published if settings.network == "published" else settings.network
-        return VAE.conv(
-            (channels, size, size), settings.latent_dim, architecture=architecture, likelihood=cell.likelihood
-        )
+        size, latents, likelihood = _size(cell, settings), settings.latent_dim, cell.likelihood
+        channels = 1 if cell.data in ("dsprites", "3dfaces") else 3
+        architecture = settings.network
+        if architecture == "published":
+            if cell.data == "dsprites":
+                return VAE.mlp(size**2, latents, hidden=settings.hidden, activation="relu", likelihood=likelihood)
+            architecture = "orthogonality-faces" if cell.data == "3dfaces" else "orthogonality-shapes"
+        return VAE.conv((channels, size, size), latents, architecture=architecture, likelihood=likelihood)
 
     def data(self, cell: DisentanglingCell, settings: DisentanglingSettings) -> FactorData:
-        loaded = _official(cell.data, settings) if cell.official else _rendered(cell, settings)
-        assert loaded.factors is not None
-        parts = split(loaded.x.float(), fractions=(0.8, 0.1))
-        return FactorData(parts, loaded.factors[-len(parts.test) :])
+        entry = find_dataset(cell.data)
+        if cell.official:
+            file = official_file(cell.data)
+            if file is None or entry.official is None:
+                title = TITLES[cell.data]
+                raise RunError(f"the official file of {title} is missing; set VAESCOPE_DATA to the folder that has it.")
+            images = load_official(entry.official, file, rows=settings.samples, seed=0)
+        else:
+            images = render_dataset(entry, rows=settings.samples, seed=0, size=_size(cell, settings))
+        assert images.factors is not None
+        parts = split(images.x.float(), fractions=(0.8, 0.1))
+        return FactorData(parts, images.factors[-len(parts.test) :])
 
     def objective(self, cell: DisentanglingCell, samples: int, settings: DisentanglingSettings) -> Objective:
         own: Objective = BetaTC(samples) if cell.objective == "beta-tcvae" else beta_elbo
@@ -258,14 +287,3 @@ def _size(cell: DisentanglingCell, settings: DisentanglingSettings) -> int:
     if cell.official:
         return PUBLISHED_SIZE
     return settings.size if cell.data == "dsprites" else settings.colour_size
-
-
-def _rendered(cell: DisentanglingCell, settings: DisentanglingSettings) -> Dataset:
-    return render_dataset(find_dataset(cell.data), rows=settings.samples, seed=0, size=_size(cell, settings))
-
-
-def _official(data: str, settings: DisentanglingSettings) -> Dataset:
-    file, layout = official_file(data), find_dataset(data).official
-    if file is None or layout is None:
-        raise RunError(f"the official file of {TITLES[data]} is missing; set VAESCOPE_DATA to the folder that has it.")
-    return load_official(layout, file, rows=settings.samples, seed=0)

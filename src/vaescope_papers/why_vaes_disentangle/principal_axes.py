@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,20 +14,53 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vaescope import metrics
-from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
-from vaescope.data import Dataset
+from vaescope.core.validation import choice
 from vaescope.data.catalogue import find_dataset, render_dataset
 from vaescope.report import figures
 from vaescope_papers.claims import ClaimSpec
 from vaescope_papers.criteria import Bound, at_least, at_most
 from vaescope_papers.experiment import Context, Experiment, ReportFigure, ReportTable, Settings
+from vaescope_papers.published import published
 from vaescope_papers.results import Result
 from vaescope_papers.statistics import Comparison, compare, median
-from vaescope_papers.why_vaes_disentangle import PRINCIPAL_AXES
-from vaescope_papers.why_vaes_disentangle.disentangling import PAPER
+from vaescope_papers.why_vaes_disentangle import EXPERIMENTS, PAPER
 
-AXIS_ORDERS = ("descending", "ascending")
+AxisSet = tuple[int, int]
+"""The first axis, and the one after the last, counted out of `PUBLISHED_AXES`."""
+Step = tuple[int, int, float]
+"""From one number of first axes to the next: what one axis explains."""
+ORDERS = {"descending": "largest first", "ascending": "smallest first"}
+TABLE_7 = published("why_vaes_disentangle")["principal-axes"]
+PUBLISHED_AXES: int = TABLE_7["axes"]
+PUBLISHED: Mapping[AxisSet, float] = {(a, b): e for (a, b), e in zip(TABLE_7["sets"], TABLE_7["errors"], strict=True)}
+AXIS_SETS = tuple(PUBLISHED)
+FIRST_AXES = [last for first, last in AXIS_SETS if first == 0]
+
+
+@dataclass(frozen=True)
+class AxesSettings(Settings):
+    """The paper profile has images of the published size."""
+
+    samples: int = 20_000
+    size: int = 64
+    """Pixels along a side of an image."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.samples < 2 or self.size < 8:
+            raise InputError(
+                f"principal axes need at least 2 images of at least 8 x 8 pixels, got {self.samples} of {self.size} x "
+                f"{self.size}; increase samples or size."
+            )
+
+    def scaled(self, axis_set: AxisSet) -> AxisSet:
+        """A published set of axes, at this image size."""
+        first, last = (round(axis * self.size**2 / PUBLISHED_AXES) for axis in axis_set)
+        return first, last
+
+
+# principal axes -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,74 +117,45 @@ class PrincipalAxes:
     def _range(self, first: int, last: int, order: str) -> tuple[int, int]:
         """The same axes, numbered in descending order of variance."""
         n = len(self.variances)
-        choice("order", order, AXIS_ORDERS)
+        choice("order", order, ORDERS)
         if not 0 <= first < last <= n:
             raise InputError(f"axes must satisfy 0 <= first < last <= {n}, got {first} to {last}.")
         return (first, last) if order == "descending" else (n - last, n - first)
 
 
-def explained_per_axis(errors: Mapping[int, float], total: float) -> list[tuple[int, int, float]]:
+def explained_per_axis(errors: Mapping[int, float], total: float) -> list[Step]:
     """Variance explained per axis in each step, from the errors of the first k axes: (from, to, variance per axis).
 
     >>> explained_per_axis({1: 6.0, 3: 2.0}, 10.0)
     [(0, 1, 4.0), (1, 3, 2.0)]
     """
-    counts = [0, *sorted(errors)]
-    left = {0: total, **errors}
-    return [(a, b, (left[a] - left[b]) / (b - a)) for a, b in pairwise(counts)]
+    left = {0: total, **dict(sorted(errors.items()))}
+    return [(a, b, (left[a] - left[b]) / (b - a)) for a, b in pairwise(left)]
 
 
-def order_of(explained: Sequence[float]) -> str:
-    """The order of axes that these steps are consistent with: descending, ascending, or neither.
+def direction_changes(steps: Sequence[Step]) -> int:
+    """How often the explained variance per axis changes between rising and falling; never for sorted axes.
 
-    >>> order_of([3.0, 2.0, 1.0]), order_of([0.1, 0.4]), order_of([0.1, 0.4, 0.2])
-    ('descending', 'ascending', 'neither')
+    >>> direction_changes([(0, 1, 3.0), (1, 2, 2.0), (2, 3, 1.0)]), direction_changes([(0, 1, 0.1), (1, 2, 0.4)])
+    (0, 0)
     """
-    steps = np.diff(explained)
-    return "descending" if (steps <= 0).all() else "ascending" if (steps >= 0).all() else "neither"
+    directions = np.sign(np.diff([value for _, _, value in steps]))
+    moving = directions[directions != 0]
+    return int((moving[1:] != moving[:-1]).sum())
 
 
-PUBLISHED_AXES = 4096  # pixels of the published images
-AxisSet = tuple[int, int]
-"""The first axis, and the one after the last."""
-
-PUBLISHED: Mapping[AxisSet, float] = {
-    (0, 1500): 21.23,
-    (0, 2000): 12.43,
-    (0, 2500): 6.41,
-    (0, 3000): 0.54,
-    (2000, 3000): 12.31,
-    (2500, 3000): 17.64,
-}
-"""Reconstruction errors of Tab. 7."""
-
-AXIS_SETS = tuple(PUBLISHED)
-FIRST_AXES = [last for first, last in AXIS_SETS if first == 0]
-BLANK = 0.85  # share of the variance missing from an image that looks blank
-LEADING_AXES = 4  # whose scores predict the position
-CURVE_POINTS = 256
+def published_total(errors: Mapping[AxisSet, float] = PUBLISHED) -> float:
+    """The variance of the published images: sets that share axes imply it in two ways, which are averaged."""
+    pairs: Sequence[tuple[AxisSet, AxisSet]] = (((2000, 3000), (0, 2000)), ((2500, 3000), (0, 2500)))
+    return float(np.mean([errors[a] + errors[b] - errors[0, 3000] for a, b in pairs]))
 
 
-@dataclass(frozen=True)
-class AxesSettings(Settings):
-    """The paper profile has images of the published size."""
+def published_steps(errors: Mapping[AxisSet, float] = PUBLISHED) -> list[Step]:
+    """What one axis explains between the published sets."""
+    return explained_per_axis({last: errors[0, last] for last in FIRST_AXES}, published_total(errors))
 
-    samples: int = 20_000
-    size: int = 64
-    """Pixels along a side of an image."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.samples < 2 or self.size < 8:
-            raise InputError(
-                f"principal axes need at least 2 images of at least 8 x 8 pixels, got {self.samples} of {self.size} x "
-                f"{self.size}; increase samples or size."
-            )
-
-    def scaled(self, axis_set: AxisSet) -> AxisSet:
-        """A published set of axes, at this image size."""
-        first, last = (round(axis * self.size**2 / PUBLISHED_AXES) for axis in axis_set)
-        return first, last
+# measurement ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -183,84 +187,25 @@ class AxesMeasurement:
 
 AxesResult = Result[AxesCell, AxesMeasurement]
 Results = Sequence[AxesResult]
-PickOrder = Callable[[AxesMeasurement], InOrder]
-ORDERS: Mapping[str, PickOrder] = {"descending": lambda m: m.descending, "ascending": lambda m: m.ascending}
 
 
 def cumulative_step(axes: int) -> int:
-    """Axes from one entry of `cumulative` to the next."""
-    return max(1, axes // CURVE_POINTS)
+    """Axes from one entry of `cumulative` to the next, which has about 256."""
+    return max(1, axes // 256)
 
 
-def unexplained(results: Results, order: PickOrder, axis_set: AxisSet) -> list[float]:
+def unexplained(results: Results, order: str, axis_set: AxisSet) -> list[float]:
     """The share of the variance that a set leaves unexplained, per seed."""
-    return [order(r.measured).unexplained[AXIS_SETS.index(axis_set)] for r in results]
+    return [getattr(r.measured, order).unexplained[AXIS_SETS.index(axis_set)] for r in results]
 
 
-def explained(results: Results, order: PickOrder) -> list[float]:
+def explained(results: Results, order: str) -> list[float]:
     """The share of the variance that one of 4096 axes explains, from one set of first axes to the next."""
     left = {last: median(unexplained(results, order, (0, last))) for last in FIRST_AXES}
     return [value for _, _, value in explained_per_axis(left, 1.0)]
 
 
-# published values -----------------------------------------------------------------------------
-
-
-def published_total(errors: Mapping[AxisSet, float] = PUBLISHED) -> float:
-    """The variance of the published images: sets that share axes imply it in two ways, which are averaged."""
-    pairs: Sequence[tuple[AxisSet, AxisSet]] = (((2000, 3000), (0, 2000)), ((2500, 3000), (0, 2500)))
-    return float(np.mean([errors[a] + errors[b] - errors[0, 3000] for a, b in pairs]))
-
-
-def published_steps(errors: Mapping[AxisSet, float] = PUBLISHED) -> list[tuple[int, int, float]]:
-    """What one axis explains between the published sets: (from, to, variance per axis)."""
-    return explained_per_axis({last: errors[0, last] for last in FIRST_AXES}, published_total(errors))
-
-
-def direction_changes(steps: Sequence[tuple[int, int, float]]) -> int:
-    """How often the explained variance per axis changes between rising and falling; never for sorted axes.
-
-    >>> direction_changes([(0, 1, 3.0), (1, 2, 2.0), (2, 3, 1.0)]), direction_changes([(0, 1, 0.1), (1, 2, 0.4)])
-    (0, 0)
-    """
-    directions = np.sign(np.diff([value for _, _, value in steps]))
-    moving = directions[directions != 0]
-    return int((moving[1:] != moving[:-1]).sum())
-
-
 # claims ---------------------------------------------------------------------------------------
-
-
-def blank_image(order: PickOrder) -> Callable[[Results, object], list[float]]:
-    return lambda results, _: unexplained(results, order, (0, 1500))
-
-
-def lost_without_first_axes(results: Results, _: object) -> list[float]:
-    """What leaving out the first 2000 of 3000 axes costs, in shares of the variance."""
-    without, with_them = (
-        unexplained(results, ORDERS["descending"], axis_set) for axis_set in ((2000, 3000), (0, 3000))
-    )
-    return [a - b for a, b in zip(without, with_them, strict=True)]
-
-
-def published_direction_changes(_: Results, __: object) -> list[float]:
-    return [float(direction_changes(published_steps()))]
-
-
-def position_r2(results: Results, _: object) -> list[float]:
-    return [r.measured.position_r2 for r in results]
-
-
-def _blank_claim(order: str, note: str) -> ClaimSpec[AxesResult, AxesSettings, Sequence[float]]:
-    return ClaimSpec(
-        sentence=f"The first 1500 of 4096 axes give a blank image, in {order} order of variance.",
-        source=f"{PAPER}, Fig. 5",
-        measure=blank_image(ORDERS[order]),
-        criterion=Bound("share of the variance left unexplained", at_least(BLANK), over="seeds"),
-        published=f"{PUBLISHED[0, 1500]:g} of about {published_total():.1f}",
-        note=note,
-    )
-
 
 PUBLISHED_NOTE = (
     "Axes are orthogonal, so the errors of sets determine each other. The published entries imply the variance of the "
@@ -268,13 +213,33 @@ PUBLISHED_NOTE = (
     "as much, those up to 3000 less again, and the last 1096 almost nothing. Sorted axes cannot behave like that; an "
     "unsorted decomposition (NumPy's eig) can."
 )
+
+
+def blank_claim(order: str, note: str) -> ClaimSpec[AxesResult, AxesSettings, Sequence[float]]:
+    return ClaimSpec(
+        sentence=f"The first 1500 of 4096 axes give a blank image, in {order} order of variance.",
+        source=f"{PAPER}, Fig. 5",
+        measure=lambda results, _: unexplained(results, order, (0, 1500)),
+        # an image looks blank without 85 % of its variance
+        criterion=Bound("share of the variance left unexplained", at_least(0.85), over="seeds"),
+        published=f"{PUBLISHED[0, 1500]:g} of about {published_total():.1f}",
+        note=note,
+    )
+
+
+def lost_without_first_axes(results: Results, _: object) -> list[float]:
+    """What leaving out the first 2000 of 3000 axes costs, in shares of the variance."""
+    without, with_them = (unexplained(results, "descending", axis_set) for axis_set in ((2000, 3000), (0, 3000)))
+    return [a - b for a, b in zip(without, with_them, strict=True)]
+
+
 CLAIMS: tuple[ClaimSpec[AxesResult, AxesSettings, Sequence[float]], ...] = (
-    _blank_claim(
+    blank_claim(
         "descending",
         "The first axes of a principal component analysis have the largest variance and contain almost all of an "
         "image. The published image needs another order; NumPy's and SciPy's eigh return the smallest variance first.",
     ),
-    _blank_claim("ascending", "The axes of smallest variance contain almost nothing, whatever the data."),
+    blank_claim("ascending", "The axes of smallest variance contain almost nothing, whatever the data."),
     ClaimSpec(
         sentence="Without the axes of largest variance the image is lost.",
         source=f"{PAPER}, §A.8.6",
@@ -287,7 +252,7 @@ CLAIMS: tuple[ClaimSpec[AxesResult, AxesSettings, Sequence[float]], ...] = (
     ClaimSpec(
         sentence="The published errors are those of sorted axes, in one order or the other.",
         source=f"{PAPER}, Tab. 7",
-        measure=published_direction_changes,
+        measure=lambda _, __: [float(direction_changes(published_steps()))],
         criterion=Bound(
             "number of changes between rising and falling explained variance per axis, over the published sets,",
             at_most(0.0),
@@ -298,127 +263,17 @@ CLAIMS: tuple[ClaimSpec[AxesResult, AxesSettings, Sequence[float]], ...] = (
     ClaimSpec(
         sentence="The axes of largest variance determine the position of the sprite.",
         source=f"{PAPER}, §A.8.6, about the first axes",
-        measure=position_r2,
-        criterion=Bound(
-            f"linear R² of the position from the scores of the first {LEADING_AXES} axes", at_least(0.5), over="seeds"
-        ),
+        measure=lambda results, _: [r.measured.position_r2 for r in results],
+        criterion=Bound("linear R² of the position from the scores of the first 4 axes", at_least(0.5), over="seeds"),
     ),
 )
 
 
-# comparisons and tables -----------------------------------------------------------------------
-
-
-def comparisons(results: Results) -> list[Comparison]:
-    total = published_total()
-    return [
-        Comparison(
-            "Tab. 7",
-            f"share of the variance left unexplained, {name} order",
-            [
-                compare(f"axes {a} to {b} of {PUBLISHED_AXES}", unexplained(results, order, (a, b)), error / total)
-                for (a, b), error in PUBLISHED.items()
-            ],
-            PUBLISHED_NOTE,
-        )
-        for name, order in ORDERS.items()
-    ]
-
-
-def tables(results: Results, settings: AxesSettings) -> list[ReportTable]:
-    total = published_total()
-    errors = [
-        {
-            f"axes of {PUBLISHED_AXES}": f"{a} to {b}",
-            f"here (of {settings.size**2})": "{} to {}".format(*settings.scaled((a, b))),
-            **{name: median(unexplained(results, order, (a, b))) for name, order in ORDERS.items()},
-            "published": error / total,
-        }
-        for (a, b), error in PUBLISHED.items()
-    ]
-    per_axis = {name: explained(results, order) for name, order in ORDERS.items()}
-    steps = [
-        {
-            f"axes of {PUBLISHED_AXES}": f"{a} to {b}",
-            **{name: 1000 * values[k] for name, values in per_axis.items()},
-            "published": 1000 * value / total,
-        }
-        for k, (a, b, value) in enumerate(published_steps())
-    ]
-    return [
-        ReportTable("Table 7: share of the variance left unexplained", errors),
-        ReportTable("What one axis explains, in thousandths of the variance", steps),
-    ]
-
-
-NAMES = {"descending": "largest first", "ascending": "smallest first"}
-IMAGES_CAPTION = (
-    "Figure 5 in both orders: one image from sets of principal axes, counted out of 4096. The published image from the "
-    "first 1500 axes is blank, like that of the lower row."
-)
-ERRORS_CAPTION = (
-    "Table 7 in both orders; crosses are the published values, as shares of the variance that they imply. Right: "
-    "sorted axes give curves that only fall or only rise; the published values do both."
-)
-
-
-def figures_of(results: Results, settings: AxesSettings) -> list[ReportFigure]:
-    return [
-        ReportFigure("a_figure_5", _images(results[0].measured, settings.size), IMAGES_CAPTION),
-        ReportFigure("b_errors", _errors(results, settings), ERRORS_CAPTION),
-    ]
-
-
-def _images(measured: AxesMeasurement, size: int) -> Figure:
-    columns = ["original", *(f"{a} to {b}" for a, b in AXIS_SETS)]
-    figure, axes = figures.grid_of_panels(len(ORDERS), len(columns), width=1.55, height=1.85)
-    for row, (order, pick) in enumerate(ORDERS.items()):
-        images = (measured.original, *pick(measured).images)
-        own = axes[row * len(columns) : (row + 1) * len(columns)]
-        for axis, name, image in zip(own, columns, images, strict=True):
-            pixels = np.frombuffer(image, dtype=np.uint8).reshape(size, size)
-            axis.imshow(pixels, cmap="gray", vmin=0, vmax=255)
-            axis.set_xticks([])
-            axis.set_yticks([])
-            axis.set_title(name if row == 0 else "", fontsize=10)
-        own[0].set_ylabel(NAMES[order], fontsize=10)
-    return figure
-
-
-def _errors(results: Results, settings: AxesSettings) -> Figure:
-    figure, axes = figures.row_of_panels(2, width=4.8)
-    _unexplained(axes[0], results, settings)
-    steps, total = published_steps(), published_total()
-    middles = [(a + b) / 2 for a, b, _ in steps]
-    for order, pick in ORDERS.items():
-        axes[1].plot(middles, explained(results, pick), "o-", markersize=5, label=NAMES[order])
-    figures.plot_published(axes[1], middles, [value / total for _, _, value in steps], label="published")
-    figures.format_axis(
-        axes[1], title="What one axis explains", x="axis, of 4096", y="share of the variance", log="y", legend=False
-    )
-    figures.shared_legend(figure, axes[0])
-    return figure
-
-
-def _unexplained(axis: Axes, results: Results, settings: AxesSettings) -> None:
-    """The n - m smallest variances are what the m largest leave, so one curve gives both orders."""
-    count = settings.size**2
-    largest = 1 + cumulative_step(count) * np.arange(len(results[0].measured.cumulative))
-    share = np.concatenate([[0.0], largest / count, [1.0]])
-    held = np.concatenate([[0.0], np.median([r.measured.cumulative for r in results], axis=0), [1.0]])
-    axis.plot(PUBLISHED_AXES * share, 1 - held, label=NAMES["descending"])
-    axis.plot(PUBLISHED_AXES * (1 - share), held, label=NAMES["ascending"])
-    published = [PUBLISHED[0, last] / published_total() for last in FIRST_AXES]
-    figures.plot_published(axis, [float(last) for last in FIRST_AXES], published, label="published")
-    title = "Variance left by the first axes"
-    figures.format_axis(axis, title=title, x="axes used, of 4096", y="share left", log="", legend=False)
-
-
-POSITION = ("position_x", "position_y")
+# experiment -----------------------------------------------------------------------------------
 
 
 class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement]):
-    info = PRINCIPAL_AXES
+    info = EXPERIMENTS["principal-axes"]
     about = (
         "Images with the structure of dSprites are reconstructed from sets of their principal axes. In the paper, the "
         "first 1500 axes give a blank image. The first axes of a principal component analysis cannot, because they "
@@ -428,8 +283,7 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
         "rise. The quick profile has images of 32 x 32 pixels and scales the numbers of axes in proportion."
     )
     quick = AxesSettings(seeds=1, samples=8_000, size=32)
-    laptop = AxesSettings(seeds=3, samples=20_000, size=64)
-    paper = AxesSettings(seeds=3, samples=20_000, size=64)
+    laptop = paper = AxesSettings(seeds=3, samples=20_000, size=64)
     cell_type = AxesCell
     measured_type = AxesMeasurement
 
@@ -438,55 +292,136 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
 
     def solve(self, cells: Sequence[AxesCell], settings: AxesSettings, context: Context) -> Iterator[list[AxesResult]]:
         for cell in cells:
-            images = render_dataset(find_dataset("dsprites"), rows=settings.samples, seed=cell.seed, size=settings.size)
-            yield [Result(cell, _measure(images, settings))]
+            yield [Result(cell, self.measure(cell, settings))]
+
+    def measure(self, cell: AxesCell, settings: AxesSettings) -> AxesMeasurement:
+        data = render_dataset(find_dataset("dsprites"), rows=settings.samples, seed=cell.seed, size=settings.size)
+        axes = PrincipalAxes.of(data.x)
+        image, total = data.x[:1], float(axes.variances.sum())
+        cumulative = axes.variances.cumsum(0) / total
+        sets = [settings.scaled(axis_set) for axis_set in AXIS_SETS]
+
+        def pixels(image: Tensor) -> bytes:
+            return (image.clamp(0, 1) * 255).round().to(torch.uint8).numpy().tobytes()
+
+        def in_order(order: str) -> InOrder:
+            return InOrder(
+                unexplained=tuple(axes.error(first, last, order) / total for first, last in sets),
+                images=tuple(pixels(axes.reconstruct(image, first, last, order)) for first, last in sets),
+            )
+
+        assert data.factors is not None
+        position = data.factors[:, [data.factor_names.index(name) for name in ("position_x", "position_y")]]
+        return AxesMeasurement(
+            total_variance=total,
+            descending=in_order("descending"),
+            ascending=in_order("ascending"),
+            cumulative=tuple(float(v) for v in cumulative[:: cumulative_step(len(cumulative))]),
+            position_r2=metrics.linear_r2((data.x.double() - axes.mean) @ axes.axes[:4].mT, position).score,
+            original=pixels(image),
+        )
 
     def claims(self, settings: AxesSettings) -> Sequence[ClaimSpec[AxesResult, AxesSettings, Sequence[float]]]:
         return CLAIMS
 
-    def comparisons(self, results: Sequence[AxesResult], settings: AxesSettings) -> list[Comparison]:
-        return comparisons(results)
+    def comparisons(self, results: Results, settings: AxesSettings) -> list[Comparison]:
+        total = published_total()
 
-    def figures(self, results: Sequence[AxesResult], settings: AxesSettings) -> list[ReportFigure]:
-        return figures_of(results, settings)
+        def panel(order: str) -> Comparison:
+            rows = [
+                compare(f"axes {a} to {b} of {PUBLISHED_AXES}", unexplained(results, order, (a, b)), error / total)
+                for (a, b), error in PUBLISHED.items()
+            ]
+            return Comparison("Tab. 7", f"share of the variance left unexplained, {order} order", rows, PUBLISHED_NOTE)
 
-    def tables(self, results: Sequence[AxesResult], settings: AxesSettings) -> list[ReportTable]:
-        return tables(results, settings)
+        return [panel(order) for order in ORDERS]
+
+    def tables(self, results: Results, settings: AxesSettings) -> list[ReportTable]:
+        total, counted = published_total(), f"axes of {PUBLISHED_AXES}"
+        errors = [
+            {
+                counted: f"{a} to {b}",
+                f"here (of {settings.size**2})": "{} to {}".format(*settings.scaled((a, b))),
+                **{order: median(unexplained(results, order, (a, b))) for order in ORDERS},
+                "published": error / total,
+            }
+            for (a, b), error in PUBLISHED.items()
+        ]
+        per_axis = {order: explained(results, order) for order in ORDERS}
+        steps = [
+            {
+                counted: f"{a} to {b}",
+                **{order: 1000 * values[k] for order, values in per_axis.items()},
+                "published": 1000 * value / total,
+            }
+            for k, (a, b, value) in enumerate(published_steps())
+        ]
+        return [
+            ReportTable("Table 7: share of the variance left unexplained", errors),
+            ReportTable("What one axis explains, in thousandths of the variance", steps),
+        ]
+
+    def figures(self, results: Results, settings: AxesSettings) -> list[ReportFigure]:
+        images = (
+            "Figure 5 in both orders: one image from sets of principal axes, counted out of 4096. The published image "
+            "from the first 1500 axes is blank, like that of the lower row."
+        )
+        errors = (
+            "Table 7 in both orders; crosses are the published values, as shares of the variance that they imply. "
+            "Right: sorted axes give curves that only fall or only rise; the published values do both."
+        )
+        return [
+            ReportFigure("a_figure_5", draw_images(results[0].measured, settings.size), images),
+            ReportFigure("b_errors", draw_errors(results, settings), errors),
+        ]
 
 
-def _measure(images: Dataset, settings: AxesSettings) -> AxesMeasurement:
-    axes = PrincipalAxes.of(images.x)
-    total = float(axes.variances.sum())
-    cumulative = axes.variances.cumsum(0) / total
-    return AxesMeasurement(
-        total_variance=total,
-        descending=_in_order(axes, images.x[0], "descending", settings),
-        ascending=_in_order(axes, images.x[0], "ascending", settings),
-        cumulative=tuple(float(v) for v in cumulative[:: cumulative_step(len(cumulative))]),
-        position_r2=_position_r2(axes, images),
-        original=_bytes(images.x[0]),
+# figures --------------------------------------------------------------------------------------
+
+
+def draw_images(measured: AxesMeasurement, size: int) -> Figure:
+    columns = ["original", *(f"{a} to {b}" for a, b in AXIS_SETS)]
+    figure, axes = figures.grid_of_panels(len(ORDERS), len(columns), width=1.55, height=1.85)
+    for row, (order, label) in enumerate(ORDERS.items()):
+        images = (measured.original, *getattr(measured, order).images)
+        own = axes[row * len(columns) : (row + 1) * len(columns)]
+        for axis, name, image in zip(own, columns, images, strict=True):
+            pixels = np.frombuffer(image, dtype=np.uint8).reshape(size, size)
+            axis.imshow(pixels, cmap="gray", vmin=0, vmax=255)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            axis.set_title(name if row == 0 else "", fontsize=10)
+        own[0].set_ylabel(label, fontsize=10)
+    return figure
+
+
+def draw_errors(results: Results, settings: AxesSettings) -> Figure:
+    figure, axes = figures.row_of_panels(2, width=4.8)
+    draw_unexplained(axes[0], results, settings)
+    steps, total = published_steps(), published_total()
+    middles = [(a + b) / 2 for a, b, _ in steps]
+    for order, label in ORDERS.items():
+        axes[1].plot(middles, explained(results, order), "o-", markersize=5, label=label)
+    figures.plot_published(axes[1], middles, [value / total for _, _, value in steps], label="published")
+    figures.format_axis(
+        axes[1], title="What one axis explains", x="axis, of 4096", y="share of the variance", log="y", legend=False
     )
+    figures.shared_legend(figure, axes[0])
+    return figure
 
 
-def _in_order(axes: PrincipalAxes, image: Tensor, order: str, settings: AxesSettings) -> InOrder:
-    total = float(axes.variances.sum())
-    sets = [settings.scaled(axis_set) for axis_set in AXIS_SETS]
-    return InOrder(
-        unexplained=tuple(axes.error(first, last, order) / total for first, last in sets),
-        images=tuple(_bytes(axes.reconstruct(image.unsqueeze(0), first, last, order)) for first, last in sets),
-    )
-
-
-def _position_r2(axes: PrincipalAxes, images: Dataset) -> float:
-    """Linear R² of the position from the scores of the leading axes."""
-    assert images.factors is not None
-    scores = (images.x.double() - axes.mean) @ axes.axes[:LEADING_AXES].mT
-    columns = [images.factor_names.index(name) for name in POSITION]
-    return metrics.linear_r2(scores, images.factors[:, columns]).score
-
-
-def _bytes(image: Tensor) -> bytes:
-    return (image.clamp(0, 1) * 255).round().to(torch.uint8).numpy().tobytes()
+def draw_unexplained(axis: Axes, results: Results, settings: AxesSettings) -> None:
+    """The n - m smallest variances are what the m largest leave, so one curve gives both orders."""
+    count = settings.size**2
+    largest = 1 + cumulative_step(count) * np.arange(len(results[0].measured.cumulative))
+    share = np.concatenate([[0.0], largest / count, [1.0]])
+    held = np.concatenate([[0.0], np.median([r.measured.cumulative for r in results], axis=0), [1.0]])
+    axis.plot(PUBLISHED_AXES * share, 1 - held, label=ORDERS["descending"])
+    axis.plot(PUBLISHED_AXES * (1 - share), held, label=ORDERS["ascending"])
+    errors = [PUBLISHED[0, last] / published_total() for last in FIRST_AXES]
+    figures.plot_published(axis, [float(last) for last in FIRST_AXES], errors, label="published")
+    title = "Variance left by the first axes"
+    figures.format_axis(axis, title=title, x="axes used, of 4096", y="share left", log="", legend=False)
 
 
 EXPERIMENT = PrincipalAxesExperiment()

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -34,18 +33,16 @@ from vaescope_papers.experiment import ReportAnimation, ReportFigure, ReportTabl
 from vaescope_papers.results import Result
 from vaescope_papers.statistics import median
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
-from vaescope_papers.why_vaes_disentangle import ROTATION
+from vaescope_papers.why_vaes_disentangle import EXPERIMENTS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
 PRECISION = 100.0
 MAX_ANGLE = 45.0  # degrees; after a quarter turn all curves repeat
-NEAR = 10.0  # degrees within which a peak is at the trained axes
-CONSTANT = 1e-6  # nats
 LINES, POINTS = 7, 41  # of the grid that is drawn
-TABLE_ANGLES = (0.0, 9.0, 18.0, 27.0, 36.0, 45.0)
+LABELS = {"log_likelihood": "log p(x)", "elbo": "ELBO*", "contrast": "c_IMA", "mig": "MIG", "od": "OD-Score"}
+ANGLE_LABEL = "rotation θ (degrees)"
 
 
 @dataclass(frozen=True)
@@ -97,57 +94,47 @@ class RotationMeasurement:
     grids: bytes
     """Lines along which one latent varies: (angle, latent, line, point, 2) in float32."""
 
-    def at(self, curve: PickCurve, angle: float) -> float:
+    def at(self, curve: str, angle: float) -> float:
         """The value of a curve at the measured angle that is nearest."""
         nearest = min(range(len(self.angles)), key=lambda k: abs(self.angles[k] - angle))
-        return curve(self.curves)[nearest]
+        value: float = getattr(self.curves, curve)[nearest]
+        return value
+
+    def best_angle(self, curve: str, sign: int) -> float:
+        """The angle of the largest (sign 1) or smallest (sign -1) value."""
+        values = getattr(self.curves, curve)
+        return self.angles[max(range(len(values)), key=lambda k: sign * values[k])]
+
+    def relative(self, curve: str) -> list[float]:
+        """A curve relative to the likelihood at 0°, in which members differ."""
+        base = self.at("log_likelihood", 0.0)
+        return [value - base for value in getattr(self.curves, curve)]
 
 
 RotationResult = Result[RotationCell, RotationMeasurement]
 Results = Sequence[RotationResult]
-PickCurve = Callable[[Curves], Sequence[float]]
-
-
-def log_likelihood(curves: Curves) -> Sequence[float]:
-    return curves.log_likelihood
-
-
-def elbo(curves: Curves) -> Sequence[float]:
-    return curves.elbo
-
-
-def contrast(curves: Curves) -> Sequence[float]:
-    return curves.contrast
-
-
-def mig(curves: Curves) -> Sequence[float]:
-    return curves.mig
-
-
-def od(curves: Curves) -> Sequence[float]:
-    return curves.od
-
-
-LABELS: Mapping[PickCurve, str] = {
-    log_likelihood: "log p(x)",
-    elbo: "ELBO*",
-    contrast: "c_IMA",
-    mig: "MIG",
-    od: "OD-Score",
-}
+Claim = ClaimSpec[RotationResult, object, Sequence[float]]
 
 
 # claims ---------------------------------------------------------------------------------------
 
 
-def likelihood_ranges(results: Results, _: object) -> list[float]:
-    """How much log p(x) varies over angles, per member."""
-    return [float(np.ptp(r.measured.curves.log_likelihood)) for r in results]
+def peak_claim(sentence: str, curve: str, sign: int) -> Claim:
+    def angles(results: Results, _: object) -> list[float]:
+        return [abs(r.measured.best_angle(curve, sign)) for r in results]
 
+    def note(results: Results, _: object) -> str:
+        return "Best angles: " + ", ".join(f"{r.measured.best_angle(curve, sign):+g}°" for r in results) + "."
 
-def elbo_lost(results: Results, _: object) -> list[float]:
-    """The ELBO at 0° less that at 45°, per member."""
-    return [r.measured.at(elbo, 0.0) - r.measured.at(elbo, MAX_ANGLE) for r in results]
+    return ClaimSpec(
+        sentence=sentence,
+        source="Beyond the papers, which argue it in words",
+        measure=angles,
+        # the step between two angles is 9° at most
+        criterion=Bound("distance of the best angle from the trained axes, in degrees,", at_most(10.0), "largest"),
+        note=note,
+        requires=(members_converged(),),
+    )
 
 
 def gap_errors(results: Results, _: object) -> list[float]:
@@ -156,42 +143,19 @@ def gap_errors(results: Results, _: object) -> list[float]:
     return [float(np.abs(np.subtract(c.log_likelihood, c.elbo) - c.contrast).max()) for c in curves]
 
 
-def best_angle(measured: RotationMeasurement, curve: PickCurve, sign: int) -> float:
-    """The angle of the largest (sign 1) or smallest (sign -1) value."""
-    values = curve(measured.curves)
-    return measured.angles[max(range(len(values)), key=lambda k: sign * values[k])]
-
-
-def _peak_claim(sentence: str, curve: PickCurve, sign: int) -> ClaimSpec[RotationResult, object, Sequence[float]]:
-    def angles(results: Results, _: object) -> list[float]:
-        return [abs(best_angle(r.measured, curve, sign)) for r in results]
-
-    def note(results: Results, _: object) -> str:
-        return "Best angles: " + ", ".join(f"{best_angle(r.measured, curve, sign):+g}°" for r in results) + "."
-
-    return ClaimSpec(
-        sentence=sentence,
-        source="Beyond the papers, which argue it in words",
-        measure=angles,
-        criterion=Bound("distance of the best angle from the trained axes, in degrees,", at_most(NEAR), "largest"),
-        note=note,
-        requires=(members_converged(),),
-    )
-
-
-CLAIMS: tuple[ClaimSpec[RotationResult, object, Sequence[float]], ...] = (
+CLAIMS: tuple[Claim, ...] = (
     ClaimSpec(
         sentence="Rotating the latents does not change the likelihood.",
         source="The rotational symmetry of N(0, I)",
-        measure=likelihood_ranges,
-        criterion=Bound("range of log p(x) over angles, in nats,", at_most(CONSTANT), "largest"),
+        measure=lambda results, _: [float(np.ptp(r.measured.curves.log_likelihood)) for r in results],
+        criterion=Bound("range of log p(x) over angles, in nats,", at_most(1e-6), "largest"),
         note="log p(x) is integrated again at every angle.",
     ),
-    _peak_claim("The ELBO of the best diagonal posterior is highest at the trained axes.", elbo, 1),
+    peak_claim("The ELBO of the best diagonal posterior is highest at the trained axes.", "elbo", 1),
     ClaimSpec(
         sentence="The ELBO is clearly lower at 45°.",
         source="Bhowal et al. 2024, §1",
-        measure=elbo_lost,
+        measure=lambda results, _: [r.measured.at("elbo", 0.0) - r.measured.at("elbo", MAX_ANGLE) for r in results],
         criterion=Bound("ELBO at 0° minus ELBO at 45°, in nats,", at_least(0.05), "smallest"),
         requires=(members_converged(),),
     ),
@@ -202,153 +166,17 @@ CLAIMS: tuple[ClaimSpec[RotationResult, object, Sequence[float]], ...] = (
         criterion=Bound("difference of mean gap and mean contrast at any angle, in nats,", at_most(0.1), "largest"),
         note=f"The precision here is γ² = {PRECISION:g}; the theorem is about the limit of large γ².",
     ),
-    _peak_claim("The contrast is lowest at the trained axes.", contrast, -1),
-    _peak_claim("The OD-Score is lowest at the trained axes.", od, -1),
-    _peak_claim("Codes are most disentangled (highest MIG) at the trained axes.", mig, 1),
+    peak_claim("The contrast is lowest at the trained axes.", "contrast", -1),
+    peak_claim("The OD-Score is lowest at the trained axes.", "od", -1),
+    peak_claim("Codes are most disentangled (highest MIG) at the trained axes.", "mig", 1),
 )
 
 
-# table ----------------------------------------------------------------------------------------
-
-
-def medians_table(results: Results) -> ReportTable:
-    measured = [r.measured for r in results]
-    rows = [
-        {"θ": f"{angle:g}°"}
-        | {label: median([m.at(curve, angle) for m in measured]) for curve, label in LABELS.items()}
-        for angle in TABLE_ANGLES
-        if any(np.isclose(m.angles, angle).any() for m in measured)
-    ]
-    return ReportTable("Medians over members", rows)
-
-
-TICKS = (-45, -30, -15, 0, 15, 30, 45)
-ANGLE_LABEL = "rotation θ (degrees)"
-RELATIVE_LABEL = "nats, relative to log p(x)"
-GREY, LIGHT_GREY = "#6b7680", "#b8c0c7"
-PANELS: Sequence[tuple[PickCurve, str, str]] = (
-    (contrast, "Contrast", "c_IMA (nats)"),
-    (mig, "Disentanglement", "MIG"),
-    (od, "Orthogonality", "OD-Score"),
-)
-CAPTION = (
-    "Trained models and their rotations: medians and ranges over members. The likelihood is constant. The ELBO of the "
-    "best diagonal posterior peaks at the trained axes, and what it loses at other angles is the contrast. At the "
-    "trained axes codes are also most disentangled, and the columns of the decoder's Jacobian are orthogonal."
-)
-ANIMATION_CAPTION = (
-    "Left: samples, and the lines along which one latent varies while the other is fixed. At 0° one latent changes the "
-    "distance from the axis and the other the height, at right angles on the surface. Right: likelihood and ELBO at "
-    "the same rotation."
-)
-
-
-def figures_of(results: Results) -> list[ReportFigure]:
-    return [ReportFigure("rotation", _figure(results), CAPTION)] if results else []
-
-
-def animations_of(results: Results) -> list[ReportAnimation]:
-    return [ReportAnimation("rotating", _animation(results[0].measured), ANIMATION_CAPTION)] if results else []
-
-
-# figure ---------------------------------------------------------------------------------------
-
-
-def _figure(results: Results) -> Figure:
-    figure, axes = figures.row_of_panels(4, width=3.5, height=3.9)
-    angles = results[0].measured.angles
-    _likelihood_and_elbo(axes[0], results)
-    for axis, (curve, title, label) in zip(axes[1:], PANELS, strict=True):
-        figures.plot_median_and_range(
-            axis, angles, _by_angle([curve(r.measured.curves) for r in results]), label=LABELS[curve]
-        )
-        figures.format_axis(axis, title=title, x=ANGLE_LABEL, y=label, log="", legend=False)
-        axis.set_xticks(TICKS)
-        axis.set_ylim(bottom=0)
-    figures.shared_legend(figure, axes[0])
-    return figure
-
-
-def _by_angle(curves: Sequence[Sequence[float]]) -> list[list[float]]:
-    """The values of all members, angle by angle."""
-    return [list(values) for values in zip(*curves, strict=True)]
-
-
-def _relative(measured: RotationMeasurement, curve: PickCurve) -> list[float]:
-    """A curve relative to the likelihood at 0°, in which members differ."""
-    base = measured.at(log_likelihood, 0.0)
-    return [value - base for value in curve(measured.curves)]
-
-
-def _likelihood_and_elbo(axis: Axes, results: Results) -> None:
-    angles = results[0].measured.angles
-    for curve in (log_likelihood, elbo):
-        figures.plot_median_and_range(
-            axis, angles, _by_angle([_relative(r.measured, curve) for r in results]), label=LABELS[curve]
-        )
-    minus_contrast = -np.median([r.measured.curves.contrast for r in results], axis=0)
-    axis.plot(angles, minus_contrast, color=GREY, lw=1.4, ls=":", label="log p(x) - c_IMA")
-    figures.format_axis(axis, title="Likelihood and ELBO", x=ANGLE_LABEL, y=RELATIVE_LABEL, log="", legend=False)
-    axis.set_xticks(TICKS)
-
-
-# animation ------------------------------------------------------------------------------------
-
-
-def _animation(measured: RotationMeasurement) -> bytes:
-    """A GIF that turns from one end to the other and back, with a pause at the trained axes."""
-    count = len(measured.angles)
-    grids = np.frombuffer(measured.grids, dtype=np.float32).reshape(count, 2, LINES, POINTS, 2)
-    frames = [_frame(measured, grids[k], k) for k in range(count)]
-    order = [*range(count), *reversed(range(1, count - 1))]
-    durations = [900 if measured.angles[k] == 0 else 90 for k in order]
-    images = [frames[k] for k in order]
-    buffer = io.BytesIO()
-    images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
-    return buffer.getvalue()
-
-
-def _frame(measured: RotationMeasurement, grid: np.ndarray, k: int) -> Image:
-    figure, (left, right) = figures.row_of_panels(2, width=4.2, height=3.6)
-    _draw_grid(left, measured, grid)
-    left.set_title(f"latents rotated by {measured.angles[k]:+.0f}°")
-    for curve, colour in zip((log_likelihood, elbo), figures.COLOURS, strict=False):
-        values = _relative(measured, curve)
-        right.plot(measured.angles, values, color=colour, label=LABELS[curve])
-        right.plot([measured.angles[k]], [values[k]], "o", color=colour, markersize=7)
-    right.set_title("likelihood and ELBO")
-    right.set_xlabel(ANGLE_LABEL)
-    right.set_ylabel(RELATIVE_LABEL)
-    right.set_xticks(TICKS)
-    right.legend(loc="lower center", bbox_to_anchor=(0.5, -0.42), ncols=2)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=80)
-    pillow = require("PIL.Image", "drawing an animation")
-    frame: Image = pillow.open(buffer).convert("P", palette=pillow.Palette.ADAPTIVE, colors=48)
-    return frame
-
-
-def _draw_grid(axis: Axes, measured: RotationMeasurement, grid: np.ndarray) -> None:
-    axis.plot(*np.reshape(measured.shown, (-1, 2)).T, ".", color=LIGHT_GREY, markersize=2.5)
-    for latent, colour in zip(grid, figures.COLOURS, strict=False):
-        for line in latent:
-            axis.plot(*line.T, color=colour, lw=1.1)
-    axis.set_aspect("equal")
-    axis.set_xlim(-4.0, 4.0)
-    axis.set_ylim(-2.6, 3.6)
-    axis.set_xticks([])
-    axis.set_yticks([])
-
-
-RADIUS_DEVIATION = 0.4  # of the logarithm of the radius
-ANGLE_DEVIATION = 0.8  # of the angle, in radians
-RISE = 1.5  # per radian
-VIEW = ((0.0, 1.0), (0.0, 0.3), (1.0, 0.0))  # from the three coordinates to the two of a figure
-SHOWN_SAMPLES = 400
+# experiment -----------------------------------------------------------------------------------
 
 
 class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, RotationMeasurement]):
-    info = ROTATION
+    info = EXPERIMENTS["rotation"]
     about = (
         "Samples are points on a helicoid, a surface like a spiral staircase, with two independent factors: distance "
         "from the axis, and height. A VAE with two latents is trained, and then its latent space is rotated by θ: "
@@ -407,24 +235,42 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
         return RotationMeasurement(
             angles=settings.angles,
             curves=_curves(member, x, data.test_factors, settings),
-            shown=tuple(float(v) for v in _projected(x[:SHOWN_SAMPLES]).float().flatten()),
+            shown=tuple(float(v) for v in _projected(x[:400]).float().flatten()),
             grids=_grids(member, settings.angles),
         )
 
-    def claims(self, settings: RotationSettings) -> Sequence[ClaimSpec[RotationResult, object, Sequence[float]]]:
+    def claims(self, settings: RotationSettings) -> Sequence[Claim]:
         return CLAIMS
 
-    def figures(self, results: Sequence[RotationResult], settings: RotationSettings) -> list[ReportFigure]:
-        return figures_of(results)
+    def figures(self, results: Results, settings: RotationSettings) -> list[ReportFigure]:
+        caption = (
+            "Trained models and their rotations: medians and ranges over members. The likelihood is constant. The ELBO "
+            "of the best diagonal posterior peaks at the trained axes, and what it loses at other angles is the "
+            "contrast. At the trained axes codes are also most disentangled, and the columns of the decoder's Jacobian "
+            "are orthogonal."
+        )
+        return [ReportFigure("rotation", draw_curves(results), caption)] if results else []
 
-    def animations(self, results: Sequence[RotationResult], settings: RotationSettings) -> list[ReportAnimation]:
-        return animations_of(results)
+    def animations(self, results: Results, settings: RotationSettings) -> list[ReportAnimation]:
+        caption = (
+            "Left: samples, and the lines along which one latent varies while the other is fixed. At 0° one latent "
+            "changes the distance from the axis and the other the height, at right angles on the surface. Right: "
+            "likelihood and ELBO at the same rotation."
+        )
+        return [ReportAnimation("rotating", animate(results[0].measured), caption)] if results else []
 
-    def tables(self, results: Sequence[RotationResult], settings: RotationSettings) -> list[ReportTable]:
-        return [medians_table(results)]
+    def tables(self, results: Results, settings: RotationSettings) -> list[ReportTable]:
+        measured = [r.measured for r in results]
+        rows = [
+            {"θ": f"{angle:g}°"}
+            | {label: median([m.at(curve, angle) for m in measured]) for curve, label in LABELS.items()}
+            for angle in (0.0, 9.0, 18.0, 27.0, 36.0, 45.0)
+            if any(np.isclose(m.angles, angle).any() for m in measured)
+        ]
+        return [ReportTable("Medians over members", rows)]
 
 
-# data -----------------------------------------------------------------------------------------
+# rotated models -------------------------------------------------------------------------------
 
 
 def helicoid(sources: Float[Tensor, "N 2"]) -> Float[Tensor, "N 3"]:
@@ -433,15 +279,13 @@ def helicoid(sources: Float[Tensor, "N 2"]) -> Float[Tensor, "N 3"]:
     >>> theory.ima_contrast(helicoid, torch.randn(3, 2).double()).round(decimals=9)
     tensor([0., 0., 0.], dtype=torch.float64)
     """
-    radius, angle = (RADIUS_DEVIATION * sources[:, 0]).exp(), ANGLE_DEVIATION * sources[:, 1]
-    return torch.stack([radius * angle.cos(), radius * angle.sin(), RISE * angle], dim=1)
+    radius, angle = (0.4 * sources[:, 0]).exp(), 0.8 * sources[:, 1]  # standard deviations of log radius and angle
+    return torch.stack([radius * angle.cos(), radius * angle.sin(), 1.5 * angle], dim=1)
 
 
 def _projected(x: Float[Tensor, "*N 3"]) -> Float[Tensor, "*N 2"]:
-    return x @ torch.tensor(VIEW, dtype=x.dtype)
-
-
-# rotated models -------------------------------------------------------------------------------
+    """From the three coordinates to the two of a figure."""
+    return x @ torch.tensor(((0.0, 1.0), (0.0, 0.3), (1.0, 0.0)), dtype=x.dtype)
 
 
 def rotation(degrees: float) -> Float[Tensor, "2 2"]:
@@ -474,14 +318,10 @@ def _curves(member: Member, x: Tensor, factors: Tensor, settings: RotationSettin
         elbo.append(float(best.elbo.mean()))
         contrast.append(float(theory.contrast_of_matrix(jacobians[-1]).mean()))
         mig.append(metrics.mig(mean @ R.mT, factors).score)
-    return Curves(tuple(likelihood), tuple(elbo), tuple(contrast), tuple(mig), _od_scores(jacobians))
-
-
-def _od_scores(jacobians: Sequence[Float[Tensor, "P n d"]]) -> tuple[float, ...]:
-    """The OD-Score at every angle, relative to the worst angle at the same point, averaged over points."""
-    by_point = torch.stack(list(jacobians), dim=1)
-    scores = [relative(torch.from_numpy(od_distances(list(matrices)))) for matrices in by_point]
-    return tuple(float(v) for v in torch.stack(scores).mean(0))
+    # OD-Scores at every angle are relative to the worst angle at the same point, then averaged over points
+    by_point = [relative(torch.from_numpy(od_distances(list(own)))) for own in torch.stack(jacobians, dim=1)]
+    scores = tuple(float(v) for v in torch.stack(by_point).mean(0))
+    return Curves(tuple(likelihood), tuple(elbo), tuple(contrast), tuple(mig), scores)
 
 
 def _grids(member: Member, angles: Sequence[float]) -> bytes:
@@ -491,6 +331,75 @@ def _grids(member: Member, angles: Sequence[float]) -> bytes:
     grid = torch.stack([first.flip(-1), first]).double()
     drawn = [_projected(rotated(member.decode, rotation(a))(grid.flatten(0, -2)).detach()) for a in angles]
     return torch.stack(drawn).float().numpy().tobytes()
+
+
+# figures --------------------------------------------------------------------------------------
+
+
+def draw_curves(results: Results) -> Figure:
+    figure, axes = figures.row_of_panels(4, width=3.5, height=3.9)
+    measured = [r.measured for r in results]
+    angles = measured[0].angles
+
+    def draw(index: int, curve: str, values: list[list[float]]) -> None:
+        """The values of all members, angle by angle."""
+        by_angle = [list(own) for own in zip(*values, strict=True)]
+        figures.plot_median_and_range(axes[index], angles, by_angle, label=LABELS[curve])
+
+    for curve in ("log_likelihood", "elbo"):
+        draw(0, curve, [m.relative(curve) for m in measured])
+    minus_contrast = -np.median([m.curves.contrast for m in measured], axis=0)
+    axes[0].plot(angles, minus_contrast, color="#6b7680", lw=1.4, ls=":", label="log p(x) - c_IMA")
+    titles = (
+        ("", "Likelihood and ELBO", "nats, relative to log p(x)"),
+        ("contrast", "Contrast", "c_IMA (nats)"),
+        ("mig", "Disentanglement", "MIG"),
+        ("od", "Orthogonality", "OD-Score"),
+    )
+    for index, (curve, title, label) in enumerate(titles):
+        if curve:
+            draw(index, curve, [list(getattr(m.curves, curve)) for m in measured])
+        figures.format_axis(axes[index], title=title, x=ANGLE_LABEL, y=label, log="", legend=False)
+        axes[index].set_xticks(range(-45, 46, 15))
+        if curve:
+            axes[index].set_ylim(bottom=0)
+    figures.shared_legend(figure, axes[0])
+    return figure
+
+
+def animate(measured: RotationMeasurement) -> bytes:
+    """A GIF that turns from one end to the other and back, with a pause at the trained axes."""
+    count = len(measured.angles)
+    grids = np.frombuffer(measured.grids, dtype=np.float32).reshape(count, 2, LINES, POINTS, 2)
+    frames = [_frame(measured, grids[k], k) for k in range(count)]
+    order = [*range(count), *reversed(range(1, count - 1))]
+    durations = [900 if measured.angles[k] == 0 else 90 for k in order]
+    images = [frames[k] for k in order]
+    buffer = io.BytesIO()
+    images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
+    return buffer.getvalue()
+
+
+def _frame(measured: RotationMeasurement, grid: np.ndarray, k: int) -> Image:
+    figure, (left, right) = figures.row_of_panels(2, width=4.2, height=3.6)
+    left.plot(*np.reshape(measured.shown, (-1, 2)).T, ".", color="#b8c0c7", markersize=2.5)
+    for latent, colour in zip(grid, figures.COLOURS, strict=False):
+        for line in latent:
+            left.plot(*line.T, color=colour, lw=1.1)
+    left.set(aspect="equal", xlim=(-4.0, 4.0), ylim=(-2.6, 3.6), xticks=[], yticks=[])
+    left.set_title(f"latents rotated by {measured.angles[k]:+.0f}°")
+    for curve, colour in zip(("log_likelihood", "elbo"), figures.COLOURS, strict=False):
+        values = measured.relative(curve)
+        right.plot(measured.angles, values, color=colour, label=LABELS[curve])
+        right.plot([measured.angles[k]], [values[k]], "o", color=colour, markersize=7)
+    right.set_title("likelihood and ELBO")
+    right.set(xlabel=ANGLE_LABEL, ylabel="nats, relative to log p(x)", xticks=range(-45, 46, 15))
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, -0.42), ncols=2)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=80)
+    pillow = require("PIL.Image", "drawing an animation")
+    frame: Image = pillow.open(buffer).convert("P", palette=pillow.Palette.ADAPTIVE, colors=48)
+    return frame
 
 
 EXPERIMENT = RotationExperiment()

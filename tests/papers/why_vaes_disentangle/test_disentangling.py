@@ -16,14 +16,12 @@ from vaescope_papers.experiment import RunOptions
 from vaescope_papers.run import reproduce
 from vaescope_papers.why_vaes_disentangle import local_nonlinearity, orthogonality
 from vaescope_papers.why_vaes_disentangle.disentangling import (
-    FULL,
-    LAPTOP,
     OBJECTIVES,
-    QUICK,
     DisentanglingCell,
     ImageSet,
 )
 
+QUICK, LAPTOP, FULL = (orthogonality.EXPERIMENT.profile(name) for name in ("quick", "laptop", "paper"))
 TINY = {"samples": 200, "epochs": 1, "size": 16, "colour_size": 16, "hidden": (20,), "points": 2, "draws": 60}
 RENDERED = [ImageSet("dsprites", False), ImageSet("3dshapes", False)]
 

@@ -15,7 +15,6 @@ from vaescope_papers.why_vaes_disentangle.rotation import (
     Curves,
     RotationCell,
     RotationMeasurement,
-    elbo,
 )
 
 ANGLES = EXPERIMENT.quick.angles
@@ -65,9 +64,9 @@ def test_notes_list_the_best_angles():
 
 def test_values_are_those_of_the_nearest_angle():
     measured = planted()[0].measured
-    assert measured.at(elbo, 45.0) == measured.curves.elbo[-1]
-    assert measured.at(elbo, 44.9999) == measured.curves.elbo[-1]
-    assert measured.at(elbo, 0.0) == 1.0
+    assert measured.at("elbo", 45.0) == measured.curves.elbo[-1]
+    assert measured.at("elbo", 44.9999) == measured.curves.elbo[-1]
+    assert measured.at("elbo", 0.0) == 1.0
 
 
 def test_table_figure_and_animation():
