@@ -5,8 +5,7 @@
 | Figs. 1 to 4, Props. 1 to 3, Theorems 1 and 2; settings of Tabs. 1 and 2 | polarised-regime | polarised_regime.py |
 | the iVAE itself (Khemakhem et al. 2020, §5) | ivae-sources | ivae_sources.py |
 
-Files that end in `_results.py` hold the typed rows and the tables, `_claims.py` the claims, `_figures.py` the figures;
-ivae-sources has all of them in `ivae_sources_results.py`.
+Numbers that the paper publishes are in `published.toml`, its theorems in `theorems.py`.
 """
 
 from vaescope_papers.catalogue import ExperimentInfo

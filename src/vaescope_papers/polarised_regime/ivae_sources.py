@@ -8,13 +8,11 @@ from itertools import product
 
 import torch
 from matplotlib.axes import Axes
-from torch import Tensor
 
 from vaescope import metrics, regime
 from vaescope.core import randomness
-from vaescope.data import mixings as nonstationary
+from vaescope.data import mixings
 from vaescope.data.dataset import split
-from vaescope.data.mixings import OrthogonalMLP
 from vaescope.models import VAE, AuxiliarySettings, Member
 from vaescope.models.auxiliary import encode_auxiliary
 from vaescope.report import figures
@@ -27,23 +25,12 @@ from vaescope_papers.results import Result
 from vaescope_papers.statistics import median
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
 
+DIM = 4
+PRECISION = 100.0
 SEGMENTS = 40
 MODELS = {"vae": "VAE", "ivae": "iVAE"}
-SOURCE = "Khemakhem et al. 2020, §5; the models of Bonheme & Grzes 2023"
-
-
-@dataclass(frozen=True)
-class AuxiliaryVariable:
-    """What the variances of the sources depend on."""
-
-    columns: int
-    words: str
-
-
-AUXILIARIES = {
-    "segments": AuxiliaryVariable(SEGMENTS, "a segment label"),
-    "drift": AuxiliaryVariable(1, "a number in [-1, 1]"),
-}
+AUXILIARIES = {"segments": (SEGMENTS, "a segment label"), "drift": (1, "a number in [-1, 1]")}
+"""What the variances of the sources depend on: columns of the auxiliary input, and words."""
 
 
 @dataclass(frozen=True)
@@ -70,115 +57,11 @@ class SourcesMeasurement:
 
 SourcesResult = Result[SourcesCell, SourcesMeasurement]
 Results = Sequence[SourcesResult]
+Spec = ClaimSpec[SourcesResult, TrainedSettings, Sequence[float]]
 
 
 def select(results: Results, data: str, model: str) -> list[SourcesResult]:
     return [r for r in results if (r.cell.data, r.cell.model) == (data, model)]
-
-
-# claims ---------------------------------------------------------------------------------------
-
-
-def ivae_mcc(data: str) -> Callable[[Results, object], list[float]]:
-    return lambda results, _: [r.measured.mcc for r in select(results, data, "ivae")]
-
-
-def gains(data: str) -> Callable[[Results, object], list[float]]:
-    """MCC of the iVAE less that of the VAE of the same seed."""
-
-    def measure(results: Results, _: object) -> list[float]:
-        vae = {r.cell.seed: r.measured.mcc for r in select(results, data, "vae")}
-        pairs = [(r.measured.mcc, vae.get(r.cell.seed)) for r in select(results, data, "ivae")]
-        return [ours - theirs for ours, theirs in pairs if theirs is not None]
-
-    return measure
-
-
-def vae_r2(results: Results, _: object) -> list[float]:
-    return [r.measured.r2 for r in results if r.cell.model == "vae"]
-
-
-Spec = ClaimSpec[SourcesResult, TrainedSettings, Sequence[float]]
-
-
-def _claims_about(data: str, words: str) -> tuple[Spec, Spec]:
-    """That the iVAE recovers the sources with this auxiliary variable, and that the VAE recovers less."""
-    return (
-        ClaimSpec(
-            sentence=f"An iVAE recovers the sources if the auxiliary variable is {words}.",
-            source=SOURCE,
-            measure=ivae_mcc(data),
-            criterion=Bound("MCC", at_least(0.9), over="seeds"),
-            requires=(members_converged(),),
-        ),
-        ClaimSpec(
-            sentence=f"A VAE, which has no access to the auxiliary variable ({words}), recovers them less well.",
-            source=SOURCE,
-            measure=gains(data),
-            criterion=Bound("gain in MCC from VAE to iVAE", at_least(0.1), over="seeds"),
-            requires=(members_converged(),),
-        ),
-    )
-
-
-CLAIMS: tuple[Spec, ...] = (
-    *(claim for data, auxiliary in AUXILIARIES.items() for claim in _claims_about(data, auxiliary.words)),
-    ClaimSpec(
-        sentence="The VAE's codes contain the sources up to a linear map: they are rotated, not lost.",
-        source="Beyond the paper",
-        measure=vae_r2,
-        criterion=Bound("linear R² of the VAE's codes", at_least(0.9)),
-        requires=(members_converged(),),
-    ),
-)
-
-
-# table and figure -----------------------------------------------------------------------------
-
-
-def medians_table(results: Results) -> ReportTable:
-    rows = [
-        {
-            "auxiliary variable": auxiliary.words,
-            "model": label,
-            "MCC": median([r.measured.mcc for r in own]),
-            "MCC without information": median([r.measured.mcc_floor for r in own]),
-            "linear R²": median([r.measured.r2 for r in own]),
-            "ELBO": median([r.elbo for r in own]),
-        }
-        for (data, auxiliary), (model, label) in product(AUXILIARIES.items(), MODELS.items())
-        if (own := select(results, data, model))
-    ]
-    return ReportTable("Medians over seeds", rows)
-
-
-CAPTION = (
-    "Left: mean correlation coefficient of the best one-to-one matching of codes and sources; every dot is a seed, and "
-    "bars are medians. Right: how much of the sources a linear map of the codes explains. The codes of both models "
-    "contain the sources; only the iVAE represents each by one latent."
-)
-
-
-def figures_of(results: Results) -> list[ReportFigure]:
-    figure, axes = figures.row_of_panels(2, width=4.6)
-    _panel(axes[0], results, lambda m: m.mcc, title="Recovery of each source", y="MCC")
-    _panel(axes[1], results, lambda m: m.r2, title="Up to a linear map", y="linear R²")
-    return [ReportFigure("ivae_sources", figure, CAPTION)]
-
-
-def _panel(axis: Axes, results: Results, value: Callable[[SourcesMeasurement], float], *, title: str, y: str) -> None:
-    names = [auxiliary.words for auxiliary in AUXILIARIES.values()]
-    for index, (model, label) in enumerate(MODELS.items()):
-        values = [[value(r.measured) for r in select(results, data, model)] for data in AUXILIARIES]
-        figures.plot_strips(axis, names, values, label=label, offset=0.2 * index - 0.1, index=index)
-    figures.format_axis(axis, title=title, x="auxiliary variable", y=y, log="")
-    axis.set_ylim(0, 1.02)
-    axis.legend(loc="lower right")
-
-
-DIM = 4
-PRECISION = 100.0
-DRIFT_STRENGTH = 1.5
 
 
 class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, SourcesMeasurement]):
@@ -207,18 +90,24 @@ class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, Sour
         return cell.data, cell.model
 
     def model(self, cell: SourcesCell, settings: TrainedSettings) -> VAE:
-        columns = AUXILIARIES[cell.data].columns if cell.model == "ivae" else 0
+        columns = AUXILIARIES[cell.data][0] if cell.model == "ivae" else 0
         return VAE.mlp(DIM, DIM, hidden=(50, 50), auxiliary=AuxiliarySettings(columns))
 
     def member(self, cell: SourcesCell, data_index: int, settings: TrainedSettings) -> MemberSpec:
         return MemberSpec(cell.seed, precision=PRECISION, data=data_index)
 
     def data(self, cell: SourcesCell, settings: TrainedSettings) -> FactorData:
-        drawn = _sources(cell, settings.samples)
+        drawn = (
+            mixings.segments(DIM, samples=settings.samples, segments=SEGMENTS, seed=cell.seed)
+            if cell.data == "segments"
+            else mixings.drift(DIM, samples=settings.samples, strength=1.5, seed=cell.seed)
+        )
         generator = randomness.generator(cell.seed, "noise")
         noise = torch.randn(drawn.sources.shape, generator=generator, dtype=torch.float64)
-        x = OrthogonalMLP(DIM, layers=2, seed=cell.seed)(drawn.sources) + noise / PRECISION**0.5
-        parts = split(_with_auxiliary(x, drawn.auxiliary, cell.data) if cell.model == "ivae" else x)
+        x = mixings.OrthogonalMLP(DIM, layers=2, seed=cell.seed)(drawn.sources) + noise / PRECISION**0.5
+        if cell.model == "ivae":
+            x = torch.cat([x, encode_auxiliary(drawn.auxiliary, AUXILIARIES[cell.data][0], like=x)], dim=1)
+        parts = split(x)
         return FactorData(parts, drawn.sources[-len(parts.test) :])
 
     def measure(
@@ -235,25 +124,104 @@ class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, Sour
             active=len(judged.active),
         )
 
-    def claims(self, settings: TrainedSettings) -> Sequence[ClaimSpec[SourcesResult, TrainedSettings, Sequence[float]]]:
+    def claims(self, settings: TrainedSettings) -> Sequence[Spec]:
         return CLAIMS
 
-    def figures(self, results: Sequence[SourcesResult], settings: TrainedSettings) -> list[ReportFigure]:
-        return figures_of(results)
+    def figures(self, results: Results, settings: TrainedSettings) -> list[ReportFigure]:
+        figure, axes = figures.row_of_panels(2, width=4.6)
+        _panel(axes[0], results, lambda m: m.mcc, title="Recovery of each source", y="MCC")
+        _panel(axes[1], results, lambda m: m.r2, title="Up to a linear map", y="linear R²")
+        return [ReportFigure("ivae_sources", figure, CAPTION)]
 
-    def tables(self, results: Sequence[SourcesResult], settings: TrainedSettings) -> list[ReportTable]:
-        return [medians_table(results)]
+    def tables(self, results: Results, settings: TrainedSettings) -> list[ReportTable]:
+        rows = [
+            {
+                "auxiliary variable": words,
+                "model": label,
+                "MCC": median([r.measured.mcc for r in own]),
+                "MCC without information": median([r.measured.mcc_floor for r in own]),
+                "linear R²": median([r.measured.r2 for r in own]),
+                "ELBO": median([r.elbo for r in own]),
+            }
+            for (data, (_, words)), (model, label) in product(AUXILIARIES.items(), MODELS.items())
+            if (own := select(results, data, model))
+        ]
+        return [ReportTable("Medians over seeds", rows)]
 
 
-def _sources(cell: SourcesCell, samples: int) -> nonstationary.NonstationarySources:
-    """Sources with the auxiliary variable that their variances depend on."""
-    if cell.data == "segments":
-        return nonstationary.segments(DIM, samples=samples, segments=SEGMENTS, seed=cell.seed)
-    return nonstationary.drift(DIM, samples=samples, strength=DRIFT_STRENGTH, seed=cell.seed)
+# claims ---------------------------------------------------------------------------------------
 
 
-def _with_auxiliary(x: Tensor, auxiliary: Tensor, data: str) -> Tensor:
-    return torch.cat([x, encode_auxiliary(auxiliary, AUXILIARIES[data].columns, like=x)], dim=1)
+def _claim(
+    sentence: str,
+    source: str,
+    measure: Callable[[Results, object], list[float]],
+    quantity: str,
+    least: float,
+    over: str,
+) -> Spec:
+    criterion = Bound(quantity, at_least(least), over=over)
+    return ClaimSpec(sentence, source, measure, criterion, requires=(members_converged(),))
+
+
+def _recovery_claims(data: str, words: str) -> tuple[Spec, Spec]:
+    """That the iVAE recovers the sources with this auxiliary variable, and that the VAE recovers less."""
+
+    def gains(results: Results, _: object) -> list[float]:
+        """MCC of the iVAE less that of the VAE of the same seed."""
+        vae = {r.cell.seed: r.measured.mcc for r in select(results, data, "vae")}
+        return [r.measured.mcc - vae[r.cell.seed] for r in select(results, data, "ivae") if r.cell.seed in vae]
+
+    source = "Khemakhem et al. 2020, §5; the models of Bonheme & Grzes 2023"
+    return (
+        _claim(
+            f"An iVAE recovers the sources if the auxiliary variable is {words}.",
+            source,
+            lambda results, _: [r.measured.mcc for r in select(results, data, "ivae")],
+            "MCC",
+            0.9,
+            "seeds",
+        ),
+        _claim(
+            f"A VAE, which has no access to the auxiliary variable ({words}), recovers them less well.",
+            source,
+            gains,
+            "gain in MCC from VAE to iVAE",
+            0.1,
+            "seeds",
+        ),
+    )
+
+
+CLAIMS: tuple[Spec, ...] = (
+    *(claim for data, (_, words) in AUXILIARIES.items() for claim in _recovery_claims(data, words)),
+    _claim(
+        "The VAE's codes contain the sources up to a linear map: they are rotated, not lost.",
+        "Beyond the paper",
+        lambda results, _: [r.measured.r2 for r in results if r.cell.model == "vae"],
+        "linear R² of the VAE's codes",
+        0.9,
+        "members",
+    ),
+)
+
+# figure ---------------------------------------------------------------------------------------
+
+CAPTION = (
+    "Left: mean correlation coefficient of the best one-to-one matching of codes and sources; every dot is a seed, and "
+    "bars are medians. Right: how much of the sources a linear map of the codes explains. The codes of both models "
+    "contain the sources; only the iVAE represents each by one latent."
+)
+
+
+def _panel(axis: Axes, results: Results, value: Callable[[SourcesMeasurement], float], *, title: str, y: str) -> None:
+    names = [words for _, words in AUXILIARIES.values()]
+    for index, (model, label) in enumerate(MODELS.items()):
+        values = [[value(r.measured) for r in select(results, data, model)] for data in AUXILIARIES]
+        figures.plot_strips(axis, names, values, label=label, offset=0.2 * index - 0.1, index=index)
+    figures.format_axis(axis, title=title, x="auxiliary variable", y=y, log="")
+    axis.set_ylim(0, 1.02)
+    axis.legend(loc="lower right")
 
 
 EXPERIMENT = IVAESourcesExperiment()

@@ -17,8 +17,6 @@ from vaescope.inference.derivatives import Decoder
 from vaescope.inference.geometry import contrast_of_matrix, optimal_covariance
 from vaescope.inference.projection import project
 
-HALF = -0.5  # exponents below belong to latents that are determined ever better
-
 
 @dataclass(frozen=True, eq=False)
 class VarianceLimit:
@@ -31,13 +29,13 @@ class VarianceLimit:
 
     @property
     def active(self) -> int:
-        """Latents whose variance vanishes with the noise."""
-        return int((self.diagonal < HALF).sum())
+        """Latents whose variance vanishes with the noise: their exponent is nearer to -1 than to 0."""
+        return int((self.diagonal < -0.5).sum())
 
     @property
     def directions(self) -> int:
         """Directions that the decoder uses: the rank r in the proof."""
-        return int((self.full < HALF).sum())
+        return int((self.full < -0.5).sum())
 
     @property
     def aligned(self) -> bool:
