@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vaescope.products.identifiability import Identifiability, identifiability
     from vaescope.products.preflight.preflight import Preflight, preflight
     from vaescope.products.watch.watch import Watch
-    from vaescope.protocol import LatentModel
+    from vaescope.protocol import LatentModel, ModelSpec
 
 __version__ = "0.2.0"
 
@@ -72,7 +72,7 @@ _NAMES = {
     "Preflight": "vaescope.products.preflight.preflight",
     "preflight": "vaescope.products.preflight.preflight",
     **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.products.identifiability"),
-    "LatentModel": "vaescope.protocol",
+    **dict.fromkeys(("LatentModel", "ModelSpec"), "vaescope.protocol"),
     "Watch": "vaescope.products.watch",
 }
 
@@ -87,6 +87,7 @@ __all__ = [
     "InputError",
     "Laplace",
     "LatentModel",
+    "ModelSpec",
     "Normal",
     "Preflight",
     "RunError",

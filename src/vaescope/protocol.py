@@ -1,4 +1,4 @@
-"""`LatentModel`: everything that analyses may use of a trained model.
+"""`LatentModel` and `ModelSpec`: everything that analyses may use of a trained model.
 
 Members of stacks trained by vaescope are latent models, and `vs.adapters` turns any other VAE into one. Analyses use
 only what is declared here; they never probe a model for other attributes.
@@ -6,15 +6,21 @@ only what is declared here; they never probe a model for other attributes.
 
 from __future__ import annotations
 
+import inspect
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields
+from numbers import Real
+from typing import Any
 
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
-from vaescope.core.checks import whole_number
+from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.distributions import Normal, Prior
 from vaescope.distributions.base import PosteriorDensity, PriorDensity
+from vaescope.distributions.likelihoods import LIKELIHOODS
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 """(x, z) -> log p(x|z), a number per row."""
@@ -22,20 +28,114 @@ ObservationSampler = Callable[[Tensor, Generator], Tensor]
 """(z, generator) -> draws of x from p(x|z), one per row of z."""
 
 
-@runtime_checkable
-class LatentModel(Protocol):
-    """A trained variational autoencoder.
+@dataclass(frozen=True, eq=False)
+class ModelSpec:
+    """What analyses need to know about a model besides its encoder and decoder.
 
-    To write your own, inherit from this class and define `latent_dim`, `encode` and `decode`. Everything else has the
-    default given here; override it with a class attribute, by assignment in `__init__`, or with a property.
-    With `nn.Module`, list the module first: `class MyVAE(nn.Module, vs.LatentModel)`.
+    >>> ModelSpec(latent_dim=8, precision=100.0).likelihood
+    'gaussian'
     """
 
-    @property
-    def latent_dim(self) -> int:
-        """d, the number of latents."""
-        ...
+    latent_dim: int
+    """d, the number of latents."""
+    name: str = "model"
+    """What reports call the model."""
+    prior: Prior = field(default_factory=Normal)
+    """The prior over latents. With an auxiliary input see `LatentModel.prior_at`."""
+    likelihood: str | None = None
+    """`gaussian` (the default if there is a precision), `bernoulli`, or None where it is another one or unknown."""
+    precision: float | None = None
+    """γ² = 1 / decoder variance; None where the likelihood is not Gaussian or the value is unknown."""
+    log_likelihood: LogLikelihood | None = None
+    """(x, z) -> log p(x|z) for likelihoods that have no name here."""
+    sample_observations: ObservationSampler | None = None
+    """(z, generator) -> draws from p(x|z), for likelihoods that have no name here."""
+    beta: float = 1.0
+    """The weight of the KL in training."""
+    objective: str = "elbo"
+    """What training maximised: `elbo` (with β), or another name such as `iwae`."""
+    posterior_family: str = "diagonal"
+    """`diagonal` if `encode` returns all of q(z|x); `marginals` if q has correlations that it does not return."""
+    returns_variances: bool = False
+    """Whether it is certain that `encode` returns variances, as with models of known libraries."""
+    posterior_density: PosteriorDensity | None = None
+    """q(z|x) as functions, where it is not the diagonal Gaussian that `encode` returns."""
+    prior_density: PriorDensity | None = None
+    """p(z) as functions, where it is not one of `vs.distributions`; `prior` then has its mean and variance."""
+    has_decoder: bool = True
+    """Whether `decode` can be called."""
+    conditional: bool = False
+    """Whether the decoder takes the auxiliary input too; it is then called through `decode_given`."""
+    auxiliary_dim: int = 0
+    """Columns of the auxiliary input of an identifiable or conditional VAE; 0 for a plain VAE, which takes none."""
+    image_shape: tuple[int, int, int] | None = None
+    """(channels, height, width) of what is decoded, where that is an image."""
+    latent_shape: tuple[int, int, int] | None = None
+    """(channels, height, width) of latents that form an image, as in latent diffusion models."""
+    latent_groups: tuple[tuple[str, int], ...] = ()
+    """Names and sizes of the layers of a hierarchical VAE, in the order of its latents."""
+    latent_scaling: tuple[float, float] | None = None
+    """Scaling and shift factor: a model of the codes is trained on (z - shift) · scaling."""
+    flattens_images: bool = False
+    """Whether `encode` takes images as rows of pixels, channels first."""
 
+    def __post_init__(self) -> None:
+        validation.whole_number("latent_dim", self.latent_dim)
+        if self.likelihood is not None:
+            validation.choice("likelihood (None if it is another one)", self.likelihood, LIKELIHOODS)
+        if self.precision is not None:
+            if self.likelihood == "bernoulli":
+                raise InputError("a Bernoulli likelihood has no precision; specify only one.")
+            if not isinstance(self.precision, float) or math.isfinite(self.precision):  # not that of a diverged model
+                checked = validation.precision(self.precision)
+                object.__setattr__(self, "precision", self.precision if isinstance(self.precision, Real) else checked)
+            object.__setattr__(self, "likelihood", "gaussian")
+        if not isinstance(self.beta, float) or math.isfinite(self.beta):
+            validation.number("beta", self.beta, minimum=0.0)
+        validation.choice("posterior_family", self.posterior_family, ("diagonal", "marginals"))
+        if self.image_shape is not None:
+            validation.image_shape(self.image_shape)
+        if not isinstance(self.prior, Prior):
+            raise InputError(f"prior must be one of vaescope's, such as vs.Normal(), got {type(self.prior).__name__}.")
+
+
+class _Shortcut:
+    """A field of the model's `spec`. Like any class attribute, subclasses and instances may replace it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, model: LatentModel | None, owner: type | None = None) -> object:
+        if model is None:  # a dataclass with a field of this name must not take the descriptor as its default
+            raise AttributeError(f"{self.name} is defined on instances only")
+        return model.build_spec() if self.name == "spec" else vars(model.spec)[self.name]
+
+
+def _shortcut() -> Any:  # for the type checker, these are plain attributes
+    return _Shortcut()
+
+
+class LatentModel(ABC):
+    """A trained variational autoencoder.
+
+    To write your own, inherit from this class, set `spec` (in `__init__` or as a class attribute), and define `encode`
+    and `decode`. With `nn.Module`, list the module first: `class MyVAE(nn.Module, vs.LatentModel)`.
+
+    >>> class Half(LatentModel):
+    ...     spec = ModelSpec(latent_dim=2, precision=10.0)
+    ...
+    ...     def encode(self, x):
+    ...         return x / 2, 0.1 + 0 * x
+    ...
+    ...     def decode(self, z):
+    ...         return 2 * z
+    >>> Half().precision
+    10.0
+    """
+
+    spec: ModelSpec = _shortcut()
+
+    @abstractmethod
     def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance (N, d) of q(z|x), or of q(z|x, auxiliary).
 
@@ -43,7 +143,6 @@ class LatentModel(Protocol):
             x: samples, a row or an image each, as a tensor.
             auxiliary: labels or rows of numbers, one per sample; None for a plain VAE.
         """
-        ...
 
     def decode(self, z: Tensor) -> Tensor:
         """Mean of p(x|z), (N, ...): probabilities under a Bernoulli likelihood.
@@ -51,7 +150,7 @@ class LatentModel(Protocol):
         Args:
             z: (N, d) latents.
         """
-        ...
+        raise InputError(f"{self.name} has no decoder.")
 
     def decode_given(self, z: Tensor, auxiliary: Tensor) -> Tensor:
         """Mean of p(x|z, auxiliary), of models that are `conditional`.
@@ -62,21 +161,6 @@ class LatentModel(Protocol):
         """
         return self.decode(z)
 
-    @property
-    def conditional(self) -> bool:
-        """Whether the decoder takes the auxiliary input too; it is then called through `decode_given`."""
-        return False
-
-    @property
-    def name(self) -> str:
-        """What reports call the model."""
-        return "model"
-
-    @property
-    def prior(self) -> Prior:
-        """The prior over latents: N(0, I) by default. With an auxiliary input see `prior_at`."""
-        return Normal()
-
     def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
         """p(z | auxiliary), a row per sample; the prior itself where there is no auxiliary input.
 
@@ -86,107 +170,51 @@ class LatentModel(Protocol):
         """
         return self.prior
 
-    @property
-    def likelihood(self) -> str | None:
-        """`gaussian`, `bernoulli`, or None where it is another one or not known."""
-        return None
+    def read_samples(self, x: object | None, auxiliary: object | None = None) -> tuple[object, object | None]:
+        """Samples and auxiliary input as the user passed them -> both as vaescope can read them.
 
-    @property
-    def precision(self) -> float | None:
-        """γ² = 1 / decoder variance; None where the likelihood is not Gaussian or the value is not known."""
-        return None
+        Models of libraries with their own containers override this; so do models that know their samples.
+        """
+        if x is None:
+            raise InputError("samples x are needed, unless the model is posteriors alone (vs.adapters.from_arrays).")
+        return x, auxiliary
 
-    @property
-    def log_likelihood(self) -> LogLikelihood | None:
-        """(x, z) -> log p(x|z) for likelihoods that have no name here; None otherwise."""
-        return None
+    def convert_input(self, x: Tensor) -> Tensor:
+        """x in the floating-point type and on the device that `encode` needs: those of the weights of a module."""
+        if not isinstance(self, nn.Module):
+            return x
+        return x.to(next((weights for weights in self.parameters() if weights.is_floating_point()), x))
 
-    @property
-    def sample_observations(self) -> ObservationSampler | None:
-        """(z, generator) -> draws from p(x|z), for likelihoods that have no name here; None otherwise."""
-        return None
+    def trained_networks(self) -> tuple[nn.Module, ...]:
+        """The modules that the model consists of; none if they cannot be seen."""
+        return (self,) if isinstance(self, nn.Module) else ()
 
-    @property
-    def beta(self) -> float:
-        """What the KL was multiplied by in training."""
-        return 1.0
+    def build_spec(self) -> ModelSpec:
+        """The spec, for models that compute it from other attributes instead of setting it."""
+        raise InputError(f"{type(self).__name__} has no spec; set self.spec = vs.ModelSpec(latent_dim=...).")
 
-    @property
-    def objective(self) -> str:
-        """What training maximised: `elbo` (with β), or another name such as `iwae`."""
-        return "elbo"
-
-    @property
-    def posterior_family(self) -> str:
-        """`diagonal` if `encode` returns all of q(z|x); `marginals` if q has correlations that it does not return."""
-        return "diagonal"
-
-    @property
-    def returns_variances(self) -> bool:
-        """Whether it is certain that `encode` returns variances, as with models of known libraries."""
-        return False
-
-    @property
-    def posterior_density(self) -> PosteriorDensity | None:
-        """q(z|x) as functions, where it is not the diagonal Gaussian that `encode` returns."""
-        return None
-
-    @property
-    def prior_density(self) -> PriorDensity | None:
-        """p(z) as functions, where it is not one of `vs.distributions`; `prior` then has its mean and variance."""
-        return None
-
-    @property
-    def has_decoder(self) -> bool:
-        """Whether `decode` can be called."""
-        return True
-
-    @property
-    def image_shape(self) -> tuple[int, int, int] | None:
-        """(channels, height, width) of what is decoded, where that is an image."""
-        return None
-
-    @property
-    def latent_shape(self) -> tuple[int, int, int] | None:
-        """(channels, height, width) of latents that form an image, as in latent diffusion models."""
-        return None
-
-    @property
-    def latent_groups(self) -> tuple[tuple[str, int], ...]:
-        """Names and sizes of the layers of a hierarchical VAE, in the order of its latents."""
-        return ()
-
-    @property
-    def latent_scaling(self) -> tuple[float, float] | None:
-        """Scaling and shift factor: a model of the codes is trained on (z - shift) · scaling."""
-        return None
-
-    @property
-    def flattens_images(self) -> bool:
-        """Whether `encode` takes images as rows of pixels, channels first."""
-        return False
-
-    @property
-    def auxiliary_dim(self) -> int:
-        """Columns of the auxiliary input of an identifiable or conditional VAE; 0 for a plain VAE, which takes none."""
-        return 0
-
-
-class _Default:
-    """A default value that subclasses and instances replace by plain assignment, which a property does not allow."""
-
-    def __init__(self, default: Callable[[object], object], name: str) -> None:
-        self._default, self._name, self.__doc__ = default, name, default.__doc__
-
-    def __get__(self, instance: object, owner: type | None = None) -> object:
-        if instance is None:  # a dataclass that declares a field of this name must not take the descriptor as default
-            raise AttributeError(f"{self._name} is defined on instances only")
-        return self._default(instance)
-
-
-for _name, _value in list(vars(LatentModel).items()):
-    if isinstance(_value, property) and _value.fget is not None:
-        setattr(LatentModel, _name, _Default(_value.fget, _name))
+    # the fields of `spec`
+    latent_dim: int = _shortcut()
+    name: str = _shortcut()
+    prior: Prior = _shortcut()
+    likelihood: str | None = _shortcut()
+    precision: float | None = _shortcut()
+    log_likelihood: LogLikelihood | None = _shortcut()
+    sample_observations: ObservationSampler | None = _shortcut()
+    beta: float = _shortcut()
+    objective: str = _shortcut()
+    posterior_family: str = _shortcut()
+    returns_variances: bool = _shortcut()
+    posterior_density: PosteriorDensity | None = _shortcut()
+    prior_density: PriorDensity | None = _shortcut()
+    has_decoder: bool = _shortcut()
+    conditional: bool = _shortcut()
+    auxiliary_dim: int = _shortcut()
+    image_shape: tuple[int, int, int] | None = _shortcut()
+    latent_shape: tuple[int, int, int] | None = _shortcut()
+    latent_groups: tuple[tuple[str, int], ...] = _shortcut()
+    latent_scaling: tuple[float, float] | None = _shortcut()
+    flattens_images: bool = _shortcut()
 
 
 class WrappedModel(LatentModel):
@@ -194,9 +222,8 @@ class WrappedModel(LatentModel):
 
     model: LatentModel
 
-    @property
-    def latent_dim(self) -> int:
-        return self.model.latent_dim
+    def build_spec(self) -> ModelSpec:
+        return self.model.spec  # not kept: β and the precision may change during training
 
     def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Tensor, Tensor]:
         return self.model.encode(x) if auxiliary is None else self.model.encode(x, auxiliary)
@@ -207,96 +234,34 @@ class WrappedModel(LatentModel):
     def decode_given(self, z: Tensor, auxiliary: Tensor) -> Tensor:
         return self.model.decode_given(z, auxiliary)
 
-    @property
-    def conditional(self) -> bool:
-        return self.model.conditional
-
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    @property
-    def prior(self) -> Prior:
-        return self.model.prior
-
     def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
         return self.model.prior_at(auxiliary, like=like)
 
-    @property
-    def likelihood(self) -> str | None:
-        return self.model.likelihood
+    def read_samples(self, x: object | None, auxiliary: object | None = None) -> tuple[object, object | None]:
+        return self.model.read_samples(x, auxiliary)
 
-    @property
-    def precision(self) -> float | None:
-        return self.model.precision
+    def convert_input(self, x: Tensor) -> Tensor:
+        return self.model.convert_input(x)
 
-    @property
-    def log_likelihood(self) -> LogLikelihood | None:
-        return self.model.log_likelihood
-
-    @property
-    def sample_observations(self) -> ObservationSampler | None:
-        return self.model.sample_observations
-
-    @property
-    def beta(self) -> float:
-        return self.model.beta
-
-    @property
-    def objective(self) -> str:
-        return self.model.objective
-
-    @property
-    def posterior_family(self) -> str:
-        return self.model.posterior_family
-
-    @property
-    def returns_variances(self) -> bool:
-        return self.model.returns_variances
-
-    @property
-    def posterior_density(self) -> PosteriorDensity | None:
-        return self.model.posterior_density
-
-    @property
-    def prior_density(self) -> PriorDensity | None:
-        return self.model.prior_density
-
-    @property
-    def has_decoder(self) -> bool:
-        return self.model.has_decoder
-
-    @property
-    def image_shape(self) -> tuple[int, int, int] | None:
-        return self.model.image_shape
-
-    @property
-    def latent_shape(self) -> tuple[int, int, int] | None:
-        return self.model.latent_shape
-
-    @property
-    def latent_groups(self) -> tuple[tuple[str, int], ...]:
-        return self.model.latent_groups
-
-    @property
-    def latent_scaling(self) -> tuple[float, float] | None:
-        return self.model.latent_scaling
-
-    @property
-    def flattens_images(self) -> bool:
-        return self.model.flattens_images
-
-    @property
-    def auxiliary_dim(self) -> int:
-        return self.model.auxiliary_dim
+    def trained_networks(self) -> tuple[nn.Module, ...]:
+        return self.model.trained_networks()
 
 
 def check_model(model: object) -> LatentModel:
-    """The model, if it is one; the error says how to make one."""
+    """The model, if it is one with a spec; the error says how to make one."""
     if not isinstance(model, LatentModel):
         raise InputError(
             f"expected a model, got {type(model).__name__}; pass a member of a fit, wrap functions with "
             "vs.adapters.from_callables, or inherit from vs.LatentModel."
         )
-    whole_number("latent_dim", model.latent_dim)
+    spec: object = model.spec
+    if not isinstance(spec, ModelSpec):
+        raise InputError(f"spec of {type(model).__name__} must be a vs.ModelSpec, got {validation.shown(spec)}.")
+    for name in (one.name for one in fields(spec)):
+        own, declared = inspect.getattr_static(model, name), getattr(spec, name)
+        if isinstance(own, bool | int | float | str) and own != declared:
+            raise InputError(
+                f"{name} of {type(model).__name__} is {validation.shown(own)}, but its spec says "
+                f"{validation.shown(declared)}; set it in the spec."
+            )
     return model

@@ -103,7 +103,7 @@ def good(x):
         (lambda: vs.adapters.from_arrays(np.ones((3, 2)), np.ones((3, 1))), r"must have the same shape \(N, d\)"),
         (
             lambda: vs.adapters.from_arrays(np.ones((3, 3)), np.ones((3, 3))).encode(X),
-            "only rows of their own `samples`",
+            "only rows of their own samples",
         ),
         (lambda: vs.adapters.from_arrays("a", "b"), "mean must be an array of numbers, got text"),
         (lambda: vs.adapters.from_arrays([[np.nan]], [[1.0]]), "mean must be finite"),

@@ -23,7 +23,7 @@ def adapted(**change):
 class Minimal(vs.LatentModel):
     """What a user has to write."""
 
-    latent_dim = 2
+    spec = vs.ModelSpec(latent_dim=2)
 
     def encode(self, x):
         return x[:, :2], 0.1 + 0 * x[:, :2]
@@ -33,11 +33,12 @@ class Minimal(vs.LatentModel):
 
 
 class Module(torch.nn.Module, vs.LatentModel):
-    """The same as a module with dropout, whose properties are set in `__init__`."""
+    """The same as a module with dropout, whose spec is set in `__init__`."""
 
     def __init__(self, latent_dim=2):
         super().__init__()
-        self.latent_dim, self.precision, self.likelihood, self.name = latent_dim, 10.0, "gaussian", "my module"
+        self.latent_dim = latent_dim
+        self.spec = vs.ModelSpec(latent_dim, "my module", precision=10.0)
         self.encoder, self.decoder = torch.nn.Linear(4, 2 * latent_dim), torch.nn.Linear(latent_dim, 4)
         self.dropout = torch.nn.Dropout(0.5)
 
@@ -131,8 +132,50 @@ def test_a_class_without_latent_dim_is_explained():
         def decode(self, z):
             return z
 
-    with pytest.raises(InputError, match="latent_dim must be a whole number, got None"):
+    with pytest.raises(InputError, match=r"Forgetful has no spec; set self.spec = vs.ModelSpec\(latent_dim=\.\.\.\)"):
         as_models(Forgetful())
+    model = Forgetful()
+    for spec, message in (
+        ({"latent_dim": 2}, "must be a vs.ModelSpec"),
+        (vs.ModelSpec(2), "latent_dim of Forgetful is 3"),
+    ):
+        model.spec, model.latent_dim = spec, 3
+        with pytest.raises(InputError, match=message):
+            as_models(model)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"latent_dim": 0}, "latent_dim must be at least 1"),
+        ({"likelihood": "poisson"}, "likelihood .* must be one of gaussian, bernoulli"),
+        ({"precision": -1.0}, "precision must be > 0"),
+        ({"precision": 1.0, "likelihood": "bernoulli"}, "a Bernoulli likelihood has no precision"),
+        ({"beta": -1.0}, "beta must be at least 0"),
+        ({"posterior_family": "flow"}, "posterior_family must be one of diagonal, marginals"),
+        ({"image_shape": (0, 2, 2)}, "image_shape"),
+        ({"prior": "normal"}, "prior must be one of vaescope's"),
+    ],
+)
+def test_a_spec_that_cannot_be_is_explained(fields, message):
+    with pytest.raises(InputError, match=message):
+        vs.ModelSpec(**{"latent_dim": 2} | fields)
+
+
+def test_functions_take_a_spec_or_its_fields():
+    spec = vs.ModelSpec(2, "mine", precision=4.0, image_shape=(1, 2, 2))
+    encode, decode = (lambda x: (x[:, :2], 0.1 + 0 * x[:, :2])), (lambda z: z.repeat(1, 2))
+    one = vs.adapters.from_callables(encode=encode, decode=decode, spec=spec)
+    other = vs.adapters.from_callables(
+        encode=encode, decode=decode, latent_dim=2, name="mine", precision=4.0, image_shape=(1, 2, 2)
+    )
+    for name in ("latent_dim", "name", "likelihood", "precision", "image_shape", "has_decoder"):
+        assert getattr(one, name) == getattr(other, name)
+    with pytest.raises(InputError, match="precision and spec= are given"):
+        vs.adapters.from_callables(encode=encode, spec=spec, precision=2.0)
+    with pytest.raises(InputError, match="latent_dim is required"):
+        vs.adapters.from_callables(encode=encode)
 
 
 # repairs --------------------------------------------------------------------------------------

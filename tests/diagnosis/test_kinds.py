@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.adapters.base import Adapted
 from vaescope.core.errors import InputError
 from vaescope.products.diagnose.codebook import diagnose_codebook
 from vaescope.products.diagnose.latent_image import radial_power
@@ -23,10 +22,10 @@ SCALES = torch.tensor([4.0, 2.0, 0.5])
 def latent_image(scaling=None):
     """Codes (3, 6, 6) that are the image itself in other units: channel k has the standard deviation SCALES[k]."""
     units = SCALES[:, None, None].expand(3, 6, 6).flatten()
-    return Adapted(
-        108,
-        lambda x: (x.flatten(1) * units, torch.full((len(x), 108), 0.01)),
-        lambda z: z / units.to(z),
+    return vs.adapters.from_callables(
+        encode=lambda x: (x.flatten(1) * units, torch.full((len(x), 108), 0.01)),
+        decode=lambda z: z / units.to(z),
+        latent_dim=108,
         image_shape=(3, 6, 6),
         latent_shape=(3, 6, 6),
         latent_scaling=None if scaling is None else (scaling, 0.0),

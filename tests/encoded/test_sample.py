@@ -16,7 +16,7 @@ X = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
 class Counting(vs.LatentModel):
     """A linear model that records the rows passed to `encode`, and the codes at which it is differentiated."""
 
-    latent_dim, precision, likelihood = 3, 100.0, "gaussian"
+    spec = vs.ModelSpec(latent_dim=3, precision=100.0)
 
     def __init__(self, W):
         self.W, self.encoded, self.differentiated = W, [], []

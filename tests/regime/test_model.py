@@ -27,7 +27,7 @@ def test_a_model_is_judged_with_its_decoder():
 
 def test_the_effect_shows_a_decoder_that_depends_on_a_passive_latent():
     class Listening(vs.LatentModel):
-        latent_dim, precision = 2, 100.0
+        spec = vs.ModelSpec(latent_dim=2, precision=100.0)
 
         def encode(self, x):
             return torch.stack([x[:, 0] / 10, 0 * x[:, 0]], 1), torch.tensor([0.001, 1.0]).expand(len(x), 2)
@@ -46,7 +46,7 @@ class Network(torch.nn.Module, vs.LatentModel):
 
     def __init__(self):
         super().__init__()
-        self.latent_dim, self.precision = 3, 10.0
+        self.spec = vs.ModelSpec(latent_dim=3, precision=10.0)
         self.into, self.back = torch.nn.Linear(5, 6), torch.nn.Linear(3, 5)
 
     def encode(self, x):

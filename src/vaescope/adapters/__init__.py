@@ -3,14 +3,12 @@
 The only package that knows other libraries. It imports none of them; models bring their own.
 """
 
-from vaescope.adapters.arrays import from_arrays
 from vaescope.adapters.base import from_callables, from_modules
-from vaescope.adapters.callables import from_layers, lightning_callback, pythae_callback, transformers_callback
-from vaescope.adapters.diffusers import from_diffusers
-from vaescope.adapters.pythae import from_pythae
+from vaescope.adapters.callbacks import lightning_callback, pythae_callback, transformers_callback
+from vaescope.adapters.libraries import from_diffusers, from_pythae, from_scvi
+from vaescope.adapters.posteriors import from_arrays, from_layers
 from vaescope.adapters.quantised import from_codebook
 from vaescope.adapters.run import from_run
-from vaescope.adapters.scvi import from_scvi
 
 __all__ = [
     "from_arrays",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,75 +23,7 @@ from vaescope.core.calls import (
 from vaescope.core.errors import AmbiguousOutputError, InputError
 from vaescope.distributions import Normal, Prior
 from vaescope.distributions.base import PosteriorDensity, PriorDensity
-from vaescope.distributions.likelihoods import LIKELIHOODS
-from vaescope.protocol import LatentModel, LogLikelihood, ObservationSampler
-
-MOMENT_DRAWS = 64  # per sample, for means and variances of a posterior
-PRIOR_DRAWS = 4096  # for the mean and variance of a prior
-
-
-def posterior_from(
-    sample: Callable[[Tensor], Tensor] | None, log_q: Callable[[Tensor, Tensor], Tensor] | None
-) -> PosteriorDensity | None:
-    """A posterior from both of its functions; None without either."""
-    if sample is None and log_q is None:
-        return None
-    if sample is None or log_q is None:
-        raise InputError("a posterior needs both: sample=lambda x: z and log_q=lambda z, x: log q(z|x).")
-    return PosteriorDensity(
-        lambda x: _density_rows(call_user_function("sample", sample, x), len(x), "sample"),
-        lambda z, x: _numbers(call_user_function("log_q", log_q, z, x), len(z), "log_q"),
-    )
-
-
-def prior_from(
-    sample_prior: Callable[[int], Tensor] | None, log_prior: Callable[[Tensor], Tensor] | None
-) -> PriorDensity | None:
-    """A prior from both of its functions; None without either."""
-    if sample_prior is None and log_prior is None:
-        return None
-    if sample_prior is None or log_prior is None:
-        raise InputError("a prior needs both: sample_prior=lambda count: z and log_prior=lambda z: log p(z).")
-    return PriorDensity(
-        lambda count: _density_rows(sample_prior(count), count, "sample_prior"),
-        lambda z: _numbers(call_user_function("log_prior", log_prior, z), len(z), "log_prior"),
-    )
-
-
-def _density_rows(found: object, count: int, name: str) -> Tensor:
-    if not isinstance(found, Tensor) or found.ndim < 2 or len(found) != count:
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise InputError(f"{name} must return one draw of z per row, ({count}, d), got {shape}.")
-    return found.detach().flatten(1).cpu()
-
-
-def _numbers(found: object, count: int, name: str) -> Tensor:
-    if not isinstance(found, Tensor) or found.shape != (count,):
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise InputError(f"{name} must return a number per row, ({count},), got {shape}; sum over latents.")
-    return found.detach().cpu()
-
-
-def moments_of(posterior: PosteriorDensity | None) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Means and variances of a posterior, from draws."""
-    assert posterior is not None
-
-    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad(), randomness.seeded("moments"):
-            draws = torch.stack([posterior.sample(x) for _ in range(MOMENT_DRAWS)])
-        return draws.mean(0), draws.var(0)
-
-    return encode
-
-
-def normal_like(density: PriorDensity, latents: int) -> Normal:
-    """The normal prior with the mean and variance of each latent."""
-    with torch.no_grad(), randomness.seeded("prior moments"):
-        draws = density.sample(PRIOR_DRAWS).double()
-    if draws.shape[1] != latents:
-        raise InputError(f"sample_prior must return draws of {latents} latents, got {draws.shape[1]}.")
-    return Normal(draws.mean(0), draws.var(0))
-
+from vaescope.protocol import LatentModel, ModelSpec
 
 Encoder = Callable[..., tuple[Tensor, Tensor]]
 """x, or x and the auxiliary input -> mean and variance."""
@@ -99,7 +31,6 @@ Decoder = Callable[..., Tensor]
 """z, or z and the auxiliary input -> mean of x."""
 Reader = Callable[[object, object | None], tuple[object, object | None]]
 """Samples and auxiliary input as users pass them -> both as arrays."""
-POSTERIOR_FAMILIES = ("diagonal", "marginals")
 SCALES: dict[str, Callable[[Tensor], Tensor]] = {
     "variance": lambda s: s,
     "log_variance": torch.exp,
@@ -110,59 +41,34 @@ SCALES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, eq=False)
 class Adapted(LatentModel):
-    """A `LatentModel` around networks from elsewhere; unknown properties are None."""
+    """A `LatentModel` around networks from elsewhere."""
 
-    latent_dim: int
+    spec: ModelSpec
     encoder: Encoder
     decoder: Decoder | None = None
-    precision: float | None = None
-    likelihood: str | None = None
-    prior: Prior = field(default_factory=Normal)
-    name: str = "model"
-    image_shape: tuple[int, int, int] | None = None
-    beta: float = 1.0
-    log_likelihood: LogLikelihood | None = None
-    objective: str = "elbo"
-    posterior_family: str = "diagonal"
     networks: tuple[nn.Module, ...] = ()
     """Called in evaluation mode; inputs are converted to their floating-point type and device."""
-    sample_observations: ObservationSampler | None = None
-    posterior_density: PosteriorDensity | None = None
-    prior_density: PriorDensity | None = None
-    latent_shape: tuple[int, int, int] | None = None
-    latent_scaling: tuple[float, float] | None = None
     reader: Reader | None = None
     """Reads samples of the model's own library, with their auxiliary input."""
     encodes_auxiliary: bool = False
     """Whether the encoder takes the auxiliary input, as in a conditional VAE."""
-    conditional: bool = False
-    """Whether the decoder takes it."""
-    returns_variances: bool = False
 
     def __post_init__(self) -> None:
-        validation.whole_number("latent_dim", self.latent_dim)
         if not callable(self.encoder) or not (self.decoder is None or callable(self.decoder)):
             raise InputError("encode and decode must be functions.")
-        if self.likelihood is not None:
-            validation.choice("likelihood (None if it is another one)", self.likelihood, LIKELIHOODS)
-        if self.precision is not None:
-            validation.precision(self.precision)
-            if self.likelihood == "bernoulli":
-                raise InputError("a Bernoulli likelihood has no precision; specify only one.")
-        validation.number("beta", self.beta, above=0.0)
-        validation.choice("posterior_family", self.posterior_family, POSTERIOR_FAMILIES)
-        if self.image_shape is not None:
-            validation.image_shape(self.image_shape)
-        if not isinstance(self.prior, Prior):
-            raise InputError(f"prior must be one of vaescope's, such as vs.Normal(), got {type(self.prior).__name__}.")
+        if self.spec.precision is not None:
+            validation.precision(self.spec.precision)
+        validation.number("beta", self.spec.beta, above=0.0)
+        takes_auxiliary = self.encodes_auxiliary or self.spec.conditional
+        spec = replace(self.spec, has_decoder=self.decoder is not None, auxiliary_dim=int(takes_auxiliary))
+        object.__setattr__(self, "spec", spec)
 
-    @property
-    def has_decoder(self) -> bool:
-        return self.decoder is not None
+    def read_samples(self, x: object | None, auxiliary: object | None = None) -> tuple[object, object | None]:
+        x, auxiliary = super().read_samples(x, auxiliary)
+        return (x, auxiliary) if self.reader is None else self.reader(x, auxiliary)
 
-    @property
-    def auxiliary_dim(self) -> int:
-        return int(self.encodes_auxiliary or self.conditional)
+    def trained_networks(self) -> tuple[nn.Module, ...]:
+        return self.networks
 
     def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
         """Mean and variance of q(z|x), or q(z|x, auxiliary), flattened to a row per sample."""
@@ -249,11 +155,74 @@ def _rows(value: object, name: str, count: int) -> Tensor:
     return (value.flatten(1) if value.ndim > 1 else value.unsqueeze(1)).cpu()
 
 
+def _density_rows(found: object, count: int, name: str) -> Tensor:
+    if not isinstance(found, Tensor) or found.ndim < 2 or len(found) != count:
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(f"{name} must return one draw of z per row, ({count}, d), got {shape}.")
+    return found.detach().flatten(1).cpu()
+
+
+def _log_densities(found: object, count: int, name: str) -> Tensor:
+    if not isinstance(found, Tensor) or found.shape != (count,):
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(f"{name} must return a number per row, ({count},), got {shape}; sum over latents.")
+    return found.detach().cpu()
+
+
+def _posterior_density(
+    sample: Callable[[Tensor], Tensor] | None, log_q: Callable[[Tensor, Tensor], Tensor] | None
+) -> PosteriorDensity | None:
+    """A posterior from both of its functions; None without either."""
+    if sample is None and log_q is None:
+        return None
+    if sample is None or log_q is None:
+        raise InputError("a posterior needs both: sample=lambda x: z and log_q=lambda z, x: log q(z|x).")
+    return PosteriorDensity(
+        lambda x: _density_rows(call_user_function("sample", sample, x), len(x), "sample"),
+        lambda z, x: _log_densities(call_user_function("log_q", log_q, z, x), len(z), "log_q"),
+    )
+
+
+def _prior_density(
+    sample_prior: Callable[[int], Tensor] | None, log_prior: Callable[[Tensor], Tensor] | None
+) -> PriorDensity | None:
+    """A prior from both of its functions; None without either."""
+    if sample_prior is None and log_prior is None:
+        return None
+    if sample_prior is None or log_prior is None:
+        raise InputError("a prior needs both: sample_prior=lambda count: z and log_prior=lambda z: log p(z).")
+    return PriorDensity(
+        lambda count: _density_rows(sample_prior(count), count, "sample_prior"),
+        lambda z: _log_densities(call_user_function("log_prior", log_prior, z), len(z), "log_prior"),
+    )
+
+
+def _moments(posterior: PosteriorDensity, draws_per_sample: int = 64) -> Encoder:
+    """Means and variances of a posterior, from draws."""
+
+    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad(), randomness.seeded("moments"):
+            draws = torch.stack([posterior.sample(x) for _ in range(draws_per_sample)])
+        return draws.mean(0), draws.var(0)
+
+    return encode
+
+
+def _normal_like(density: PriorDensity, latents: int, draws: int = 4096) -> Normal:
+    """The normal prior with the mean and variance of each latent."""
+    with torch.no_grad(), randomness.seeded("prior moments"):
+        z = density.sample(draws).double()
+    if z.shape[1] != latents:
+        raise InputError(f"sample_prior must return draws of {latents} latents, got {z.shape[1]}.")
+    return Normal(z.mean(0), z.var(0))
+
+
 def from_callables(
     *,
     encode: Encoder | None = None,
     decode: Decoder | None = None,
-    latent_dim: int,
+    spec: ModelSpec | None = None,
+    latent_dim: int | None = None,
     precision: float | None = None,
     likelihood: str | None = None,
     prior: Prior | None = None,
@@ -261,20 +230,15 @@ def from_callables(
     log_q: Callable[[Tensor, Tensor], Tensor] | None = None,
     sample_prior: Callable[[int], Tensor] | None = None,
     log_prior: Callable[[Tensor], Tensor] | None = None,
-    name: str = "model",
-    image_shape: tuple[int, int, int] | None = None,
-    beta: float = 1.0,
-    log_likelihood: LogLikelihood | None = None,
-    objective: str = "elbo",
-    posterior_family: str = "diagonal",
     networks: Sequence[nn.Module] | None = None,
-    sample_observations: ObservationSampler | None = None,
+    **fields: Any,
 ) -> Adapted:
-    """A model from functions.
+    """A model from functions, and from a `ModelSpec` or the fields of one.
 
     Args:
         encode: x -> mean and variance of q(z|x). Of a conditional VAE: (x, y) -> the same; pass y as `auxiliary=`.
         decode: z, or (z, y) -> mean of p(x|z); probabilities under a Bernoulli likelihood.
+        spec: what is known of the model; or pass its fields, of which `latent_dim` is required.
         latent_dim: number of latents.
         precision: γ² = 1 / decoder variance of a Gaussian likelihood.
         likelihood: `gaussian` (the default if there is a precision) or `bernoulli`.
@@ -285,48 +249,45 @@ def from_callables(
         sample_prior: count -> draws from a prior that is not one of vaescope's (a mixture, a VampPrior), with
             `log_prior`.
         log_prior: z -> log p(z), a number per row.
-        name: what reports call the model.
-        image_shape: (channels, height, width) of decoded images.
-        beta: the weight of the KL in training.
-        log_likelihood: (x, z) or (x, z, y) -> log p(x|z), one number per row, for any other likelihood; x are integers
-            if it needs integers, such as tokens.
-        objective: what training maximised; name it if it is not the ELBO, such as `iwae`.
-        posterior_family: `marginals` if q(z|x) has a full covariance or is a flow, and `encode` returns its marginals.
         networks: modules to call in evaluation mode; by default those that the functions are, belong to or refer to.
-        sample_observations: (z, generator) -> draws from p(x|z), which `vs.certify` needs for any other likelihood.
+        fields: further fields of `vs.ModelSpec`: name, image_shape, beta, objective, posterior_family and others.
+            `log_likelihood` may be (x, z, y) -> log p(x|z) of a conditional VAE; x are integers if it needs integers,
+            such as tokens. `vs.certify` needs `sample_observations` for likelihoods without a name.
 
     >>> from_callables(encode=lambda x: (x, 0.1 + 0 * x), decode=lambda z: z, latent_dim=2).encode(torch.ones(3, 2))[1]
     tensor([[0.1000, 0.1000],
             [0.1000, 0.1000],
             [0.1000, 0.1000]])
     """
-    posterior, density = posterior_from(sample, log_q), prior_from(sample_prior, log_prior)
-    if encode is None and posterior is None:
+    posterior, density = _posterior_density(sample, log_q), _prior_density(sample_prior, log_prior)
+    if posterior is not None:
+        fields |= {"posterior_density": posterior, "posterior_family": "marginals"}
+        encode = encode or _moments(posterior)
+    if encode is None:
         raise InputError("encode is required, x -> mean and variance; or pass sample= and log_q=.")
-    if density is not None and prior is not None:
-        raise InputError("prior= and log_prior= are two priors; specify only one.")
-    chosen = prior if prior is not None else Normal() if density is None else normal_like(density, latent_dim)
-    functions = (encode, decode, log_likelihood, sample, log_q, sample_prior, log_prior)
-    encode = encode or moments_of(posterior)
+    named = {"latent_dim": latent_dim, "precision": precision, "likelihood": likelihood, "prior": prior}
+    fields |= {name: value for name, value in named.items() if value is not None}
+    if spec is None:
+        if latent_dim is None:
+            raise InputError(
+                "latent_dim is required, the number of latents; or pass spec=vs.ModelSpec(latent_dim=...)."
+            )
+        spec = ModelSpec(**fields)
+    elif {*fields} - {"posterior_density", "posterior_family"}:
+        raise InputError(f"{', '.join(fields)} and spec= are given; write spec=dataclasses.replace(spec, ...).")
+    else:
+        spec = replace(spec, **fields)
+    if density is not None:
+        if prior is not None:
+            raise InputError("prior= and log_prior= are two priors; specify only one.")
+        spec = replace(spec, prior=_normal_like(density, spec.latent_dim), prior_density=density)
+    functions = (encode, decode, spec.log_likelihood, sample, log_q, sample_prior, log_prior)
     return Adapted(
-        latent_dim,
+        replace(spec, conditional=decode is not None and required_arguments(decode) > 1),
         encode,
         any_dtype(decode) if isinstance(decode, nn.Module) else decode,
-        precision,
-        "gaussian" if likelihood is None and precision is not None else likelihood,
-        chosen,
-        name,
-        image_shape,
-        beta,
-        log_likelihood,
-        objective,
-        posterior_family if posterior is None else "marginals",
         networks_behind(*functions) if networks is None else tuple(networks),
-        sample_observations=sample_observations,
-        posterior_density=posterior,
-        prior_density=density,
         encodes_auxiliary=required_arguments(encode) > 1,
-        conditional=decode is not None and required_arguments(decode) > 1,
     )
 
 

@@ -24,7 +24,7 @@ from vaescope.inference.derivatives import (
     check_latents,
     jacobian_column,
 )
-from vaescope.protocol import LatentModel, WrappedModel, check_model
+from vaescope.protocol import LatentModel, check_model
 
 Samples = np.ndarray | Tensor
 """Rows or images, a sample along the first axis; an array may be memory-mapped."""
@@ -210,13 +210,7 @@ def model_input(x: Samples, model: LatentModel) -> Float[Tensor, "N ..."]:
     """Samples as the model takes them: images as rows if it flattens images, in the dtype of a module's weights."""
     if model.flattens_images and x.ndim > 2:
         x = flatten_samples(x, "x")[1]
-    inputs = validation.tensor(x, "x", finite=False)
-    while isinstance(model, WrappedModel):
-        model = model.model
-    if isinstance(model, torch.nn.Module):
-        weights = next((p for p in model.parameters() if p.is_floating_point()), inputs)
-        inputs = inputs.to(weights)
-    return inputs
+    return model.convert_input(validation.tensor(x, "x", finite=False))
 
 
 def _check_finite(finite: Bool[Tensor, " N"], rows: np.ndarray, message: str) -> None:

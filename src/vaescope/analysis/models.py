@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaescope.adapters.base import Adapted
 from vaescope.adapters.quantised import Quantised
 from vaescope.analysis.encoding import EncodedSample, Samples, encode_sample
 from vaescope.core import validation
@@ -22,7 +21,7 @@ from vaescope.data.dataset import channels_first
 from vaescope.distributions import Normal, Prior
 from vaescope.distributions.likelihoods import log_likelihood
 from vaescope.fitting import Fit
-from vaescope.protocol import LatentModel, LogLikelihood, WrappedModel, check_model
+from vaescope.protocol import LatentModel, LogLikelihood, ModelSpec, WrappedModel, check_model
 
 
 def as_models(models: object) -> list[LatentModel]:
@@ -144,13 +143,10 @@ class RepairedModel(WrappedModel):
     sample_shape: tuple[int, int, int] | None = None
     """Shape of samples that are images, for models that do not know it."""
 
-    @property
-    def image_shape(self) -> tuple[int, int, int] | None:
-        return self.model.image_shape or self.sample_shape
-
-    @property
-    def prior(self) -> Prior:
-        return self.model.prior if self.normal_prior is None else self.normal_prior
+    def build_spec(self) -> ModelSpec:
+        spec = self.model.spec
+        shape = spec.image_shape or self.sample_shape
+        return replace(spec, image_shape=shape, prior=self.normal_prior or spec.prior)
 
     def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
         return self.model.prior_at(auxiliary, like=like) if self.normal_prior is None else self.normal_prior
@@ -300,17 +296,8 @@ NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 
 def weights_are_initial(model: LatentModel) -> bool:
     """Whether no step of training can have been made; False if weights have changed or cannot be seen."""
-    networks = networks_of(model)
+    networks = model.trained_networks()
     return bool(networks) and networks_are_initial(networks)
-
-
-def networks_of(model: LatentModel) -> tuple[nn.Module, ...]:
-    """The modules that a model consists of; none if they cannot be seen."""
-    while isinstance(model, WrappedModel):
-        model = model.model
-    if isinstance(model, nn.Module):
-        return (model,)
-    return model.networks if isinstance(model, Adapted) else ()
 
 
 def networks_are_initial(networks: Sequence[nn.Module]) -> bool:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 
 from vaescope import __version__, theory
-from vaescope.adapters.arrays import Arrays
+from vaescope.adapters.posteriors import Arrays
 from vaescope.analysis.encoding import encode_chunks
 from vaescope.analysis.models import as_models, with_normal_prior
 from vaescope.core import validation

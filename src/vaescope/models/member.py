@@ -14,9 +14,9 @@ from vaescope.core.errors import InputError
 from vaescope.core.serialization import from_plain, plain_fields
 from vaescope.distributions import Posterior, Prior
 from vaescope.models.auxiliary import ConditionalPrior, LearnedNormal, encode_auxiliary
-from vaescope.models.networks import ImageShape, Params, covariance_log_likelihood, noise_precision
+from vaescope.models.networks import Params, covariance_log_likelihood, noise_precision
 from vaescope.models.vae import VAE
-from vaescope.protocol import LogLikelihood
+from vaescope.protocol import LatentModel, ModelSpec
 
 MIN_GAIN = 0.05  # nats
 MIN_RELATIVE_GAIN = 1e-3  # of the gain after the first fifth of the epochs
@@ -78,7 +78,7 @@ def has_converged(scores: Sequence[float]) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
+class Member(LatentModel):
     """A `LatentModel`: a VAE's settings, the weights of one member, and how its training went.
 
     Computations follow the dtype of their input: float64 rows are encoded in float64.
@@ -143,94 +143,31 @@ class Member:
 
     # what the model is ------------------------------------------------------------------------
 
-    @property
-    def name(self) -> str:
-        return f"member {self.seed}"
+    def build_spec(self) -> ModelSpec:
+        """What analyses need to know; the prior of an iVAE is known with its auxiliary input only, by `prior_at`."""
+        return ModelSpec(
+            latent_dim=self.model.latent_dim,
+            name=f"member {self.seed}",
+            prior=ConditionalPrior() if self.model.auxiliary_dim else self.model.prior,
+            likelihood=self.model.likelihood,
+            precision=self.precision,
+            log_likelihood=self._covariance_log_likelihood if self.model.learns_covariance else None,
+            beta=self.beta,
+            posterior_family="marginals" if self.model.posterior == "full" else "diagonal",
+            returns_variances=True,
+            auxiliary_dim=self.model.auxiliary_dim,
+            image_shape=self.model.networks.image_shape,
+            flattens_images=True,
+        )
 
-    @property
-    def latent_dim(self) -> int:
-        return self.model.latent_dim
-
-    @property
-    def auxiliary_dim(self) -> int:
-        return self.model.auxiliary_dim
-
-    @property
-    def likelihood(self) -> str:
-        return self.model.likelihood
-
-    @property
-    def log_likelihood(self) -> LogLikelihood | None:
-        """log p(x|z) under a learned covariance; None for noise that γ² describes."""
-        if not self.model.learns_covariance:
-            return None
-
-        def log_p(x: Tensor, z: Tensor) -> Tensor:
-            return covariance_log_likelihood(self._params(x), (x.flatten(1) - self.decode(z)).unsqueeze(0))[0]
-
-        return log_p
+    def _covariance_log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
+        """log p(x|z) under a learned covariance, which γ² does not describe."""
+        return covariance_log_likelihood(self._params(x), (x.flatten(1) - self.decode(z)).unsqueeze(0))[0]
 
     @property
     def noise_precision(self) -> Tensor | None:
         """Λ, the learned inverse covariance of the outputs: (n,) or (n, n); None for noise that γ² describes."""
         return noise_precision(self.params) if self.model.learns_covariance else None
-
-    @property
-    def sample_observations(self) -> None:
-        return None
-
-    @property
-    def returns_variances(self) -> bool:
-        return True
-
-    @property
-    def posterior_density(self) -> None:
-        return None
-
-    @property
-    def prior_density(self) -> None:
-        return None
-
-    @property
-    def has_decoder(self) -> bool:
-        return True
-
-    @property
-    def conditional(self) -> bool:
-        return False
-
-    @property
-    def image_shape(self) -> ImageShape | None:
-        return self.model.networks.image_shape
-
-    @property
-    def latent_shape(self) -> None:
-        return None
-
-    @property
-    def latent_groups(self) -> tuple[()]:
-        return ()
-
-    @property
-    def latent_scaling(self) -> None:
-        return None
-
-    @property
-    def flattens_images(self) -> bool:
-        return True
-
-    @property
-    def objective(self) -> str:
-        return "elbo"
-
-    @property
-    def posterior_family(self) -> str:
-        return "marginals" if self.model.posterior == "full" else "diagonal"
-
-    @property
-    def prior(self) -> Prior:
-        """p(z); for an iVAE use `prior_at`."""
-        return ConditionalPrior() if self.auxiliary_dim else self.model.prior
 
     def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
         """p(z|auxiliary), a row per sample; the prior itself for a plain VAE.
@@ -313,16 +250,7 @@ class Member:
             z: (N, d) latents.
         """
         output = self.model.decoder_output(self._params(z), z.unsqueeze(0))[0]
-        return torch.sigmoid(output) if self.likelihood == "bernoulli" else output
-
-    def decode_given(self, z: Float[Tensor, "N d"], auxiliary: Tensor) -> Float[Tensor, "N n"]:
-        """Like `decode`: the decoder of an iVAE does not depend on its auxiliary input.
-
-        Args:
-            z: (N, d) latents.
-            auxiliary: not used.
-        """
-        return self.decode(z)
+        return torch.sigmoid(output) if self.model.likelihood == "bernoulli" else output
 
     def _params(self, like: Tensor) -> dict[str, Tensor]:
         """Weights in the dtype and on the device of the input."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from vaescope.adapters.arrays import Arrays
 from vaescope.analysis.identification import THRESHOLDS, Identification, identify
 from vaescope.analysis.models import as_models, repair
+from vaescope.analysis.samples import read_given
 from vaescope.core import validation
 from vaescope.core.tables import Table
 from vaescope.core.validation import number
@@ -79,7 +79,7 @@ def identifiability(
     number("tolerance", tolerance, above=0.0, hint="it is in nats per sample")
     samples = []
     for model in as_models(models):
-        given = model.samples if isinstance(model, Arrays) else x  # posteriors alone come with their samples
-        samples.append(repair(model, given, auxiliary, 2000).sample)
+        given = read_given(model, x, auxiliary)
+        samples.append(repair(model, given.x, given.auxiliary, 2000).sample)
     validation.same_rows({f"model {index}": len(sample) for index, sample in enumerate(samples)})
     return Identifiability(**vars(identify(samples, [regime_of([sample]).used for sample in samples], tolerance)))

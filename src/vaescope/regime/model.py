@@ -19,7 +19,7 @@ from vaescope.core.checks import choice, whole_number
 from vaescope.core.errors import InputError
 from vaescope.distributions import Normal, Prior, kl_per_latent
 from vaescope.distributions.likelihoods import LIKELIHOODS, log_likelihood
-from vaescope.protocol import LatentModel, LogLikelihood, WrappedModel, check_model
+from vaescope.protocol import LatentModel, LogLikelihood, ModelSpec, WrappedModel, check_model
 from vaescope.regime.classify import PosteriorStatistics, Regime, TableRow, Thresholds, judge
 
 EFFECT_SAMPLES = 500  # that are decoded with one latent drawn from its prior
@@ -249,14 +249,12 @@ class Pruned(WrappedModel):
     change: float = 0.0
     """Mean squared change of decoder outputs, as a share of their variance over the data."""
 
-    @property
-    def latent_dim(self) -> int:
-        return len(self.kept)
-
-    @property
-    def prior(self) -> Prior:
-        """The prior of the kept latents."""
-        return self._kept_prior(self.model.prior)
+    def build_spec(self) -> ModelSpec:
+        spec = self.model.spec
+        given = spec.log_likelihood
+        log_likelihood: LogLikelihood | None = None if given is None else lambda x, z: given(x, self._full_code(z))
+        prior = self._kept_prior(spec.prior)
+        return replace(spec, latent_dim=len(self.kept), prior=prior, log_likelihood=log_likelihood)
 
     def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
         """p(z | auxiliary) of the kept latents."""
@@ -273,11 +271,6 @@ class Pruned(WrappedModel):
 
     def decode(self, z: Float[Tensor, "N k"]) -> Tensor:
         return self.model.decode(self._full_code(z))
-
-    @property
-    def log_likelihood(self) -> LogLikelihood | None:
-        given = self.model.log_likelihood
-        return None if given is None else lambda x, z: given(x, self._full_code(z))
 
     def _full_code(self, z: Float[Tensor, "N k"]) -> Float[Tensor, "N d"]:
         if z.ndim != 2 or z.shape[1] != len(self.kept):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -15,7 +15,7 @@ from vaescope.analysis.posteriors import Posteriors
 from vaescope.core import randomness
 from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
-from vaescope.protocol import LatentModel
+from vaescope.protocol import LatentModel, ModelSpec
 
 PRIORS = ("standard", "fixed", "conditional")
 
@@ -88,12 +88,14 @@ class GatedModel(LatentModel):
 
     share: float = 0.5
     precision: float = 100.0
-    latent_dim: int = field(default=3, init=False)
     slope: float = 5.0
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
             raise InputError(f"share must be between 0 and 1, got {self.share}.")
+
+    def build_spec(self) -> ModelSpec:
+        return ModelSpec(latent_dim=3, precision=self.precision)
 
     @property
     def gate(self) -> float:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.analysis.models import as_models, networks_of, with_normal_prior
+from vaescope.analysis.models import as_models, with_normal_prior
 from vaescope.core.checks import number, whole_number
 from vaescope.core.errors import InputError, RunError
 from vaescope.models import Member
@@ -23,7 +23,7 @@ from vaescope.products.watch import page as pages
 from vaescope.products.watch.probe import Measured, Probe, Weights
 from vaescope.products.watch.row import Bound, EarlyFinding, LatentState, Row
 from vaescope.products.watch.rules import CHANGE, Watched, mean_change, new_findings
-from vaescope.protocol import LatentModel, WrappedModel
+from vaescope.protocol import LatentModel, ModelSpec, WrappedModel
 from vaescope.runs.files import write_text
 from vaescope.training.progress import Observer
 
@@ -196,7 +196,7 @@ class Watch:
         self._model = _CurrentModel(with_normal_prior(own), beta, precision)
         self._probe = Probe(x, auxiliary, count=samples)
         self._validation = _validation_probe(own, validation, validation_auxiliary, samples)
-        trained = networks_of(own) if parameters is None else parameters
+        trained = own.trained_networks() if parameters is None else parameters
         self._weights = Weights(trained) if trained != () else None
         self._clock = Clock(every, number("overhead", overhead, above=0.0))
         self._loggers: list[RowLogger] = [*loggers, *([LiveLine(self.name)] if show else [])]
@@ -374,18 +374,11 @@ class _CurrentModel(WrappedModel):
     def __init__(self, model: LatentModel, beta: Current | None, precision: Current | None) -> None:
         self.model, self._beta, self._precision = model, beta, precision
 
-    @property
-    def beta(self) -> float:
-        return self.model.beta if self._beta is None else _value("beta", self._beta)
-
-    @property
-    def precision(self) -> float | None:
-        return self.model.precision if self._precision is None else _value("precision", self._precision)
-
-    @property
-    def likelihood(self) -> str | None:
-        found = self.model.likelihood
-        return "gaussian" if found is None and self._precision is not None else found
+    def build_spec(self) -> ModelSpec:
+        spec = self.model.spec
+        beta = spec.beta if self._beta is None else _value("beta", self._beta)
+        precision = spec.precision if self._precision is None else _value("precision", self._precision)
+        return replace(spec, beta=beta, precision=precision)
 
 
 def _validation_probe(model: LatentModel, x: object, auxiliary: object, samples: int) -> Probe | None:

@@ -1,7 +1,8 @@
-"""scvi-tools: counts in, a Gaussian posterior, expression shares out."""
+"""Models of other libraries: pythae, diffusers and scvi-tools. None of them is imported here."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,9 +12,92 @@ import torch
 from torch import Tensor
 
 from vaescope.adapters.base import Adapted
+from vaescope.core import validation
 from vaescope.core.errors import InputError
+from vaescope.protocol import ModelSpec
 
-COVARIATES = ("extra_continuous_covs", "extra_categorical_covs")
+PYTHAE = {"VAE", "BetaVAE", "DisentangledBetaVAE", "FactorVAE", "BetaTCVAE", "INFOVAE_MMD", "IWAE", "MIWAE"}
+"""pythae's models with a diagonal Gaussian posterior and the prior N(0, I)."""
+
+
+def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
+    """A model from pythae with a Gaussian posterior and the prior N(0, I), such as `VAE` or `BetaVAE`.
+
+    Args:
+        model: a trained pythae model. Its reconstruction loss gives the likelihood: Gaussian with precision 1
+            (`mse`) or Bernoulli (`bce`).
+        name: what reports call the model.
+    """
+    if not all(hasattr(model, part) for part in ("encoder", "decoder", "latent_dim")):
+        raise InputError(f"from_pythae needs a model with encoder, decoder and latent_dim, got {type(model).__name__}.")
+    pythae_bases = (c.__name__ for c in type(model).__mro__ if c.__module__.startswith("pythae.models."))
+    kind = next(pythae_bases, None)
+    if kind is not None and kind not in PYTHAE:
+        raise InputError(
+            f"from_pythae supports {', '.join(sorted(PYTHAE))}; {kind} has another prior or posterior, so use "
+            "from_callables."
+        )
+    config = getattr(model, "model_config", None)
+    loss = getattr(config, "reconstruction_loss", None)
+    shape = tuple(getattr(model, "input_dim", None) or ())
+
+    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        if shape and x[0].numel() != math.prod(shape):
+            raise InputError(f"this model takes samples of shape {shape}, got {tuple(x.shape[1:])}.")
+        found = model.encoder(x.reshape(len(x), *shape) if shape else x)
+        if "log_covariance" not in found:
+            raise InputError(f"{type(model).__name__} has no Gaussian posterior (no log_covariance in its encoder).")
+        return found["embedding"], found["log_covariance"].exp()
+
+    spec = ModelSpec(
+        latent_dim=int(model.latent_dim),
+        name=name,
+        likelihood={"mse": "gaussian", "bce": "bernoulli"}.get(str(loss)),
+        precision=1.0 if loss == "mse" else None,  # pythae's loss is half the summed squared error
+        image_shape=(shape[0], shape[1], shape[2]) if len(shape) == 3 else None,
+        beta=float(getattr(config, "beta", 1.0)) if kind == "BetaVAE" else 1.0,
+        objective="elbo" if kind in (None, "VAE", "BetaVAE") else kind,
+        returns_variances=True,
+    )
+    return Adapted(spec, encode, lambda z: model.decoder(z)["reconstruction"], (model,))
+
+
+def from_diffusers(model: Any, *, image_shape: tuple[int, int, int], name: str = "AutoencoderKL") -> Adapted:
+    """A model from an `AutoencoderKL`, whose latents form an image: channels and positions are reported.
+
+    Args:
+        model: an `AutoencoderKL`.
+        image_shape: (channels, height, width) of the images that it is used with.
+        name: what reports call the model.
+    """
+    if not all(hasattr(model, part) for part in ("encode", "decode", "config")):
+        raise InputError(f"from_diffusers needs an AutoencoderKL, got {type(model).__name__}.")
+    channels, height, width = validation.image_shape(image_shape)
+    halvings = len(model.config.block_out_channels) - 1
+    if any(side % 2**halvings for side in (height, width)):
+        raise InputError(f"this model halves images {halvings} times: sides must be multiples of {2**halvings}.")
+    latent_shape = (int(model.config.latent_channels), height // 2**halvings, width // 2**halvings)
+
+    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        if x[0].numel() != channels * height * width:
+            raise InputError(f"this model is adapted to images {image_shape}, got samples of {tuple(x.shape[1:])}.")
+        posterior = model.encode(x.reshape(len(x), channels, height, width)).latent_dist
+        return posterior.mean.flatten(1), posterior.var.flatten(1)
+
+    scaling, shift = (getattr(model.config, declared, None) for declared in ("scaling_factor", "shift_factor"))
+    spec = ModelSpec(
+        latent_dim=math.prod(latent_shape),
+        name=name,
+        image_shape=(channels, height, width),
+        latent_shape=latent_shape,
+        latent_scaling=None if scaling is None else (float(scaling), float(shift or 0.0)),
+    )
+    return Adapted(spec, encode, lambda z: model.decode(z.reshape(len(z), *latent_shape)).sample, (model,))
+
+
+# scvi-tools: counts in, a Gaussian posterior, shares of expression out ---------------------------
+
+SCVI_COVARIATES = ("extra_continuous_covs", "extra_categorical_covs")
 NOTHING = torch.empty(0)
 
 
@@ -65,19 +149,16 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
             counts: Tensor = generate(z, library).sample()
         return counts
 
-    return Adapted(
-        int(module.n_latent),
-        encode,
-        decode,
+    conditional = bool(inputs.columns)
+    spec = ModelSpec(
+        latent_dim=int(module.n_latent),
         name=name,
         log_likelihood=log_likelihood,
-        sample_observations=None if inputs.columns else sample_observations,
-        networks=(module,),
-        reader=partial(_read, model, inputs),
-        encodes_auxiliary=bool(inputs.columns),
-        conditional=bool(inputs.columns),
+        sample_observations=None if conditional else sample_observations,
+        conditional=conditional,
         returns_variances=True,
     )
+    return Adapted(spec, encode, decode, (module,), partial(_read, model, inputs), encodes_auxiliary=conditional)
 
 
 def _library(found: dict[str, Any]) -> Tensor:
@@ -97,7 +178,7 @@ class _Inputs:
     @classmethod
     def of(cls, model: Any, batch: int | str | None) -> _Inputs:
         registered = [str(key) for key in getattr(getattr(model, "adata_manager", None), "data_registry", {})]
-        covariates = tuple((key, _covariate_count(model, key)) for key in COVARIATES if key in registered)
+        covariates = tuple((key, _covariate_count(model, key)) for key in SCVI_COVARIATES if key in registered)
         if batch is not None and covariates:
             raise InputError("this scvi model has covariates: omit batch, and pass AnnData as x.")
         several = int(getattr(model.module, "n_batch", 1)) > 1

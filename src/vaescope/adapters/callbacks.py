@@ -1,0 +1,116 @@
+"""Callbacks of other training libraries that update a watch after every step."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from vaescope.core.errors import InputError
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """What a callback needs of a `vs.Watch`."""
+
+    def update(self, step: int, *, loss: float | Tensor | None = None) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+def lightning_callback(watch: Watched) -> Any:
+    """A Lightning callback that updates a watch after every batch; new rows go to the trainer's loggers too.
+
+    Args:
+        watch: a `vs.Watch` of the module's networks.
+
+    Use it as `Trainer(callbacks=[vs.adapters.lightning_callback(watch)])`.
+    """
+    base = _first_import("lightning.pytorch", "pytorch_lightning")
+
+    class WatchCallback(base.Callback):  # type: ignore[name-defined]
+        """Gradients are still there: Lightning sets them to zero before the next backward pass."""
+
+        def on_train_start(self, trainer: Any, pl_module: object) -> None:
+            _log(trainer, watch.update(trainer.global_step))
+
+        def on_train_batch_end(
+            self, trainer: Any, pl_module: object, outputs: Any, batch: object, batch_idx: int
+        ) -> None:
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            _log(trainer, watch.update(trainer.global_step, loss=loss))
+
+        def on_train_end(self, trainer: Any, pl_module: object) -> None:
+            watch.close()
+
+    return WatchCallback()
+
+
+def _log(trainer: Any, row: Any) -> None:
+    if row is None:
+        return
+    for logger in trainer.loggers:
+        logger.log_metrics({f"watch/{name}": value for name, value in row.numbers().items()}, step=row.step)
+
+
+def pythae_callback(watch: Watched) -> Any:
+    """A pythae callback that updates a watch after every training step.
+
+    Args:
+        watch: a `vs.Watch` of `vs.adapters.from_pythae(model)`.
+
+    Use it as `pipeline(train_data, callbacks=[vs.adapters.pythae_callback(watch)])`.
+    """
+    base = _first_import("pythae.trainers.training_callbacks")
+
+    class WatchCallback(base.TrainingCallback):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            self.step = 0
+
+        def on_train_begin(self, training_config: object, **kwargs: object) -> None:
+            watch.update(self.step)
+
+        def on_train_step_end(self, training_config: object, **kwargs: object) -> None:
+            self.step += 1
+            watch.update(self.step)
+
+        def on_train_end(self, training_config: object, **kwargs: object) -> None:
+            watch.close()
+
+    return WatchCallback()
+
+
+def transformers_callback(watch: Watched) -> Any:
+    """A callback of the Hugging Face `Trainer` that updates a watch after every step of the optimiser.
+
+    Args:
+        watch: a `vs.Watch` of the networks in training.
+
+    Use it as `Trainer(..., callbacks=[vs.adapters.transformers_callback(watch)])`.
+    """
+    base = _first_import("transformers.trainer_callback", install="transformers accelerate")
+
+    class WatchCallback(base.TrainerCallback):  # type: ignore[name-defined]
+        """`on_step_end` comes too late: gradients are zero by then."""
+
+        def on_train_begin(self, args: object, state: Any, control: object, **kwargs: object) -> None:
+            watch.update(state.global_step)
+
+        def on_optimizer_step(self, args: object, state: Any, control: object, **kwargs: object) -> None:
+            watch.update(state.global_step + 1)  # the trainer counts the step afterwards
+
+        def on_train_end(self, args: object, state: Any, control: object, **kwargs: object) -> None:
+            watch.close()
+
+    return WatchCallback()
+
+
+def _first_import(*names: str, install: str | None = None) -> Any:
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    library = names[0].split(".")[0]
+    raise InputError(f"{library} is not installed; install it with pip install {install or library}.")
