@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -79,18 +79,17 @@ class ClaimSpec(Generic[R, S, D]):
 
     def judged(self, results: Sequence[R], settings: S) -> Claim:
         """The verdict that these results give."""
-        if not results:
-            return self._claim(_undecided("No member finished."), "")
-        judgement = self.criterion.judge(self.measure(results, settings))
-        if judgement.verdict is not Verdict.HOLDS:
-            reasons = [reason for condition in self.requires if (reason := condition(results, settings))]
-            judgement = _overruled(judgement, reasons)
-        note = self.note if isinstance(self.note, str) else self.note(results, settings)
-        return self._claim(judgement, note)
-
-    def _claim(self, judgement: Judgement, note: str) -> Claim:
-        refuted = judgement.verdict is Verdict.REFUTED
-        reason = f"{judgement.reason} {self.if_refuted}".strip() if refuted else judgement.reason
+        judgement, note = Judgement(Verdict.UNDECIDED, math.nan, "No member finished."), ""
+        if results:
+            judgement = self.criterion.judge(self.measure(results, settings))
+            note = self.note if isinstance(self.note, str) else self.note(results, settings)
+        reason = judgement.reason
+        if results and judgement.verdict is not Verdict.HOLDS:
+            unmet = [why for condition in self.requires if (why := condition(results, settings))]
+            if unmet:  # a failed claim that this run could not have decided
+                judgement, reason = replace(judgement, verdict=Verdict.UNDECIDED), " ".join(unmet)
+        if judgement.verdict is Verdict.REFUTED:
+            reason = f"{reason} {self.if_refuted}".strip()
         return Claim(
             sentence=self.sentence,
             source=self.source,
@@ -114,17 +113,6 @@ def of_members(
 ) -> Callable[[Sequence[Result[C, M]], object], list[float]]:
     """A measure of a claim: one measured value of every member, or of those whose cell satisfies a condition."""
     return lambda results, _: [value(r.measured) for r in results if where(r.cell)]
-
-
-def _undecided(reason: str) -> Judgement:
-    return Judgement(Verdict.UNDECIDED, float("nan"), reason)
-
-
-def _overruled(judgement: Judgement, reasons: Sequence[str]) -> Judgement:
-    """A failed claim that this run could not have decided."""
-    if not reasons:
-        return judgement
-    return Judgement(Verdict.UNDECIDED, judgement.value, " ".join(reasons), judgement.low, judgement.high)
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,16 @@ from vaescope_papers.statistics import (
     rank_test,
 )
 
-P_VALUE = 0.01
-NO_VALUE = Judgement(Verdict.UNDECIDED, float("nan"), "No finished member gives a value.")
 
-
-def _undefined(values: Iterable[float]) -> Judgement | None:
-    """The verdict on values of which some are NaN; None if there are none."""
-    found = [bool(np.isnan(value)) for value in values]
-    if not any(found):
-        return None
-    return Judgement(Verdict.UNDECIDED, float("nan"), f"{sum(found)} of {len(found)} measured values are not defined.")
+def _unusable(values: Iterable[float]) -> Judgement | None:
+    """The verdict if there is no value, or if some are NaN; None if all can be judged."""
+    found = [math.isnan(value) for value in values]
+    if not found:
+        return Judgement(Verdict.UNDECIDED, math.nan, "No finished member gives a value.")
+    if any(found):
+        reason = f"{sum(found)} of {len(found)} measured values are not defined."
+        return Judgement(Verdict.UNDECIDED, math.nan, reason)
+    return None
 
 
 # limits on a statistic ------------------------------------------------------------------------
@@ -63,14 +63,6 @@ def within(centre: float | int, tolerance: float | int) -> Limit:
     return Limit(f"within {centre:g} ± {tolerance:g}", lambda v: abs(v - centre) <= tolerance)
 
 
-STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "median": median,
-    "largest": max,
-    "smallest": min,
-    "first": lambda values: values[0],
-}
-
-
 @dataclass(frozen=True)
 class Bound:
     """A statistic of values lies within a limit.
@@ -89,26 +81,25 @@ class Bound:
     over: str = "members"
 
     @property
-    def demand(self) -> str:
-        what = f"{self.statistic} {self.quantity} over {self.over}" if self._summarises else self.quantity
-        return f"{what} {self.limit.words}"
-
-    @property
-    def _summarises(self) -> bool:
+    def summarises(self) -> bool:
         """Whether several values are judged, not a single one."""
         return bool(self.over) and self.statistic != "first"
 
+    @property
+    def demand(self) -> str:
+        what = f"{self.statistic} {self.quantity} over {self.over}" if self.summarises else self.quantity
+        return f"{what} {self.limit.words}"
+
     def judge(self, data: Sequence[float | int]) -> Judgement:
         data = [float(value) for value in data]
-        if not len(data):
-            return NO_VALUE
-        if undefined := _undefined(data):
-            return undefined
-        value = float(STATISTICS[self.statistic](data))
+        if unusable := _unusable(data):
+            return unusable
+        statistics = {"median": median(data), "largest": max(data), "smallest": min(data), "first": data[0]}
+        value = statistics[self.statistic]
         if not np.isfinite(value):
             return Judgement(Verdict.UNDECIDED, value, "The measured value is not finite.")
         verdict = Verdict.HOLDS if self.limit.accepts(value) else Verdict.REFUTED
-        subject = f"The {self.statistic}" if self._summarises else "The measured value"
+        subject = f"The {self.statistic}" if self.summarises else "The measured value"
         return Judgement(verdict, value, f"{subject} is {show(value)}.", float(min(data)), float(max(data)))
 
 
@@ -140,10 +131,8 @@ class PairedDifference:
 
     def judge(self, data: Sequence[float]) -> Judgement:
         """`data` are the differences, `larger` minus `smaller`."""
-        if not len(data):
-            return NO_VALUE
-        if undefined := _undefined(data):
-            return undefined
+        if unusable := _unusable(data):
+            return unusable
         share, middle = float(np.mean([d > 0 for d in data])), median(data)
         if len(data) < self.pairs:
             few = f"There are {len(data)} pairs, {self.pairs} are needed; their median difference is {show(middle)}."
@@ -182,7 +171,7 @@ class RankCorrelation:
     sign: int
     over: str = "members"
     effect: float = 0.7
-    p: float = P_VALUE
+    p: float = 0.01
     given: str = ""
 
     @property
@@ -202,25 +191,23 @@ class RankCorrelation:
         if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
             reason = f"A rank correlation needs at least 3 {self.over} with different values."
             return Judgement(Verdict.UNDECIDED, float("nan"), reason)
-        if undefined := _undefined([*x, *y]):
-            return undefined
+        if unusable := _unusable([*x, *y]):
+            return unusable
         value, p = rank_test(x, y) if data.given is None else partial_rank_test(x, y, data.given)
-        if undefined := _undefined([value]):
-            return undefined
-        interval = rank_interval(x, y, data.given)
+        if unusable := _unusable([value]):
+            return unusable
         given = f" given {self.given}" if self.given else ""
         text = f"Spearman's ρ{given} = {value:.2f} over {len(x)} {self.over}, p = {p:.2g}"
-        return Judgement(*self._verdict(value, p, len(x), text), *interval)
-
-    def _verdict(self, value: float, p: float, count: int, text: str) -> tuple[Verdict, float, str]:
-        enough = f"{count} {self.over} are enough (needed: {self.needed})"
+        enough = f"{len(x)} {self.over} are enough (needed: {self.needed})"
         few = f"{self.needed} {self.over} are needed to see |ρ| = {self.effect:g} with p < {self.p:g}"
         if p < self.p:
             verdict = Verdict.HOLDS if self.sign * value > 0 else Verdict.REFUTED
-            return verdict, value, f"{text}; {enough if count >= self.needed else few}."
-        if count < self.needed:
-            return Verdict.UNDECIDED, value, f"{text}: {few}."
-        return Verdict.REFUTED, value, f"{text}: {enough} to see |ρ| = {self.effect:g}."
+            reason = f"{text}; {enough if len(x) >= self.needed else few}."
+        elif len(x) < self.needed:
+            verdict, reason = Verdict.UNDECIDED, f"{text}: {few}."
+        else:
+            verdict, reason = Verdict.REFUTED, f"{text}: {enough} to see |ρ| = {self.effect:g}."
+        return Judgement(verdict, value, reason, *rank_interval(x, y, data.given))
 
 
 # paired tests ---------------------------------------------------------------------------------
@@ -245,18 +232,17 @@ class PairedTest:
 
     quantity: str
     groups: str
-    p: float = P_VALUE
+    p: float = 0.01
 
     @property
     def demand(self) -> str:
         return f"median ratio of {self.quantity} below 1 for every {self.groups}, paired one-sided p < {self.p:g}"
 
     def judge(self, data: Mapping[str, PairedSamples]) -> Judgement:
-        if not data:
-            return NO_VALUE
-        if undefined := _undefined(v for pair in data.values() for v in (*pair.ours, *pair.theirs)):
-            return undefined
-        ratios = {name: ratio(pair) for name, pair in data.items()}
+        if unusable := _unusable(v for pair in data.values() for v in (*pair.ours, *pair.theirs)):
+            return unusable
+        tiny = np.finfo(float).tiny
+        ratios = {name: float(np.median(pair.ours / np.maximum(pair.theirs, tiny))) for name, pair in data.items()}
         tests = {name: wilcoxon_p(pair) for name, pair in data.items()}
         worst = max(ratios.values())
         reason = "; ".join(f"{name}: ratio {show(ratios[name])}, p = {tests[name]:.2g}" for name in data) + "."
@@ -267,11 +253,6 @@ class PairedTest:
         if all(ratios[name] < 1 for name in data) and weak:
             return Judgement(Verdict.UNDECIDED, worst, f"{reason} Too few pairs for the demanded p.", *spread)
         return Judgement(Verdict.REFUTED, worst, reason, *spread)
-
-
-def ratio(pair: PairedSamples) -> float:
-    """The median of ours over theirs."""
-    return float(np.median(pair.ours / np.maximum(pair.theirs, np.finfo(float).tiny)))
 
 
 def wilcoxon_p(pair: PairedSamples) -> float:
@@ -312,22 +293,20 @@ class IntervalsBelow:
         return f"{self.quantity} at most {self.tolerance:g} for every member, with its 95 % interval"
 
     def judge(self, data: Sequence[Interval]) -> Judgement:
-        if not data:
-            return NO_VALUE
-        if undefined := _undefined(i.distance for i in data):
-            return undefined
+        if unusable := _unusable(i.distance for i in data):
+            return unusable
+
+        def listed(intervals: Sequence[Interval]) -> str:
+            return "; ".join(f"{i.member} {show(i.distance)} ({show(i.low)} to {show(i.high)})" for i in intervals)
+
         worst = max(data, key=lambda i: i.distance)
         spread = min(i.distance for i in data), max(i.high for i in data)
         if failing := [i for i in data if i.low > self.tolerance]:
-            return Judgement(Verdict.REFUTED, worst.distance, f"Above the tolerance: {_listed(failing)}.", *spread)
+            return Judgement(Verdict.REFUTED, worst.distance, f"Above the tolerance: {listed(failing)}.", *spread)
         if unclear := [i for i in data if i.high > self.tolerance]:
-            reason = f"The interval contains the tolerance: {_listed(unclear)}."
+            reason = f"The interval contains the tolerance: {listed(unclear)}."
             return Judgement(Verdict.UNDECIDED, worst.distance, reason, *spread)
         return Judgement(Verdict.HOLDS, worst.distance, f"The largest is {show(worst.distance)}.", *spread)
-
-
-def _listed(intervals: Sequence[Interval]) -> str:
-    return "; ".join(f"{i.member} {show(i.distance)} ({show(i.low)} to {show(i.high)})" for i in intervals)
 
 
 # two groups -----------------------------------------------------------------------------------
@@ -357,7 +336,7 @@ class LargerGroup:
     quantity: str
     larger: str
     smaller: str
-    p: float = P_VALUE
+    p: float = 0.01
 
     @property
     def demand(self) -> str:
@@ -365,16 +344,18 @@ class LargerGroup:
         return f"median {self.quantity} larger with {self.larger} than with {self.smaller}, {test}"
 
     def judge(self, data: Groups) -> Judgement:
-        if not len(data.larger) or not len(data.smaller):
-            return NO_VALUE
-        if undefined := _undefined([*data.larger, *data.smaller]):
-            return undefined
+        complete = len(data.larger) and len(data.smaller)
+        if unusable := _unusable([*data.larger, *data.smaller] if complete else []):
+            return unusable
         gain = median(data.larger) - median(data.smaller)
         p = float(mannwhitneyu(data.larger, data.smaller, alternative="greater", method="exact").pvalue)
         sizes = f"{len(data.larger)} and {len(data.smaller)} members"
         reason = f"The medians are {show(median(data.larger))} and {show(median(data.smaller))}; {sizes}, p = {p:.2g}."
         interval = median_difference_interval(data.larger, data.smaller)
-        if few := self._too_few(data):
+        smallest = 1 / math.comb(len(data.larger) + len(data.smaller), len(data.larger))
+        if smallest >= self.p:
+            needed = next(n for n in range(1, 100) if 1 / math.comb(2 * n, n) < self.p)
+            few = f"Even without overlap p is at least {smallest:.2g}: {needed} members of each are needed."
             return Judgement(Verdict.UNDECIDED, gain, f"{reason} {few}", *interval)
         if gain <= 0 and interval[1] <= 0:
             return Judgement(Verdict.REFUTED, gain, reason, *interval)
@@ -382,11 +363,3 @@ class LargerGroup:
             return Judgement(Verdict.HOLDS, gain, reason, *interval)
         overlap = "The groups overlap too much for the demanded p."
         return Judgement(Verdict.UNDECIDED, gain, f"{reason} {overlap}", *interval)
-
-    def _too_few(self, data: Groups) -> str | None:
-        """The smallest p that groups of these sizes can have, if it is too large."""
-        smallest = 1 / math.comb(len(data.larger) + len(data.smaller), len(data.larger))
-        if smallest < self.p:
-            return None
-        needed = next(n for n in range(1, 100) if 1 / math.comb(2 * n, n) < self.p)
-        return f"Even without overlap p is at least {smallest:.2g}: {needed} members of each are needed."

@@ -13,7 +13,7 @@ from vaescope.runs.store import Part
 from vaescope.training import Progress
 from vaescope_papers.catalogue import ExperimentInfo, find_experiment
 from vaescope_papers.experiment import RunOptions
-from vaescope_papers.run import reproduce, solve_part, write_index
+from vaescope_papers.run import reproduce, solve_part
 
 
 @dataclass(frozen=True)
@@ -72,5 +72,4 @@ def run_part(job: PartJob, out: Path, progress: Progress) -> dict[str, Exception
 def run_job(job: ExperimentJob, out: Path, progress: Progress) -> list[dict[str, Plain]]:
     """Run an experiment in a worker; its claims as plain data."""
     claims = reproduce(find_experiment(job.name).load(), job.options, out=out, progress=progress)
-    write_index(out, job.options.profile)
     return [claim.to_data() for claim in claims]

@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from vaescope.core.serialization import Plain, from_plain, plain_fields
 from vaescope.models import TrainingSummary
+from vaescope.runs import Cell
 
 DIVERGED = "diverged"
 
@@ -61,6 +62,11 @@ class Results(Generic[C, M]):
 
     finished: Sequence[Result[C, M]]
     diverged: Sequence[Diverged[C]] = ()
+
+
+def cell_row(cell: SeedCell) -> Cell:
+    """A cell as the run folder stores it."""
+    return plain_fields(cell)  # type: ignore[return-value]
 
 
 def to_row(result: Result[SeedCell, object] | Diverged[SeedCell]) -> dict[str, Plain]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,22 +34,17 @@ from vaescope.training import Progress
 from vaescope_papers.catalogue import ExperimentInfo, experiments
 from vaescope_papers.claims import Claim
 from vaescope_papers.experiment import C, Context, Experiment, M, ReportFigure, ReportTable, RunOptions, S
-from vaescope_papers.results import Diverged, Result, Results, SeedCell, from_rows, grouped, to_row
+from vaescope_papers.results import Diverged, Result, Results, SeedCell, cell_row, from_rows, grouped, to_row
 from vaescope_papers.statistics import median
 from vaescope_papers.trained import TrainedExperiment
 
-SHOWN_EPOCHS = 60
 SMALLEST = 1e-4  # nats; smaller distances are drawn there
-COLOURS = {True: "#2f6db5", False: "#c8452f"}
-LABELS = {True: "converged", False: "still improving"}
-TABLE = "Training: did every member converge?"
-CAPTION = (
-    "Training of every member: how far its validation ELBO is below the best that it reached. A member has converged "
-    "if its validation objective did not improve for as many epochs as the patience allows, or if it improved by at "
-    "most 0.05 nats (or a thousandth of its rise after the first fifth of the epochs) over the last fifth of them."
-)
+COMPARISON = "comparison.json"
+TIMING = "timing.json"
 ResultsWithSettings = Sequence[Result[SeedCell, object]]
-Row = Mapping[str, object]
+
+
+# the report -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -83,56 +78,53 @@ def training_report(
         epochs: of a cell at most, by its settings.
     """
     trained = [r for r in results if r.training is not None and r.training.converged is not None]
-    curves = _curves(read_rows(folder / "history.parquet"), trained)
+    names = list(cell_row(trained[0].cell)) if trained else []
+    histories = grouped(
+        read_rows(folder / "history.parquet"), lambda row: tuple(f"{name} {row.get(name)}" for name in names)
+    )
+    curves = {
+        r.cell: Curve([float(str(row["elbo"])) for row in own], bool(r.training and r.training.converged))
+        for r in trained
+        if (own := histories.get(_cell_text(r.cell)))
+    }
     if not curves:
         return [], []
-    return [_figure(list(curves.values()))], [_table(trained, curves, epochs)]
+    known = [r for r in trained if r.cell in curves]
+    groups = grouped(known, lambda r: _cell_text(r.cell, without="seed")).values()
+    rows = [_training_row(group, [curves[r.cell] for r in group], epochs(group[0].cell)) for group in groups]
+    return [_training_figure(list(curves.values()))], [ReportTable("Training: did every member converge?", rows)]
 
 
-def _curves(rows: Sequence[Row], results: ResultsWithSettings) -> dict[SeedCell, Curve]:
-    names = list(plain_fields(results[0].cell)) if results else []
-    by_cell = grouped(rows, lambda row: _key({name: row.get(name) for name in names}))
-    return {
-        r.cell: Curve([float(str(row["elbo"])) for row in own], bool(r.training and r.training.converged))
-        for r in results
-        if (own := by_cell.get(_key(plain_fields(r.cell))))
-    }
+def _cell_text(cell: SeedCell, *, without: str = "") -> tuple[str, ...]:
+    return tuple(f"{name} {value}" for name, value in cell_row(cell).items() if name != without)
 
 
-def _key(cell: Row) -> tuple[str, ...]:
-    return tuple(f"{name} {value}" for name, value in cell.items())
-
-
-def _figure(curves: Sequence[Curve]) -> ReportFigure:
+def _training_figure(curves: Sequence[Curve], *, points: int = 60) -> ReportFigure:
     drawn, (axis,) = figures.row_of_panels(1, width=7.5, height=3.4)
     seen = set()
     for curve in curves:
-        epochs = sorted({round(e) for e in np.linspace(1, len(curve.elbo), SHOWN_EPOCHS)})
-        label = None if curve.converged in seen else LABELS[curve.converged]
+        epochs = sorted({round(e) for e in np.linspace(1, len(curve.elbo), points)})
+        colour, label = ("#2f6db5", "converged") if curve.converged else ("#c8452f", "still improving")
         values = [curve.distances[epoch - 1] for epoch in epochs]
-        axis.plot(epochs, values, color=COLOURS[curve.converged], linewidth=0.7, alpha=0.5, label=label)
+        axis.plot(
+            epochs, values, color=colour, linewidth=0.7, alpha=0.5, label=None if curve.converged in seen else label
+        )
         seen.add(curve.converged)
     figures.format_axis(axis, title="Training", x="epoch", y="best ELBO − ELBO, nats", log="y")
-    return ReportFigure("training", drawn, CAPTION)
+    caption = (
+        "Training of every member: how far its validation ELBO is below the best that it reached. A member has "
+        "converged if its validation objective did not improve for as many epochs as the patience allows, or if it "
+        "improved by at most 0.05 nats (or a thousandth of its rise after the first fifth of the epochs) over the last "
+        "fifth of them."
+    )
+    return ReportFigure("training", drawn, caption)
 
 
-def _table(
-    results: ResultsWithSettings, curves: Mapping[SeedCell, Curve], epochs: Callable[[SeedCell], int]
-) -> ReportTable:
-    """A row per setting, over its seeds."""
-    groups = grouped([r for r in results if r.cell in curves], lambda r: _key(_without_seed(r.cell)))
-    rows = [_group_row(group, [curves[r.cell] for r in group], epochs(group[0].cell)) for group in groups.values()]
-    return ReportTable(TABLE, rows)
-
-
-def _without_seed(cell: SeedCell) -> dict[str, object]:
-    return {name: value for name, value in plain_fields(cell).items() if name != "seed"}
-
-
-def _group_row(results: ResultsWithSettings, curves: Sequence[Curve], epochs: int) -> dict[str, object]:
+def _training_row(results: ResultsWithSettings, curves: Sequence[Curve], epochs: int) -> dict[str, object]:
+    """A setting, over its seeds."""
     summaries = [r.training for r in results if r.training is not None]
     return {
-        **{name: setting(value) for name, value in _without_seed(results[0].cell).items()},
+        **{name: setting(value) for name, value in cell_row(results[0].cell).items() if name != "seed"},
         "members": len(results),
         "converged": f"{sum(bool(s.converged) for s in summaries)} of {len(summaries)}",
         "stopped early, converged": sum(s.epochs < epochs for s in summaries),
@@ -140,11 +132,6 @@ def _group_row(results: ResultsWithSettings, curves: Sequence[Curve], epochs: in
         "best epoch (median)": f"{median([float(s.best_epoch) for s in summaries]):g}",
         "largest rise over the last tenth, nats": max(curve.late_gain for curve in curves),
     }
-
-
-COMPARISON = "comparison.json"
-TIMING = "timing.json"
-SVG_HEADER = '<?xml version="1.0" encoding="utf-8"?>\n'
 
 
 def write_report(
@@ -156,20 +143,31 @@ def write_report(
     claims: Sequence[Claim],
 ) -> None:
     """Write everything of a run that is made from its results."""
+    finished = results.finished
     write_json(folder / "claims.json", [claim.to_data() for claim in claims])
-    comparisons = experiment.comparisons(results.finished, settings)
-    if comparisons:
+    if comparisons := experiment.comparisons(finished, settings):
         write_json(folder / COMPARISON, [comparison.to_data() for comparison in comparisons])
-    training, convergence = _training(experiment, settings, folder, results)
-    tables = [*experiment.tables(results.finished, settings), *convergence]
+    drawn, tables = [*experiment.figures(finished, settings)], [*experiment.tables(finished, settings)]
+    if isinstance(experiment, TrainedExperiment):
+        training = training_report(folder, finished, lambda cell: experiment.training_of(cell, settings).epochs)
+        drawn += training[0]
+        tables += training[1]
+    drawings = []
+    for figure in drawn:
+        text = svg(figure.figure)
+        write_text(folder / "figures" / f"{figure.name}.svg", f'<?xml version="1.0" encoding="utf-8"?>\n{text}')
+        drawings.append(Drawing(figure.name, text, figure.caption))
+    for animation in experiment.animations(finished, settings):
+        write_bytes(folder / "figures" / f"{animation.name}.gif", animation.gif)
+        drawings.append(Drawing(animation.name, gif_image(animation.gif, animation.caption), animation.caption))
     page = ExperimentPage(
-        name=experiment.name,
+        name=experiment.info.name,
         title=experiment.info.title,
         source=experiment.info.source,
         about=experiment.about,
         profile=profile,
         claims=[claim.to_data() for claim in claims],
-        drawings=_drawings(experiment, settings, folder, results, training),
+        drawings=drawings,
         tables={table.caption: table.rows for table in tables if table.rows},
         settings=plain_fields(settings),
         published_settings=plain_fields(experiment.paper),
@@ -179,37 +177,9 @@ def write_report(
     write_text(folder / "report.html", experiment_page(page))
 
 
-def _training(
-    experiment: Experiment[S, C, M], settings: S, folder: Path, results: Results[C, M]
-) -> tuple[list[ReportFigure], list[ReportTable]]:
-    """The training of every member, for experiments that train."""
-    if not isinstance(experiment, TrainedExperiment):
-        return [], []
-    return training_report(folder, results.finished, lambda cell: experiment.training_of(cell, settings).epochs)
-
-
-def _drawings(
-    experiment: Experiment[S, C, M],
-    settings: S,
-    folder: Path,
-    results: Results[C, M],
-    training: Sequence[ReportFigure],
-) -> list[Drawing]:
-    """Figures and animations, each also as a file of its own."""
-    drawings = []
-    for drawn in [*experiment.figures(results.finished, settings), *training]:
-        text = svg(drawn.figure)
-        write_text(folder / "figures" / f"{drawn.name}.svg", SVG_HEADER + text)
-        drawings.append(Drawing(drawn.name, text, drawn.caption))
-    for animation in experiment.animations(results.finished, settings):
-        write_bytes(folder / "figures" / f"{animation.name}.gif", animation.gif)
-        drawings.append(Drawing(animation.name, gif_image(animation.gif, animation.caption), animation.caption))
-    return drawings
-
-
 def _diverged_line(member: Diverged[SeedCell]) -> str:
     """Members that diverged are named, not hidden."""
-    cell = ", ".join(f"{name} {setting(value)}" for name, value in plain_fields(member.cell).items())
+    cell = ", ".join(f"{name} {setting(value)}" for name, value in cell_row(member.cell).items())
     step = member.training.diverged_at_step
     return f"The member with {cell} diverged at step {step}; claims and figures do not include it."
 
@@ -219,15 +189,19 @@ def read_seconds(folder: Path) -> float | None:
     return float(read_json(folder / TIMING)["seconds"]) if (folder / TIMING).exists() else None
 
 
+# running --------------------------------------------------------------------------------------
+
+
 def reproduce(experiment: Experiment[S, C, M], options: RunOptions, *, out: Path, progress: Progress) -> list[Claim]:
     """Run one experiment into `out/NAME/`; cells that have results there are not computed again."""
     validation.device(options.device)
     settings = experiment.settings(options)
     with _run_folder(experiment, options, out / experiment.name) as run:
-        _merge_parts(run, [_row(cell) for cell in experiment.cells(settings)])
+        _merge_parts(run, [cell_row(cell) for cell in experiment.cells(settings)])
         context = _context(run, experiment.name, options, out, progress)
         _solve_missing(experiment.cells(settings), experiment, settings, context)
-        results = _read_results(experiment, settings, run)
+        rows = run.rows([cell_row(cell) for cell in experiment.cells(settings)])
+        results = from_rows(rows, experiment.cell_type, experiment.measured_type)
         if not results.finished:
             raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
         claims = [spec.judged(results.finished, settings) for spec in experiment.claims(settings)]
@@ -245,8 +219,8 @@ def solve_part(
     settings, path = experiment.settings(options), out / experiment.name
     with _run_folder(experiment, options, part.folder(path)) as run:
         own = part.share(experiment.cells(settings))
-        missing = RunFolder(path, run.config).cells_without_results([_row(cell) for cell in own])
-        cells = [cell for cell in own if _row(cell) in missing]
+        missing = RunFolder(path, run.config).cells_without_results([cell_row(cell) for cell in own])
+        cells = [cell for cell in own if cell_row(cell) in missing]
         run.import_members(missing, path)
         _solve_missing(cells, experiment, settings, _context(run, experiment.name, options, out, progress))
     return len(cells)
@@ -283,27 +257,18 @@ def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
 
 def _solve_missing(cells: Sequence[C], experiment: Experiment[S, C, M], settings: S, context: Context) -> None:
     """Solve the cells without results; the seconds it takes are added to those of earlier calls."""
-    by_values = {tuple(_row(cell).values()): cell for cell in cells}
-    missing = context.run.cells_without_results([_row(cell) for cell in cells])
+    by_values = {tuple(cell_row(cell).values()): cell for cell in cells}
+    missing = context.run.cells_without_results([cell_row(cell) for cell in cells])
     if not missing:
         return
     begin = time.perf_counter()
     for results in experiment.solve([by_values[tuple(row.values())] for row in missing], settings, context):
-        context.run.add_rows([to_row(result) for result in results], [_row(result.cell) for result in results])
+        context.run.add_rows([to_row(result) for result in results], [cell_row(result.cell) for result in results])
     _add_seconds(context.run, time.perf_counter() - begin)
 
 
 def _add_seconds(run: RunFolder, seconds: float) -> None:
     write_json(run.path / TIMING, {"seconds": round((read_seconds(run.path) or 0.0) + seconds, 1)})
-
-
-def _read_results(experiment: Experiment[S, C, M], settings: S, run: RunFolder) -> Results[C, M]:
-    rows = run.rows([_row(cell) for cell in experiment.cells(settings)])
-    return from_rows(rows, experiment.cell_type, experiment.measured_type)
-
-
-def _row(cell: object) -> Cell:
-    return plain_fields(cell)  # type: ignore[return-value]
 
 
 # the index ------------------------------------------------------------------------------------
@@ -325,6 +290,5 @@ def _index_entry(out: Path, info: ExperimentInfo) -> IndexEntry:
     folder = out / info.name
     if not (folder / "report.html").exists():
         return IndexEntry(info.name, info.title, info.source)
-    figures: Sequence[Path] = sorted((folder / "figures").glob("*.svg"))
-    figure = figures[0].stem if figures else None
+    figure = min((file.stem for file in (folder / "figures").glob("*.svg")), default=None)
     return IndexEntry(info.name, info.title, info.source, read_json(folder / "claims.json"), figure)

@@ -14,12 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.core.errors import RunError
-from vaescope.core.serialization import plain_fields
 from vaescope.data.dataset import Split
 from vaescope.models import VAE, Member
 from vaescope.models.networks import Params
 from vaescope.objectives import Objective, beta_elbo
-from vaescope.runs import Cell
 from vaescope.runs.members import load_members, pending_stacks, save_members
 from vaescope.runs.store import cell_key, part_folders
 from vaescope.training import MemberSpec, Progress, TrainSettings, train
@@ -27,9 +25,7 @@ from vaescope.training.checkpoint import CheckpointStore
 from vaescope.training.loop import EpochMetrics
 from vaescope.training.progress import Observer
 from vaescope_papers.experiment import Context, Experiment, Settings
-from vaescope_papers.results import DIVERGED, Diverged, Result, SeedCell
-
-OBSERVED_ROWS = 512  # that an observer may use
+from vaescope_papers.results import DIVERGED, Diverged, Result, SeedCell, cell_row
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,7 @@ class TrainedExperiment(Experiment[S, C, M]):
         self, cells: Sequence[C], data: Mapping[Hashable, FactorData], settings: S, context: Context
     ) -> list[Result[C, M] | Diverged[C]]:
         specs = [self.member(cell, 0, settings) for cell in cells]
-        members = load_members(context.run, self.model(cells[0], settings), [_row(cell) for cell in cells], specs)
+        members = load_members(context.run, self.model(cells[0], settings), [cell_row(cell) for cell in cells], specs)
         trained = list(zip(cells, members, (m.summary() for m in members), strict=True))
         finished = [TrainedCell(c, m, data[self.data_key(c)]) for c, m, s in trained if s.status != DIVERGED]
         measured = iter(self.measure_all(finished, settings))
@@ -187,8 +183,8 @@ class TrainedExperiment(Experiment[S, C, M]):
     def _train_missing(
         self, cells: Sequence[C], data: Mapping[Hashable, FactorData], settings: S, context: Context
     ) -> None:
-        by_row = {tuple(_row(cell).items()): cell for cell in cells}
-        rows = [_row(cell) for cell in cells]
+        by_row = {tuple(cell_row(cell).items()): cell for cell in cells}
+        rows = [cell_row(cell) for cell in cells]
         if context.out is not None:
             for name in self.shares_members_with:
                 folder = context.out / name
@@ -217,9 +213,8 @@ class TrainedExperiment(Experiment[S, C, M]):
             observer=context.observer,
         )
         if context.observer is not None:
-            names = {index: cell_key(_row(cell)) for index, cell in enumerate(cells)}
-            rows = (data[:, :OBSERVED_ROWS] for data in (stack.train, stack.validation))
-            context.observer.begin(names, *rows)
+            names = {index: cell_key(cell_row(cell)) for index, cell in enumerate(cells)}
+            context.observer.begin(names, stack.train[:, :512], stack.validation[:, :512])  # rows that it may use
         by_seed = {cell.seed: data[self.data_key(cell)] for cell in cells}
         return train_stack(
             stack,
@@ -245,8 +240,3 @@ def train_stack(
         observer=stack.observer,
         checkpoints=stack.checkpoints,
     )
-
-
-def _row(cell: SeedCell) -> Cell:
-    """A cell as the run folder stores it."""
-    return plain_fields(cell)  # type: ignore[return-value]

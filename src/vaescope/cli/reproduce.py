@@ -103,9 +103,8 @@ class Reproduce:
             outcomes = run_in_this_process([task for task in tasks if task.name not in failed])
         else:
             outcomes = self.executor.run(tasks)
-        index = write_index(out, self.profile)
         for name, claims, error in outcomes:
-            index = write_index(out, self.profile)
+            index = write_index(out, self.profile)  # after every experiment: the page grows as they finish
             if error is not None:
                 failed[name] = error
             elif isinstance(claims, list_type):
