@@ -13,9 +13,6 @@ from scipy.stats import t as student
 
 from vaescope.core.serialization import Plain, plain_fields
 
-POWER = 0.8
-EXACT_PAIRS = 8  # up to here, p-values of rank correlations are computed from all permutations
-
 
 def median(values: Sequence[float]) -> float:
     return float(np.median(values))
@@ -63,7 +60,7 @@ def rank_test(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     >>> rank_test([1.0, 2.0, 3.0], [2.0, 4.0, 8.0])[1] == 2 / 6
     True
     """
-    if len(x) > EXACT_PAIRS:
+    if len(x) > 8:
         found = spearmanr(x, y)
         return float(found.statistic), float(found.pvalue)
     orders = np.array(list(permutations(y)), dtype=float)
@@ -148,7 +145,7 @@ def members_needed(effect: float, p: float) -> int:
     >>> members_needed(0.7, 0.01), members_needed(0.5, 0.01)
     (20, 45)
     """
-    spread = float(norm.isf(p / 2) + norm.isf(1 - POWER))
+    spread = float(norm.isf(p / 2) + norm.isf(1 - 0.8))
     return math.ceil(1.06 * (spread / math.atanh(effect)) ** 2 + 3)
 
 

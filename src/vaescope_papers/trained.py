@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -46,6 +46,17 @@ class TrainedSettings(Settings):
     """Steps for which γ² stays at its start."""
     precision_warmup: int = 0
     """Steps over which γ² then rises geometrically to its value."""
+
+    def annealed(self, learning_rate: float, *, hold: int, warmup: int, start: float = 1e2) -> Self:
+        """With a cosine decay, and a γ² that stays at `start` for `hold` steps and rises over `warmup` steps."""
+        return replace(
+            self,
+            learning_rate=learning_rate,
+            decay="cosine",
+            precision_start=start,
+            precision_hold=hold,
+            precision_warmup=warmup,
+        )
 
     def training(self, device: str) -> TrainSettings:
         return TrainSettings(

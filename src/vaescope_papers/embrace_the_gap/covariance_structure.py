@@ -202,16 +202,8 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
         "stretches its three latents by 1, 2 and 4; isotropic posteriors also with a noise that differs between "
         "outputs. The paper does not test its conjectures. The claims about full covariances are our own control."
     )
-    quick = CovarianceSettings(
-        seeds=4,
-        samples=12_000,
-        epochs=150,
-        patience=150,
-        learning_rate=3e-3,
-        decay="cosine",
-        precision_start=1e2,
-        precision_hold=2_000,
-        precision_warmup=8_000,
+    quick = CovarianceSettings(seeds=4, samples=12_000, epochs=150, patience=150).annealed(
+        3e-3, hold=2_000, warmup=8_000
     )
     laptop = replace(quick, seeds=5, samples=30_000, epochs=60, patience=60)
     paper = CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30)

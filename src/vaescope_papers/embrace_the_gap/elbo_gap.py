@@ -633,18 +633,8 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
         "triangular mixing a second time for half as many epochs; what the second half gained estimates the second "
         "part."
     )
-    quick = ElboGapSettings(
-        seeds=2,
-        samples=20_000,
-        epochs=30,
-        patience=30,
-        learning_rate=2e-3,
-        decay="cosine",
-        precision_start=1e1,
-        precision_hold=0,
-        precision_warmup=2_000,
-        held_epochs=8,
-        exact_points=100,
+    quick = ElboGapSettings(seeds=2, samples=20_000, epochs=30, patience=30, held_epochs=8, exact_points=100).annealed(
+        2e-3, start=1e1, hold=0, warmup=2_000
     )
     laptop = replace(quick, seeds=5, epochs=40, patience=40, precision_warmup=2_500, held_epochs=6, halves=True)
     paper = ElboGapSettings(seeds=5, samples=145_000, epochs=40, patience=15, learning_rate=1e-4)

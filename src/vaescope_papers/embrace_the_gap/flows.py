@@ -23,9 +23,6 @@ from vaescope.models.networks import Params
 from vaescope.training.compilation import compile_stacked, has_compiler, keep_freed_memory
 from vaescope.training.step import adam_, adam_scales
 
-SKIP = "skip.weight"
-BENT = 0.3  # scale of the first weights of the last layer, so that g begins nearly linear
-
 
 @dataclass(frozen=True)
 class Unmixing:
@@ -43,8 +40,8 @@ class Unmixing:
         generator = randomness.generator(seed, "ima flow")
         params = self.network.init(generator)
         last = f"unmixing.{self.network.layers - 1}.weight"
-        params[last] = BENT * params[last]
-        params[SKIP] = torch.linalg.qr(torch.randn(self.dim, self.dim, generator=generator)).Q
+        params[last] = 0.3 * params[last]  # so that g begins nearly linear
+        params["skip.weight"] = torch.linalg.qr(torch.randn(self.dim, self.dim, generator=generator)).Q
         return params
 
     def __call__(
@@ -63,7 +60,7 @@ class Unmixing:
                 tangents = (tangents.unflatten(2, (d, batch)) * slope.unsqueeze(2)).flatten(2)
                 value = smooth_leaky_relu(value)
             h = torch.cat([value, tangents], dim=2)
-        h = h + torch.bmm(params[SKIP], first)
+        h = h + torch.bmm(params["skip.weight"], first)
         return h[..., :batch].mT, h[..., batch:].unflatten(2, (d, batch)).permute(0, 3, 1, 2)
 
 
@@ -135,8 +132,6 @@ class IMAFlow:
 
 
 DRAWN_STEPS = 100  # whose batches are drawn together
-MAX_GRADIENT = 10.0  # nats per unit of the weights' norm
-MIN_COMPILED_STEPS = 1_000  # compiling takes as long as a few hundred steps that are not compiled
 
 
 @dataclass(frozen=True)
@@ -234,7 +229,7 @@ class _Stack:
     def run(self, watch: Watch | None, watch_at: set[int]) -> list[IMAFlow]:
         steps = self.settings.steps
         step_ = _make_step(self.unmixing, self.prior)
-        if steps >= MIN_COMPILED_STEPS and has_compiler():
+        if steps >= 1_000 and has_compiler():  # compiling takes as long as a few hundred steps that are not compiled
             step_ = compile_stacked(step_)
         moments = tuple({name: torch.zeros_like(value) for name, value in self.params.items()} for _ in range(2))
         with keep_freed_memory():
@@ -290,13 +285,13 @@ def _make_step(unmixing: Unmixing, prior: Prior) -> Callable[..., Float[Tensor, 
     return step
 
 
-def _clip(gradients: Mapping[str, Float[Tensor, "E ..."]]) -> dict[str, Tensor]:
-    """Gradients of every flow with a norm of at most `MAX_GRADIENT`; zeros where they are not finite.
+def _clip(gradients: Mapping[str, Float[Tensor, "E ..."]], *, largest: float = 10.0) -> dict[str, Tensor]:
+    """Gradients of every flow with a norm of at most `largest`; zeros where they are not finite.
 
     Where the determinant of a Jacobian passes zero, log |det J| has gradients of any size.
     """
     norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0).sqrt()
-    scale = torch.where(norm.isfinite(), (MAX_GRADIENT / norm).clamp(max=1.0), 0.0)
+    scale = torch.where(norm.isfinite(), (largest / norm).clamp(max=1.0), 0.0)
     clipped = {}
     for name, gradient in gradients.items():
         own = scale.reshape(-1, *(1 for _ in gradient.shape[1:]))

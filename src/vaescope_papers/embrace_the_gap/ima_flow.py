@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -334,26 +334,12 @@ class ImaFlowExperiment(MoebiusExperiment[ImaFlowSettings, FlowCell, FlowMeasure
         samples=12_000,
         epochs=120,
         patience=120,
-        learning_rate=3e-3,
-        decay="cosine",
-        precision_start=1e2,
-        precision_hold=1_500,
-        precision_warmup=6_000,
         strengths=(0.0, 0.1, 1.0, 10.0),
         flow_steps=3_000,
         flow_batch=128,
-    )
-    laptop = replace(
-        quick,
-        seeds=5,
-        samples=30_000,
-        epochs=100,
-        patience=100,
-        precision_hold=4_000,
-        precision_warmup=16_000,
-        strengths=ImaFlowSettings.strengths,
-        flow_steps=12_000,
-        flow_batch=256,
+    ).annealed(3e-3, hold=1_500, warmup=6_000)
+    laptop = ImaFlowSettings(seeds=5, samples=30_000, epochs=100, patience=100).annealed(
+        3e-3, hold=4_000, warmup=16_000
     )
     paper = ImaFlowSettings(seeds=20, samples=60_000, epochs=100, patience=30, flow_steps=30_000)
     cell_type = FlowCell

@@ -207,26 +207,11 @@ class MoebiusLinearMap(MoebiusExperiment[MoebiusLinearMapSettings, SeedOnlyCell,
         "settings, training begins at γ² = 100 and raises γ² slowly, because a decoder of high precision adapts to the "
         "first rotation of the latents that it finds."
     )
-    quick = MoebiusLinearMapSettings(
-        seeds=24,
-        samples=12_000,
-        epochs=120,
-        patience=120,
-        learning_rate=3e-3,
-        decay="cosine",
-        precision_start=1e2,
-        precision_hold=1_500,
-        precision_warmup=6_000,
+    quick = MoebiusLinearMapSettings(seeds=24, samples=12_000, epochs=120, patience=120).annealed(
+        3e-3, hold=1_500, warmup=6_000
     )
-    laptop = replace(
-        quick,
-        seeds=100,
-        samples=30_000,
-        epochs=200,
-        patience=200,
-        learning_rate=2e-3,
-        precision_hold=8_000,
-        precision_warmup=24_000,
+    laptop = replace(quick, seeds=100, samples=30_000, epochs=200, patience=200).annealed(
+        2e-3, hold=8_000, warmup=24_000
     )
     paper = MoebiusLinearMapSettings(seeds=100, samples=60_000, epochs=100, patience=30)
     cell_type = SeedOnlyCell

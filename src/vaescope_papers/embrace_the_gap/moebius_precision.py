@@ -149,27 +149,10 @@ class MoebiusPrecision(
         "differ for passive latents: their means still change a little with the observation and correlate with a "
         "source, although their noise hides nearly all of it."
     )
-    quick = MoebiusPrecisionSettings(
-        seeds=4,
-        samples=12_000,
-        epochs=200,
-        patience=200,
-        learning_rate=3e-3,
-        decay="cosine",
-        precision_start=1e2,
-        precision_hold=2_500,
-        precision_warmup=10_000,
+    quick = MoebiusPrecisionSettings(seeds=4, samples=12_000, epochs=200, patience=200).annealed(
+        3e-3, hold=2_500, warmup=10_000
     )
-    laptop = replace(
-        quick,
-        seeds=5,
-        samples=30_000,
-        epochs=110,
-        patience=110,
-        learning_rate=2e-3,
-        precision_hold=4_000,
-        precision_warmup=14_000,
-    )
+    laptop = replace(quick, seeds=5, samples=30_000, epochs=110, patience=110).annealed(2e-3, hold=4_000, warmup=14_000)
     paper = MoebiusPrecisionSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     measured_type = Recovery
     claim_specs = CLAIMS

@@ -347,26 +347,11 @@ class SelfConsistency(PrecisionExperiment[SelfConsistencySettings, SelfConsisten
         "posterior variances vanish like 1/γ², they take the values that Eq. 12 predicts from the decoder's Jacobian "
         "alone, and decoding the mean encoding returns the observation."
     )
-    quick = SelfConsistencySettings(
-        seeds=4,
-        samples=20_000,
-        epochs=100,
-        patience=100,
-        learning_rate=2e-3,
-        decay="cosine",
-        precision_start=1e2,
-        precision_hold=2_000,
-        precision_warmup=8_000,
+    quick = SelfConsistencySettings(seeds=4, samples=20_000, epochs=100, patience=100).annealed(
+        2e-3, hold=2_000, warmup=8_000
     )
-    laptop = replace(
-        quick,
-        seeds=5,
-        samples=30_000,
-        epochs=80,
-        patience=80,
-        precision_hold=3_000,
-        precision_warmup=10_000,
-        exact_points=30,
+    laptop = replace(quick, seeds=5, samples=30_000, epochs=80, patience=80, exact_points=30).annealed(
+        2e-3, hold=3_000, warmup=10_000
     )
     paper = SelfConsistencySettings(seeds=20, samples=60_000, epochs=250, patience=30)
     measured_type = SelfConsistencyMeasurement

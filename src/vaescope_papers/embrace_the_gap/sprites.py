@@ -598,30 +598,11 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
         "rotate its axes, a high one makes codes precise."
     )
     quick = SpritesSettings(
-        seeds=1,
-        samples=20_000,
-        epochs=8,
-        patience=8,
-        learning_rate=1e-3,
-        decay="cosine",
-        size=32,
-        precision=50.0,
-        precision_start=8.0,
-        precision_hold=800,
-        precision_warmup=800,
-        data_sets=(2, 7),
-    )
+        seeds=1, samples=20_000, epochs=8, patience=8, size=32, precision=50.0, data_sets=(2, 7)
+    ).annealed(1e-3, start=8.0, hold=800, warmup=800)
     laptop = replace(
-        quick,
-        seeds=2,
-        controls=1,
-        epochs=32,
-        patience=32,
-        precision_hold=5000,
-        precision_warmup=1000,
-        data_sets=(1, 2, 4, 7),
-        remedies=tuple(REMEDIES),
-    )
+        quick, seeds=2, controls=1, epochs=32, patience=32, data_sets=(1, 2, 4, 7), remedies=tuple(REMEDIES)
+    ).annealed(1e-3, start=8.0, hold=5_000, warmup=1_000)
     paper = SpritesSettings(seeds=2, samples=60_000, epochs=500, patience=30, learning_rate=1e-5)
     cell_type = SpriteCell
     measured_type = SpriteMeasurement

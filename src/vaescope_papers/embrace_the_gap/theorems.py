@@ -1,4 +1,10 @@
-"""Bounds proved in the papers: on the KL to the true posterior, on its mean and variances, on the eigenvalues of Σ*."""
+"""Statements that are proved in the paper, and their assumptions: bounds, existence of the optimum, next variance.
+
+Arguments have the same meaning everywhere: `latent` is g(x), the latents that decode to x; `precision` is γ² = 1 /
+decoder variance; `lipschitz` and `lipschitz_inverse` are Lipschitz constants C of the decoder f and B of its inverse g;
+`domination` is (D, E) with -log p₀(u) <= D u² + E for every latent, by default that of N(0, 1); `log_mode` is M, the
+largest value of log p₀ of a latent, by default that of N(0, 1); and the default prior is N(0, I).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +21,11 @@ from vaescope.distributions import Normal, Prior
 from vaescope.inference.derivatives import Decoder, jacobians
 from vaescope.inference.expansion import Taylor, along, expand_misfit, mean_offset
 
-SPAN, POINTS = 6.0, 401  # standard deviations on either side, and points, at which a prior is examined
 ROUNDING = 1e-9
+STANDARD_NORMAL = (0.5, 0.5 * math.log(2 * math.pi))  # (D, E) with -log N(u; 0, 1) = D u² + E
+
+
+# assumptions ----------------------------------------------------------------------------------
 
 
 def check_lipschitz(*, lipschitz: float | None = None, lipschitz_inverse: float | None = None) -> None:
@@ -52,13 +61,13 @@ def check_domination(prior: Prior, domination: tuple[float, float]) -> None:
 
 
 def examined_points(prior: Prior) -> Tensor:
-    """Points of every latent across the prior, (POINTS, d) or (POINTS, 1)."""
+    """Points of every latent, 6 standard deviations to either side of the prior's mean, (401, d) or (401, 1)."""
     mean, variance = (torch.as_tensor(value, dtype=torch.float64) for value in prior.mean_and_variance())
-    steps = torch.linspace(-SPAN, SPAN, POINTS, dtype=torch.float64).unsqueeze(1)
+    steps = torch.linspace(-6, 6, 401, dtype=torch.float64).unsqueeze(1)
     return mean + variance.sqrt() * steps
 
 
-STANDARD_NORMAL = (0.5, 0.5 * math.log(2 * math.pi))  # (D, E) with -log N(u; 0, 1) = D u² + E
+# bounds ---------------------------------------------------------------------------------------
 
 
 def kl_lower_bound(
@@ -74,15 +83,6 @@ def kl_lower_bound(
     """A lower bound on KL[q(z|x) || p(z|x)] for any diagonal q and a log-concave prior.
 
     Reizinger et al. 2022, Prop. 6 (Eq. 42), for as many observed dimensions as latents.
-
-    Args:
-        mean: means of q.
-        variance: variances of q.
-        latent: g(x), the latents that decode to x.
-        log_marginal: log p(x).
-        lipschitz_inverse: a Lipschitz constant of g.
-        precision: γ² = 1 / decoder variance.
-        prior: N(0, I) by default.
     """
     prior = Normal() if prior is None else prior
     gamma2 = validation.precision(precision)
@@ -103,15 +103,7 @@ def kl_upper_bound(
     precision: float,
     domination: tuple[float, float] = STANDARD_NORMAL,
 ) -> Float[Tensor, " N"]:
-    """An upper bound on the KL of the *optimal* diagonal q. Reizinger et al. 2022, Prop. 7 (Eq. 43).
-
-    Args:
-        latent: g(x), the latents that decode to x.
-        log_marginal: log p(x).
-        lipschitz: a Lipschitz constant of the decoder f.
-        precision: γ² = 1 / decoder variance.
-        domination: (D, E) with -log p₀(u) <= D u² + E for every latent; the default is that of N(0, 1).
-    """
+    """An upper bound on the KL of the *optimal* diagonal q. Reizinger et al. 2022, Prop. 7 (Eq. 43)."""
     gamma2 = validation.precision(precision)
     check_lipschitz(lipschitz=lipschitz)
     d = latent.shape[1]
@@ -127,28 +119,17 @@ def kl_upper_limit(
     prior: Prior | None = None,
     domination: tuple[float, float] = STANDARD_NORMAL,
 ) -> Float[Tensor, " N"]:
-    """The limit of `kl_upper_bound` as γ → ∞ at x = f(z). Reizinger et al. 2022, Eq. 44.
-
-    Args:
-        decoder: a bijection of latents (N, d) and outputs (N, d).
-        z: points at which to evaluate.
-        lipschitz: a Lipschitz constant of the decoder.
-        prior: N(0, I) by default.
-        domination: see `kl_upper_bound`.
-    """
+    """The limit of `kl_upper_bound` as γ → ∞ at x = f(z), for a bijective decoder. Reizinger et al. 2022, Eq. 44."""
     prior = Normal() if prior is None else prior
     check_lipschitz(lipschitz=lipschitz)
     check_domination(prior, domination)
-    log_det = torch.cat([_log_det(J) for J in jacobians(decoder, z)])
+    J = torch.cat(list(jacobians(decoder, z)))
+    if J.shape[1] != J.shape[2]:
+        raise InputError(f"Eq. 44 needs as many outputs as latents, got {J.shape[1]} outputs of {J.shape[2]} latents.")
+    log_det = torch.linalg.slogdet(J).logabsdet
     log_marginal = prior.log_density(z).sum(1) - log_det
     d, (D, E) = z.shape[1], domination
     return d * (0.5 * lipschitz**2 + E - 0.5) + D * z.square().sum(1) + log_marginal
-
-
-def _log_det(J: Float[Tensor, "N n d"]) -> Float[Tensor, " N"]:
-    if J.shape[1] != J.shape[2]:
-        raise InputError(f"Eq. 44 needs as many outputs as latents, got {J.shape[1]} outputs of {J.shape[2]} latents.")
-    return torch.linalg.slogdet(J).logabsdet
 
 
 def self_consistency_bound(
@@ -168,14 +149,7 @@ def self_consistency_bound(
 
     Prop. 3 is the case ν = 1, a bound on the squared distance of the mean, and ν = ½, twice which bounds the variances.
 
-    Args:
-        latent: g(x), the latents that decode to x.
-        lipschitz: C, a Lipschitz constant of the decoder f.
-        lipschitz_inverse: B, a Lipschitz constant of g.
-        precision: γ² = 1 / decoder variance.
-        share: ν, above 0 and at most 1.
-        domination: see `kl_upper_bound`.
-        log_mode: M, the largest value of log p₀ of a latent; the default is that of N(0, 1).
+    Here `share` is ν.
     """
     gamma2 = validation.precision(precision)
     if not 0 < share <= 1:
@@ -193,12 +167,8 @@ def taylor_bound(variance: Float[Tensor, "N d"], *, outputs: int, second_derivat
     .. math:: \frac{n d^2}{4} K^2 \Big( 2 \sum_k \sigma_k^4 + \big(\sum_k \sigma_k^2\big)^2 \Big)
 
     Reizinger et al. 2022, Lemma 3 (Eq. 47), whose proof drops the products of different latents from E‖z - μ‖⁴ and
-    whose statement is for any centre, not only for μ. For one latent and the centre μ the two agree.
-
-    Args:
-        variance: of the latents.
-        outputs: n, the number of outputs.
-        second_derivative: K, a bound on every |∂²f_l/∂z_i∂z_j|.
+    whose statement is for any centre, not only for μ. For one latent and the centre μ the two agree. n is the number of
+    outputs, and K, `second_derivative`, a bound on every |∂²f_l/∂z_i∂z_j|.
     """
     validation.number("second_derivative", second_derivative, minimum=0.0)
     d = variance.shape[1]
@@ -217,11 +187,6 @@ def eigenvalue_bounds(
 
     with s_i the eigenvalues of JᵀJ in descending order and λ† the prior's variances. Bonheme & Grzes 2023, Eq. 12.
 
-    Args:
-        J: Jacobian of the decoder at each point.
-        prior_variance: variance of each latent under the prior, at each point.
-        precision: γ² = 1 / decoder variance.
-
     >>> eigenvalue_bounds(torch.diag(torch.tensor([1.0, 3.0]))[None], prior_variance=torch.ones(1, 2), precision=1.0)[0]
     tensor([[0.1000, 0.5000]])
     """
@@ -235,14 +200,7 @@ def eigenvalue_bounds(
 def covariance_bounds(
     decoder: Decoder, z: Float[Tensor, "N d"], *, precision: float, prior: Prior | None = None
 ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
-    """`eigenvalue_bounds` of a decoder at each point; the prior's variance is the inverse of its curvature at z.
-
-    Args:
-        decoder: maps latents (N, d) to outputs (N, ...).
-        z: points at which to evaluate.
-        precision: γ² = 1 / decoder variance.
-        prior: N(0, I) by default; log-concave at z.
-    """
+    """`eigenvalue_bounds` of a decoder at each point; the prior's variance is the inverse of its curvature at z."""
     prior = Normal() if prior is None else prior
     curvature = prior.curvature(z)
     if bool((curvature < 0).any()):
@@ -256,7 +214,7 @@ def covariance_bounds(
     return torch.cat(lower), torch.cat(upper)
 
 
-NEWTON_STEPS = 60
+# existence of the optimum ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,17 +246,12 @@ def optimum_region(
     kl: Float[Tensor, " N"],
     lipschitz_inverse: float,
     precision: float,
-    log_mode: float = -0.5 * math.log(2 * math.pi),
+    log_mode: float = -STANDARD_NORMAL[1],
 ) -> Region:
     """The region of Prop. 2 (Eqs. 17 to 20), for a log-concave prior and as many outputs as latents.
 
-    Args:
-        latent: g(x), the latents that decode to x.
-        log_marginal: log p(x).
-        kl: KL to the true posterior of any diagonal Gaussian, such as N(g(x), I/γ²).
-        lipschitz_inverse: a Lipschitz constant of g; infinite if there is none, and then the region is all of space.
-        precision: γ² = 1 / decoder variance.
-        log_mode: the largest value of log p₀ of a latent; the default is that of N(0, 1).
+    `kl` is the KL to the true posterior of any diagonal Gaussian, such as N(g(x), I/γ²). If g has no Lipschitz
+    constant, `lipschitz_inverse` is infinite and the region is all of space.
     """
     check_lipschitz(lipschitz_inverse=lipschitz_inverse)
     gamma2, d = validation.precision(precision), latent.shape[1]
@@ -336,12 +289,15 @@ def _roots(level: Float[Tensor, " N"]) -> tuple[Float[Tensor, " N"], Float[Tenso
     """The two y > 0 with y - log y = level >= 1, by Newton's method from outside, where it converges monotonically."""
     large = 2 * level
     log_small = -level
-    for _ in range(NEWTON_STEPS):
+    for _ in range(60):
         large = large - (large - large.log() - level) / (1 - 1 / large).clamp_min(1e-300)
         large = torch.where(large.isfinite(), large, 1.0).clamp_min(1)
         rest = log_small.exp()
         log_small = (log_small - (rest - log_small - level) / (rest - 1).clamp_max(-1e-300)).clamp_max(0)
     return log_small.exp(), large
+
+
+# Lipschitz constants and the next order of the variance ---------------------------------------
 
 
 def lipschitz_constants(decoder: Decoder, z: Float[Tensor, "N d"]) -> tuple[float, float]:
@@ -364,14 +320,8 @@ def next_variance(
 ) -> Float[Tensor, "N d"]:
     """σ² of the optimal posterior at x = f(z), with a relative error of order 1/γ⁴; that of Eq. 12 is 1/γ².
 
-    Args:
-        decoder: a smooth map of latents (N, d) to outputs (N, ...).
-        z: latents; the observations are f(z).
-        precision: γ² = 1 / decoder variance.
-        prior: N(0, I) by default; unbounded, and smooth.
-
-    Returns:
-        NaN where the Jacobian has not full column rank, or where the precision is too low for an expansion.
+    The decoder is smooth, and so is the prior, which must be unbounded. NaN where the Jacobian has not full column
+    rank, or where the precision is too low for an expansion.
 
     >>> next_variance(lambda z: 3 * z, torch.zeros(1, 2), precision=1.0)
     tensor([[0.1000, 0.1000]])
@@ -381,26 +331,20 @@ def next_variance(
     if prior.bounds is not None:
         raise InputError("next_variance needs an unbounded prior; with a bounded one posteriors are not Gaussian in z.")
     parts, first = [], 0
-    offset = mean_offset(decoder, z, precision=gamma2, prior=prior)
+    offsets = mean_offset(decoder, z, precision=gamma2, prior=prior)
     for taylor in expand_misfit(decoder, z, prior):
-        parts.append(_variance(taylor, gamma2, offset[first : first + len(taylor.u)]))
+        offset = offsets[first : first + len(taylor.u)]
         first += len(taylor.u)
+        lengths = taylor.J.square().sum(1)
+        # V_kkll = H_kk·H_ll + 2 H_kl·H_kl + 2 J_k·T_kll + 2 J_l·T_kkl
+        pure = taylor.H.diagonal(dim1=2, dim2=3)
+        mixed = torch.einsum("nok,nokl->nkl", taylor.J, _third_derivatives(taylor))
+        fourth = torch.einsum("nok,nol->nkl", pure, pure) + 2 * (taylor.H.square().sum(1) + mixed + mixed.mT)
+        moved = gamma2 * torch.einsum("nikk,ni->nk", taylor.third(), offset)
+        bent = 0.5 * torch.einsum("nkl,nl->nk", fourth, 1 / lengths)
+        inverse = gamma2 * lengths + taylor.curvature + moved + bent
+        parts.append(torch.where((inverse > 0) & offset.isfinite(), 1 / inverse, torch.nan))
     return torch.cat(parts)
-
-
-def _variance(taylor: Taylor, gamma2: float, offset: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
-    lengths = taylor.J.square().sum(1)
-    moved = gamma2 * torch.einsum("nikk,ni->nk", taylor.third(), offset)
-    bent = 0.5 * torch.einsum("nkl,nl->nk", _fourth(taylor), 1 / lengths)
-    inverse = gamma2 * lengths + taylor.curvature + moved + bent
-    return torch.where((inverse > 0) & offset.isfinite(), 1 / inverse, torch.nan)
-
-
-def _fourth(taylor: Taylor) -> Float[Tensor, "N d d"]:
-    """V_kkll = H_kk·H_ll + 2 H_kl·H_kl + 2 J_k·T_kll + 2 J_l·T_kkl."""
-    pure = taylor.H.diagonal(dim1=2, dim2=3)
-    mixed = torch.einsum("nok,nokl->nkl", taylor.J, _third_derivatives(taylor))
-    return torch.einsum("nok,nol->nkl", pure, pure) + 2 * (taylor.H.square().sum(1) + mixed + mixed.mT)
 
 
 def _third_derivatives(taylor: Taylor) -> Float[Tensor, "N n d d"]:
