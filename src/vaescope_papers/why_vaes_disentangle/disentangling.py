@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from torch import Tensor
 
 from vaescope import metrics
 from vaescope.core.errors import RunError
@@ -17,14 +20,12 @@ from vaescope.objectives import BetaTC, Objective, beta_elbo
 from vaescope.objectives.weighted import WeightRise, balanced
 from vaescope.training import MemberSpec
 from vaescope.training.loop import EpochMetrics
-from vaescope_papers.claims import ClaimSpec
 from vaescope_papers.results import Result, grouped
 from vaescope_papers.statistics import ComparisonRow, compare
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
 
 OBJECTIVES = {"vae": "VAE", "beta-vae": "β-VAE", "beta-tcvae": "β-TCVAE"}
 TITLES = {"dsprites": "dSprites", "3dshapes": "3DShapes", "mpi3d": "MPI3D", "3dfaces": "3DFaces"}
-RENDERED = ("dsprites", "3dshapes")
 PUBLISHED_SIZE = 64
 M = TypeVar("M")
 T = TypeVar("T")
@@ -93,6 +94,10 @@ class ImageSet(NamedTuple):
         loss = "" if self.likelihood == "bernoulli" else " with squared error"
         return f"{'official' if self.official else 'rendered'} {TITLES[self.data]}{loss}"
 
+    @property
+    def title_in_lines(self) -> str:
+        return self.title.replace(" with ", "\nwith ")
+
 
 @dataclass(frozen=True)
 class DisentanglingCell:
@@ -111,7 +116,10 @@ class DisentanglingCell:
         return ImageSet(self.data, self.official, self.likelihood)
 
 
-ClaimSpecs = Sequence[ClaimSpec[Result[DisentanglingCell, M], DisentanglingSettings, Any]]
+def floats(values: Tensor | np.ndarray | None) -> tuple[float, ...]:
+    """Measured numbers as they are stored; None, of what was not measured, is a mistake."""
+    assert values is not None
+    return tuple(float(v) for v in values.flatten())
 
 
 def by_images(results: Sequence[Result[DisentanglingCell, M]]) -> dict[ImageSet, list[Result[DisentanglingCell, M]]]:
@@ -199,7 +207,7 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         epochs=100,
         patience=10,
         learning_rate=1e-3,
-        squared_error=RENDERED,
+        squared_error=("dsprites", "3dshapes"),
         official_files=True,
     )
     cell_type = DisentanglingCell
@@ -208,7 +216,7 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         """Rendered images, the same with squared error, then official files that the user has, if asked for."""
         official = [data for data in TITLES if official_file(data)] if settings.official_files else []
         return [
-            *(ImageSet(data, False) for data in RENDERED),
+            *(ImageSet(data, False) for data in ("dsprites", "3dshapes")),
             *(ImageSet(data, False, "gaussian") for data in settings.squared_error),
             *(ImageSet(data, True) for data in official),
         ]

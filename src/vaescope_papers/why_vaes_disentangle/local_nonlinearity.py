@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from vaescope.models import Member
 from vaescope.orthogonality import local_fit, loss_split
 from vaescope.report import figures
-from vaescope_papers.claims import ClaimSpec
+from vaescope_papers.claims import ClaimSpec, ClaimSpecs
 from vaescope_papers.criteria import Bound, PairedSamples, PairedTest, at_most, wilcoxon_p
 from vaescope_papers.experiment import ReportFigure, ReportTable, TableRow
 from vaescope_papers.published import published
@@ -24,7 +23,6 @@ from vaescope_papers.why_vaes_disentangle import EXPERIMENTS, PAPER
 from vaescope_papers.why_vaes_disentangle.disentangling import (
     OBJECTIVES,
     SMALLER_CHANGES,
-    ClaimSpecs,
     DisentanglingCell,
     DisentanglingExperiment,
     DisentanglingSettings,
@@ -32,6 +30,7 @@ from vaescope_papers.why_vaes_disentangle.disentangling import (
     by_images,
     by_model,
     compare_models,
+    floats,
     of_objective,
     on_images,
 )
@@ -132,7 +131,7 @@ TABLE_2 = Question(estimate_errors, "jacobian")
 # claims ---------------------------------------------------------------------------------------
 
 
-def claims_on(images: ImageSet) -> ClaimSpecs[LocalMeasurement]:
+def claims_on(images: ImageSet) -> ClaimSpecs[LocalResult, DisentanglingSettings]:
     questions = (
         (
             "the non-linear local decoder has a smaller error than the linear one",
@@ -220,11 +219,6 @@ class LocalNonlinearityExperiment(DisentanglingExperiment[LocalMeasurement]):
             member.decode, mean[points].double(), variance[points].double(), draws=settings.draws, linearise=True
         )
         parts = loss_split(member.decode, x[part], mean[part], variance[part])
-
-        def floats(values: Tensor | None) -> tuple[float, ...]:
-            assert values is not None  # local_fit was called with linearise=True
-            return tuple(float(v) for v in values)
-
         return LocalMeasurement(
             energy=floats(found.energy),
             fits=Fits(
@@ -241,7 +235,7 @@ class LocalNonlinearityExperiment(DisentanglingExperiment[LocalMeasurement]):
             cross_share=parts.cross_share,
         )
 
-    def claims(self, settings: DisentanglingSettings) -> ClaimSpecs[LocalMeasurement]:
+    def claims(self, settings: DisentanglingSettings) -> ClaimSpecs[LocalResult, DisentanglingSettings]:
         return [*(claim for images in self.image_sets(settings) for claim in claims_on(images)), cross_term_claim()]
 
     def comparisons(self, results: Results, settings: DisentanglingSettings) -> list[Comparison]:

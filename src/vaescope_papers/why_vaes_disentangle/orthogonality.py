@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,23 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from torch import Tensor
 
-from vaescope import metrics, regime
+from vaescope import metrics, orthogonality, regime, theory
 from vaescope.core import randomness
 from vaescope.core.errors import InputError
 from vaescope.models import Member
-from vaescope.orthogonality import (
-    column_angles,
-    column_contrast,
-    gram_share,
-    inverse_square,
-    local_fit,
-    neighbour_distance,
-    od_report,
-)
 from vaescope.report import figures
-from vaescope.theory import jacobian
 from vaescope_papers.claims import (
     ClaimSpec,
+    ClaimSpecs,
     Criterion,
     lasting_refutation,
     late_value,
@@ -39,7 +30,7 @@ from vaescope_papers.claims import (
     settled,
 )
 from vaescope_papers.criteria import Bound, Groups, LargerGroup, Pairs, RankCorrelation, at_least, below, within
-from vaescope_papers.experiment import ReportFigure, ReportTable, TableRow
+from vaescope_papers.experiment import ReportFigure, ReportTable
 from vaescope_papers.published import published
 from vaescope_papers.results import Result
 from vaescope_papers.statistics import Comparison, median, median_interval, rank_test, relative_ranks
@@ -48,7 +39,6 @@ from vaescope_papers.why_vaes_disentangle import EXPERIMENTS, PAPER
 from vaescope_papers.why_vaes_disentangle.disentangling import (
     OBJECTIVES,
     SMALLER_CHANGES,
-    ClaimSpecs,
     DisentanglingCell,
     DisentanglingExperiment,
     DisentanglingSettings,
@@ -56,6 +46,7 @@ from vaescope_papers.why_vaes_disentangle.disentangling import (
     by_images,
     by_model,
     compare_models,
+    floats,
     of_objective,
     on_images,
 )
@@ -171,7 +162,7 @@ Results = Sequence[OrthogonalityResult]
 Values = Mapping[DisentanglingCell, float]
 """A value of every member that has one."""
 Gap = Callable[[OrthogonalityMeasurement], float]
-Claims = ClaimSpecs[OrthogonalityMeasurement]
+Claims = ClaimSpecs[OrthogonalityResult, DisentanglingSettings]
 
 
 def mig(measured: OrthogonalityMeasurement) -> float:
@@ -194,17 +185,13 @@ class Score:
 def od_scores(results: Results, variant: str = "in_use") -> dict[DisentanglingCell, Score]:
     """The score of every member with latents in use, among the members of its image set.
 
-    Every distance is divided by the largest of the compared models at the same image, then averaged.
-
-    Args:
-        results: members that are compared.
-        variant: of the score, a field of `ODDistances`.
+    Every distance is divided by the largest of the compared models at the same image, then averaged. `variant` is a
+    field of `ODDistances`.
     """
     scores = {}
     for own in by_images(results).values():
         distances = {r.cell: getattr(r.measured.od_distances, variant) for r in own}
-        known = {cell: d for cell, d in distances.items() if d.trained}
-        if known:
+        if known := {cell: d for cell, d in distances.items() if d.trained}:
             largest = np.max([d.trained for d in known.values()], axis=0)
             scale = np.where(largest > 0, largest, 1.0)
             for cell, d in known.items():
@@ -219,43 +206,20 @@ def trained_scores(results: Results, variant: str = "in_use") -> Values:
 # claims on one image set ----------------------------------------------------------------------
 
 
-class MigSettings(NamedTuple):
-    """What claims about the MIG need to be decided; conventions of this package."""
-
-    separated: float = 0.35
-    """A model with a higher MIG separates the factors."""
-    seeds: int = 5
-    """With fewer, a median over seeds decides nothing."""
-    range: float = 0.3
-    """With a smaller MIG of all models, a correlation with it cannot be decided."""
-    change: float = 0.02
-    """Range of a member's MIG over the last third of the epochs, with which it has settled."""
-
-
-LIMITS = MigSettings()
-
-
 def lasting(
     criterion: Criterion[D], measure: Callable[[Gap], Callable[[Results, object], D]], gap: Gap
 ) -> Callable[[Results, object], str | None]:
     """A condition of claims about the MIG: they fail at all late epochs, given everything else that was measured at the
     end. The MIG-sup is not recorded after every epoch; claims about it need the MIG to have settled.
-
-    Args:
-        criterion: of the claim.
-        measure: of the claim, for any gap.
-        gap: that of the claim.
     """
-
-    def curve(result: OrthogonalityResult) -> Sequence[float]:
-        return result.measured.mig_curve
 
     def late(results: Results, part: float | None) -> D:
         return measure(mig if part is None else lambda found: late_value(found.mig_curve, part))(results, None)
 
     if gap is mig:
-        return lasting_refutation(criterion, late, curve, "MIG")
-    return settled("MIG", curve, tolerance=LIMITS.change)
+        return lasting_refutation(criterion, late, lambda r: r.measured.mig_curve, "MIG")
+    # the tolerance is a convention, like the other limits of the MIG below
+    return settled("MIG", lambda r: r.measured.mig_curve, tolerance=0.02)
 
 
 def claims_on(images: ImageSet) -> Claims:
@@ -298,10 +262,9 @@ def claims_on(images: ImageSet) -> Claims:
 
     def enough_seeds(results: Results, _: object) -> str | None:
         found = len(of_objective(results, "beta-tcvae"))
-        needed = f"A median over seeds needs {LIMITS.seeds} of them, this run has {found}."
-        return None if found >= LIMITS.seeds else needed
+        return None if found >= 5 else f"A median over seeds needs 5 of them, this run has {found}."
 
-    criterion = Bound("MIG of β-TCVAEs", at_least(LIMITS.separated))
+    criterion = Bound("MIG of β-TCVAEs", at_least(0.35))
     separates = ClaimSpec(
         sentence=f"On {images.title}, a β-TCVAE separates the factors.",
         source=f"{PAPER}, Tab. 4",
@@ -347,9 +310,9 @@ def correlation_claims() -> Claims:
 
         def wide_range(results: Results, _: object) -> str | None:
             """Some model is disentangled, so that a correlation with disentanglement can show."""
-            if not results or any(gap(r.measured) >= LIMITS.range for r in results):
+            if not results or any(gap(r.measured) >= 0.3 for r in results):
                 return None
-            return f"All models have a {name} below {LIMITS.range:g}: the range is too small to decide."
+            return f"All models have a {name} below 0.3: the range is too small to decide."
 
         criterion = RankCorrelation(-1, over="members (ranked within their image set)")
         late = lasting(criterion, lambda other: ranked_within(lambda own: pairs(own, other)), gap)
@@ -362,9 +325,6 @@ def correlation_claims() -> Claims:
             if_refuted=if_refuted,
             requires=(wide_range, late),
         )
-
-    def contrasts(results: Results) -> Values:
-        return {r.cell: columns.contrast for r in results if (columns := r.measured.columns)}
 
     of_weights = (
         "The authors' script fits M_D with an orthogonality weight that differs between models, so the matrices that "
@@ -393,7 +353,14 @@ def correlation_claims() -> Claims:
             f"{figure}, with the published score",
             of_alignment,
         ),
-        claim(contrasts, "c_IMA of the Jacobian", mig, "MIG", "Beyond the paper", of_contrast),
+        claim(
+            lambda own: {r.cell: columns.contrast for r in own if (columns := r.measured.columns)},
+            "c_IMA of the Jacobian",
+            mig,
+            "MIG",
+            "Beyond the paper",
+            of_contrast,
+        ),
     ]
 
 
@@ -504,7 +471,7 @@ def neighbour_claims() -> Claims:
     ]
 
 
-# comparisons and tables -----------------------------------------------------------------------
+# tables -------------------------------------------------------------------------------------
 
 
 def columns_of(results: Results) -> dict[str, Values]:
@@ -537,69 +504,39 @@ def known_values(values: Values, results: Results) -> list[float]:
     return [values[r.cell] for r in results if r.cell in values]
 
 
-def comparisons_of(results: Results) -> list[Comparison]:
-    of_mig = (
-        "Published values are those of the official images. Rendered images have the structure of the official data "
-        "set, but are not the same images, and are smaller in the quick and laptop profiles: their values stand beside "
-        "the published ones, without a ratio. The paper does not say which estimator it uses; that of Chen et al. "
-        "2018, from the posteriors, is the usual one with a β-TCVAE, and bins of mean codes are the other common "
-        "choice."
-    )
-    of_od = (
-        "Scores are relative to the largest among the models that are compared, so their level cannot be compared "
-        "across papers. The authors' script also fits the matrix with an orthogonality weight that differs between "
-        "models."
-    )
+def tables_of(results: Results) -> list[ReportTable]:
+    """The three objectives, the highest median MIG first, with intervals over seeds; and medians of all columns."""
     columns = columns_of(results)
-
-    def panel(table: str, quantity: str, label: str, column: str, why: str) -> Comparison:
-        def theirs(data: str, objective: str) -> float | None:
-            return PUBLISHED.get(data, {}).get(objective, {}).get(column)
-
-        rows = compare_models(results, lambda own: known_values(columns[label], own), theirs)
-        return Comparison(table, quantity, rows, why)
-
-    return [
-        panel("Tab. 4", "MIG of posteriors", "MIG of posteriors", "mig", of_mig),
-        panel("Tab. 4", "MIG of mean codes", "MIG", "mig", of_mig),
-        panel("Tab. 5", "MIG-sup of posteriors", "MIG-sup of posteriors", "mig_sup", of_mig),
-        panel("Tab. 5", "MIG-sup of mean codes", "MIG-sup", "mig_sup", of_mig),
-        panel("Tab. 6", "OD-Score as published", "as published", "od", of_od),
+    groups = [
+        (images, objective, {label: known_values(values, own) for label, values in columns.items()})
+        for images, objective, own in by_model(results)
     ]
-
-
-def ranking_table(results: Results) -> ReportTable:
-    """The three objectives, the highest median MIG first, with intervals over seeds."""
-    columns = columns_of(results)
-    labels = ("MIG", "MIG of posteriors", "MIG-sup", "MIG-sup of posteriors", "OD-Score")
-
-    def row(images: ImageSet, objective: str, own: Results) -> TableRow:
-        found: dict[str, object] = {"data": images.title, "model": OBJECTIVES[objective], "members": len(own)}
-        for label in labels:
-            values = known_values(columns[label], own)
-            low, high = median_interval(values) if values else (0.0, 0.0)
-            found[label] = f"{median(values):.3f} ({low:.3f} to {high:.3f})" if values else None
-        return found
-
-    def order(group: tuple[ImageSet, str, Results]) -> tuple[int, float]:
-        images, _, own = group
-        return sets.index(images), -median([mig(r.measured) for r in own]) if own else 0.0
-
     sets = list(by_images(results))
-    rows = [row(*group) for group in sorted(by_model(results), key=order)]
-    return ReportTable("Objectives by MIG: medians over seeds with 95 % bootstrap intervals", rows)
+    ranked = sorted(groups, key=lambda g: (sets.index(g[0]), -median(g[2]["MIG"]) if g[2]["MIG"] else 0.0))
 
+    def with_interval(values: Sequence[float]) -> str | None:
+        if not values:
+            return None
+        low, high = median_interval(values)
+        return f"{median(values):.3f} ({low:.3f} to {high:.3f})"
 
-def medians_table(results: Results) -> ReportTable:
-    columns = columns_of(results)
-    del columns["MIG-sup of posteriors"]
-
-    def row(images: ImageSet, objective: str, own: Results) -> TableRow:
-        found = {label: known_values(values, own) for label, values in columns.items()}
-        medians = {label: median(values) if values else None for label, values in found.items()}
-        return {"data": images.title, "model": OBJECTIVES[objective], **medians}
-
-    return ReportTable("Tables 4 to 6: medians over seeds", [row(*group) for group in by_model(results)])
+    ranking = [
+        {"data": images.title, "model": OBJECTIVES[objective], "members": len(found["MIG"])}
+        | {
+            label: with_interval(found[label])
+            for label in ("MIG", "MIG of posteriors", "MIG-sup", "MIG-sup of posteriors", "OD-Score")
+        }
+        for images, objective, found in ranked
+    ]
+    medians = [
+        {"data": images.title, "model": OBJECTIVES[objective]}
+        | {label: median(own) if own else None for label, own in found.items() if label != "MIG-sup of posteriors"}
+        for images, objective, found in groups
+    ]
+    return [
+        ReportTable("Objectives by MIG: medians over seeds with 95 % bootstrap intervals", ranking),
+        ReportTable("Tables 4 to 6: medians over seeds", medians),
+    ]
 
 
 # figures --------------------------------------------------------------------------------------
@@ -615,7 +552,7 @@ def draw_figure_4(results: Results) -> Figure:
             values = [[gap(r.measured) for r in of_objective(own, objective)] for objective in OBJECTIVES]
             figures.plot_strips(strips, list(OBJECTIVES.values()), values, label=label)
             strips.set_ylim(bottom=0)
-            title = f"{title_in_lines(images)}: {label}"
+            title = f"{images.title_in_lines}: {label}"
             figures.format_axis(strips, title=title, x="", y=label, log="", legend=False)
             for objective, model in OBJECTIVES.items():
                 known = [r for r in of_objective(own, objective) if r.cell in scores]
@@ -630,12 +567,10 @@ def draw_figure_4(results: Results) -> Figure:
 
 def draw_angles(results: Results) -> Figure:
     """Mean angles between columns of the Jacobian, for the first member of every model with two latents in use."""
-    groups = by_model(results)
-    count = max(1, len(by_images(results)))
-    figure, axes = figures.grid_of_panels(count, len(OBJECTIVES), width=2.9, height=2.9)
+    figure, axes = figures.grid_of_panels(max(1, len(by_images(results))), len(OBJECTIVES), width=2.9, height=2.9)
     shaded: AxesImage | None = None
-    for axis, (images, objective, own) in zip(axes, groups, strict=False):
-        axis.set_title(f"{title_in_lines(images)}, {OBJECTIVES[objective]}", fontsize=10)
+    for axis, (images, objective, own) in zip(axes, by_model(results), strict=False):
+        axis.set_title(f"{images.title_in_lines}, {OBJECTIVES[objective]}", fontsize=10)
         shaded = _draw_angle_map(axis, [r.measured for r in own]) or shaded
     if shaded is not None:
         figure.colorbar(shaded, ax=list(axes), shrink=0.7, label="degrees (90: orthogonal)")
@@ -680,11 +615,6 @@ def draw_theorems(results: Results) -> Figure:
     return figure
 
 
-def title_in_lines(images: ImageSet) -> str:
-    """In two lines where it names the loss."""
-    return images.title.replace(" with ", "\nwith ")
-
-
 # experiment -----------------------------------------------------------------------------------
 
 
@@ -711,8 +641,8 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
         in_use = [kind != "passive" for kind in judged.kind]
         latents = [k for k in np.argsort(-judged.kl).tolist() if in_use[k]]
         z, spread = mean[: settings.points].double(), variance[: settings.points].double()
-        J = jacobian(member.decode, z)
-        M = local_fit(member.decode, z, spread, draws=settings.draws).slope
+        J = theory.jacobian(member.decode, z)
+        M = orthogonality.local_fit(member.decode, z, spread, draws=settings.draws).slope
         first, shown = slice(1000), slice(16)  # images with nearest neighbours, and those whose columns are drawn
         return OrthogonalityMeasurement(
             disentanglement=_disentanglement(mean, variance, data.test_factors, in_use),
@@ -725,8 +655,8 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
             ),
             columns=_columns(J[:, :, latents], M[:, :, latents]),
             inverse_squares=_inverse_squares(member, z, spread, J, M, latents),
-            norms=_floats(J.norm(dim=1)[shown][:, latents]),
-            variances=_floats(spread[shown][:, latents]),
+            norms=floats(J.norm(dim=1)[shown][:, latents]),
+            variances=floats(spread[shown][:, latents]),
             neighbours=_neighbours(x[first], mean[first], variance[first], member.seed),
             mig_curve=tuple(member.history.get("mig", ())),
         )
@@ -736,7 +666,35 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
         return [*on_image_sets, *correlation_claims(), *baseline_claims(), *slope_claims(), *neighbour_claims()]
 
     def comparisons(self, results: Results, settings: DisentanglingSettings) -> list[Comparison]:
-        return comparisons_of(results)
+        of_mig = (
+            "Published values are those of the official images. Rendered images have the structure of the official "
+            "data set, but are not the same images, and are smaller in the quick and laptop profiles: their values "
+            "stand beside the published ones, without a ratio. The paper does not say which estimator it uses; that of "
+            "Chen et al. 2018, from the posteriors, is the usual one with a β-TCVAE, and bins of mean codes are the "
+            "other common choice."
+        )
+        of_od = (
+            "Scores are relative to the largest among the models that are compared, so their level cannot be compared "
+            "across papers. The authors' script also fits the matrix with an orthogonality weight that differs between "
+            "models."
+        )
+        columns = columns_of(results)
+
+        def panel(table: str, quantity: str, label: str, column: str, why: str) -> Comparison:
+            rows = compare_models(
+                results,
+                lambda own: known_values(columns[label], own),
+                lambda data, objective: PUBLISHED.get(data, {}).get(objective, {}).get(column),
+            )
+            return Comparison(table, quantity, rows, why)
+
+        return [
+            panel("Tab. 4", "MIG of posteriors", "MIG of posteriors", "mig", of_mig),
+            panel("Tab. 4", "MIG of mean codes", "MIG", "mig", of_mig),
+            panel("Tab. 5", "MIG-sup of posteriors", "MIG-sup of posteriors", "mig_sup", of_mig),
+            panel("Tab. 5", "MIG-sup of mean codes", "MIG-sup", "mig_sup", of_mig),
+            panel("Tab. 6", "OD-Score as published", "as published", "od", of_od),
+        ]
 
     def figures(self, results: Results, settings: DisentanglingSettings) -> list[ReportFigure]:
         figure_4 = (
@@ -760,11 +718,7 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
         ]
 
     def tables(self, results: Results, settings: DisentanglingSettings) -> list[ReportTable]:
-        return [ranking_table(results), medians_table(results)]
-
-
-def _floats(values: Tensor | np.ndarray) -> tuple[float, ...]:
-    return tuple(float(v) for v in values.flatten())
+        return tables_of(results)
 
 
 def _disentanglement(mean: Tensor, variance: Tensor, factors: Tensor, in_use: list[bool]) -> Disentanglement:
@@ -783,8 +737,8 @@ def _distances(matrices: Float[Tensor, "P n d"], *, align: bool) -> Distances:
     """From orthogonal columns, at every image; empty without latents in use."""
     if not matrices.shape[2]:
         return Distances((), (), ())
-    found = od_report(matrices, align=align, null_draws=4)  # per image
-    return Distances(_floats(found.distances), _floats(found.null_distances), _floats(found.rotated_distances))
+    found = orthogonality.od_report(matrices, align=align, null_draws=4)  # per image
+    return Distances(floats(found.distances), floats(found.null_distances), floats(found.rotated_distances))
 
 
 def _columns(J: Float[Tensor, "P n d"], M: Float[Tensor, "P n d"]) -> ColumnStatistics | None:
@@ -792,10 +746,10 @@ def _columns(J: Float[Tensor, "P n d"], M: Float[Tensor, "P n d"]) -> ColumnStat
     if J.shape[2] < 2:
         return None
     return ColumnStatistics(
-        contrast=float(column_contrast(J).median()),
-        gram_share=float(gram_share(J).mean()),
-        local_contrast=float(column_contrast(M).median()),
-        angles=_floats(column_angles(J).nanmean(0)),
+        contrast=float(orthogonality.column_contrast(J).median()),
+        gram_share=float(orthogonality.gram_share(J).mean()),
+        local_contrast=float(orthogonality.column_contrast(M).median()),
+        angles=floats(orthogonality.column_angles(J).nanmean(0)),
     )
 
 
@@ -816,7 +770,7 @@ def _inverse_squares(
     def slope(variance: Float[Tensor, "P d"], norms: Float[Tensor, "P d"]) -> SlopeFit | None:
         """None if no slope is defined: fewer than two latents in use, or columns of equal norm."""
         try:
-            line = inverse_square(variance[:, latents], norms[:, latents].clamp(min=1e-12))
+            line = orthogonality.inverse_square(variance[:, latents], norms[:, latents].clamp(min=1e-12))
         except InputError:
             return None
         return SlopeFit(line.slope, line.r2)
@@ -837,9 +791,9 @@ def _neighbours(x: Tensor, mean: Tensor, variance: Tensor, seed: int) -> Neighbo
     noise = torch.randn(mean.shape, generator=randomness.generator(seed, "neighbours"))
     sampled = mean + variance.sqrt() * noise
     return NeighbourDistances(
-        sampled=float(neighbour_distance(x, sampled, typical=False).square().mean()),
-        mean=float(neighbour_distance(x, mean, typical=False).square().mean()),
-        relative=float(neighbour_distance(x, mean).square().mean()),
+        sampled=float(orthogonality.neighbour_distance(x, sampled, typical=False).square().mean()),
+        mean=float(orthogonality.neighbour_distance(x, mean, typical=False).square().mean()),
+        relative=float(orthogonality.neighbour_distance(x, mean).square().mean()),
     )
 
 

@@ -233,42 +233,6 @@ def lost_without_first_axes(results: Results, _: object) -> list[float]:
     return [a - b for a, b in zip(without, with_them, strict=True)]
 
 
-CLAIMS: tuple[ClaimSpec[AxesResult, AxesSettings, Sequence[float]], ...] = (
-    blank_claim(
-        "descending",
-        "The first axes of a principal component analysis have the largest variance and contain almost all of an "
-        "image. The published image needs another order; NumPy's and SciPy's eigh return the smallest variance first.",
-    ),
-    blank_claim("ascending", "The axes of smallest variance contain almost nothing, whatever the data."),
-    ClaimSpec(
-        sentence="Without the axes of largest variance the image is lost.",
-        source=f"{PAPER}, §A.8.6",
-        measure=lost_without_first_axes,
-        criterion=Bound(
-            "share of the variance lost without the first 2000 of 3000 axes (descending)", at_least(0.3), over="seeds"
-        ),
-        published="12.31 against 0.54 of about 24",
-    ),
-    ClaimSpec(
-        sentence="The published errors are those of sorted axes, in one order or the other.",
-        source=f"{PAPER}, Tab. 7",
-        measure=lambda _, __: [float(direction_changes(published_steps()))],
-        criterion=Bound(
-            "number of changes between rising and falling explained variance per axis, over the published sets,",
-            at_most(0.0),
-            over="",
-        ),
-        note=PUBLISHED_NOTE,
-    ),
-    ClaimSpec(
-        sentence="The axes of largest variance determine the position of the sprite.",
-        source=f"{PAPER}, §A.8.6, about the first axes",
-        measure=lambda results, _: [r.measured.position_r2 for r in results],
-        criterion=Bound("linear R² of the position from the scores of the first 4 axes", at_least(0.5), over="seeds"),
-    ),
-)
-
-
 # experiment -----------------------------------------------------------------------------------
 
 
@@ -286,6 +250,45 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
     laptop = paper = AxesSettings(seeds=3, samples=20_000, size=64)
     cell_type = AxesCell
     measured_type = AxesMeasurement
+    claim_specs = (
+        blank_claim(
+            "descending",
+            "The first axes of a principal component analysis have the largest variance and contain almost all of "
+            "an image. The published image needs another order; NumPy's and SciPy's eigh return the smallest variance "
+            "first.",
+        ),
+        blank_claim("ascending", "The axes of smallest variance contain almost nothing, whatever the data."),
+        ClaimSpec(
+            sentence="Without the axes of largest variance the image is lost.",
+            source=f"{PAPER}, §A.8.6",
+            measure=lost_without_first_axes,
+            criterion=Bound(
+                "share of the variance lost without the first 2000 of 3000 axes (descending)",
+                at_least(0.3),
+                over="seeds",
+            ),
+            published="12.31 against 0.54 of about 24",
+        ),
+        ClaimSpec(
+            sentence="The published errors are those of sorted axes, in one order or the other.",
+            source=f"{PAPER}, Tab. 7",
+            measure=lambda _, __: [float(direction_changes(published_steps()))],
+            criterion=Bound(
+                "number of changes between rising and falling explained variance per axis, over the published sets,",
+                at_most(0.0),
+                over="",
+            ),
+            note=PUBLISHED_NOTE,
+        ),
+        ClaimSpec(
+            sentence="The axes of largest variance determine the position of the sprite.",
+            source=f"{PAPER}, §A.8.6, about the first axes",
+            measure=lambda results, _: [r.measured.position_r2 for r in results],
+            criterion=Bound(
+                "linear R² of the position from the scores of the first 4 axes", at_least(0.5), over="seeds"
+            ),
+        ),
+    )
 
     def cells(self, settings: AxesSettings) -> list[AxesCell]:
         return [AxesCell(seed) for seed in range(settings.seeds)]
@@ -320,9 +323,6 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
             position_r2=metrics.linear_r2((data.x.double() - axes.mean) @ axes.axes[:4].mT, position).score,
             original=pixels(image),
         )
-
-    def claims(self, settings: AxesSettings) -> Sequence[ClaimSpec[AxesResult, AxesSettings, Sequence[float]]]:
-        return CLAIMS
 
     def comparisons(self, results: Results, settings: AxesSettings) -> list[Comparison]:
         total = published_total()

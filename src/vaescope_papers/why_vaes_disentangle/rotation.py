@@ -143,35 +143,6 @@ def gap_errors(results: Results, _: object) -> list[float]:
     return [float(np.abs(np.subtract(c.log_likelihood, c.elbo) - c.contrast).max()) for c in curves]
 
 
-CLAIMS: tuple[Claim, ...] = (
-    ClaimSpec(
-        sentence="Rotating the latents does not change the likelihood.",
-        source="The rotational symmetry of N(0, I)",
-        measure=lambda results, _: [float(np.ptp(r.measured.curves.log_likelihood)) for r in results],
-        criterion=Bound("range of log p(x) over angles, in nats,", at_most(1e-6), "largest"),
-        note="log p(x) is integrated again at every angle.",
-    ),
-    peak_claim("The ELBO of the best diagonal posterior is highest at the trained axes.", "elbo", 1),
-    ClaimSpec(
-        sentence="The ELBO is clearly lower at 45°.",
-        source="Bhowal et al. 2024, §1",
-        measure=lambda results, _: [r.measured.at("elbo", 0.0) - r.measured.at("elbo", MAX_ANGLE) for r in results],
-        criterion=Bound("ELBO at 0° minus ELBO at 45°, in nats,", at_least(0.05), "smallest"),
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="The ELBO loses the contrast: log p(x) - ELBO* = c_IMA at every angle.",
-        source="Reizinger et al. 2022, Theorem 1",
-        measure=gap_errors,
-        criterion=Bound("difference of mean gap and mean contrast at any angle, in nats,", at_most(0.1), "largest"),
-        note=f"The precision here is γ² = {PRECISION:g}; the theorem is about the limit of large γ².",
-    ),
-    peak_claim("The contrast is lowest at the trained axes.", "contrast", -1),
-    peak_claim("The OD-Score is lowest at the trained axes.", "od", -1),
-    peak_claim("Codes are most disentangled (highest MIG) at the trained axes.", "mig", 1),
-)
-
-
 # experiment -----------------------------------------------------------------------------------
 
 
@@ -211,6 +182,33 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
     )
     cell_type = RotationCell
     measured_type = RotationMeasurement
+    claim_specs = (
+        ClaimSpec(
+            sentence="Rotating the latents does not change the likelihood.",
+            source="The rotational symmetry of N(0, I)",
+            measure=lambda results, _: [float(np.ptp(r.measured.curves.log_likelihood)) for r in results],
+            criterion=Bound("range of log p(x) over angles, in nats,", at_most(1e-6), "largest"),
+            note="log p(x) is integrated again at every angle.",
+        ),
+        peak_claim("The ELBO of the best diagonal posterior is highest at the trained axes.", "elbo", 1),
+        ClaimSpec(
+            sentence="The ELBO is clearly lower at 45°.",
+            source="Bhowal et al. 2024, §1",
+            measure=lambda results, _: [r.measured.at("elbo", 0.0) - r.measured.at("elbo", MAX_ANGLE) for r in results],
+            criterion=Bound("ELBO at 0° minus ELBO at 45°, in nats,", at_least(0.05), "smallest"),
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="The ELBO loses the contrast: log p(x) - ELBO* = c_IMA at every angle.",
+            source="Reizinger et al. 2022, Theorem 1",
+            measure=gap_errors,
+            criterion=Bound("difference of mean gap and mean contrast at any angle, in nats,", at_most(0.1), "largest"),
+            note=f"The precision here is γ² = {PRECISION:g}; the theorem is about the limit of large γ².",
+        ),
+        peak_claim("The contrast is lowest at the trained axes.", "contrast", -1),
+        peak_claim("The OD-Score is lowest at the trained axes.", "od", -1),
+        peak_claim("Codes are most disentangled (highest MIG) at the trained axes.", "mig", 1),
+    )
 
     def cells(self, settings: RotationSettings) -> list[RotationCell]:
         return [RotationCell(seed) for seed in range(settings.seeds)]
@@ -238,9 +236,6 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
             shown=tuple(float(v) for v in _projected(x[:400]).float().flatten()),
             grids=_grids(member, settings.angles),
         )
-
-    def claims(self, settings: RotationSettings) -> Sequence[Claim]:
-        return CLAIMS
 
     def figures(self, results: Results, settings: RotationSettings) -> list[ReportFigure]:
         caption = (

@@ -28,8 +28,6 @@ from vaescope.distributions.quadrature import normal_expectation
 from vaescope.inference.expansion import along
 from vaescope.inference.geometry import contrast_of_matrix
 
-ORDER = 40  # nodes of one-dimensional quadratures
-
 
 @dataclass(frozen=True, eq=False)
 class LocalDecoder:
@@ -94,7 +92,7 @@ def stochastic_loss(decoder: LocalDecoder, mean: Float[Tensor, " d"], variance: 
         def change(y: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
             return (decoder.function(y.mT).mT - level.unsqueeze(-1)) ** power
 
-        return normal_expectation(change, centre, spread, order=ORDER)
+        return normal_expectation(change, centre, spread, order=40)
 
     square, bias = moment(2), moment(1)
     leading = first.square() * spread
