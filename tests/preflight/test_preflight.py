@@ -10,8 +10,8 @@ import torch
 import vaescope as vs
 from vaescope.cli.main import dispatch
 from vaescope.inference import linear
-from vaescope.products.preflight import phase
-from vaescope.products.preflight.phase import conventions
+from vaescope.products.preflight.data import THRESHOLDS
+from vaescope.products.preflight.recommend import conventions, expected_count
 
 RNG = np.random.default_rng(0)
 TABLE = RNG.normal(size=(400, 3)) @ RNG.normal(size=(3, 6)) + 0.1 * RNG.normal(size=(400, 6))
@@ -238,9 +238,9 @@ def test_latents_count_from_a_least_kl(least):
 def test_curved_data_use_latents_that_training_finds_and_one_below_the_collapse_line(limit):
     eigenvalues = np.array([1.0, 0.5, 0.1])
     for variance in np.geomspace(0.05, 2, 41):
-        count = phase.expected_count(eigenvalues, variance, limit=limit)
+        count = expected_count(eigenvalues, variance, limit=limit)
         assert (count > 0) == (variance < 1)
-        least = 0.0 if limit is None else phase.FOUND_KL
+        least = 0.0 if limit is None else THRESHOLDS.found_kl
         found = int((linear.latent_kl(eigenvalues, variance) > least).sum())
         assert count == min(max(found, int(variance < 1)), 3 if limit is None else limit)
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "zoo.json"
 BUDGET = 10.0  # seconds of a diagnosis, on one core
 HALVES = ("development", "scored")
-NOT_USED = ("papers", "cli", "jobs", "sweeps", "explorer", "watch", "forecast", "training", "fitting.py")
+NOT_USED = ("papers", "cli", "jobs", "sweeps", "explorer", "watch", "preflight", "training", "fitting.py")
 
 
 @cache

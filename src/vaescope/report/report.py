@@ -38,7 +38,7 @@ class Report(ABC):
     (with `repr=False`) or properties.
     """
 
-    kind: ClassVar[str] = ""
+    label: ClassVar[str] = ""
     """What the report is called; the name of the class if empty."""
     unit: ClassVar[str] = "latents"
     """What the rows of the summary are about."""
@@ -166,4 +166,4 @@ class Report(ABC):
         return "\n".join(lines + [f"  left out: {what} ({why})" for what, why in self.skipped.items()])
 
     def _kind(self) -> str:
-        return self.kind or type(self).__name__
+        return self.label or type(self).__name__

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from vaescope.models import VAE, Member
-from vaescope.products.preflight.phase import expected_count
+from vaescope.models import VAE
+from vaescope.products.preflight.recommend import expected_count
 from vaescope.regime import of_model
 from vaescope.settings import TrainSettings
 from vaescope.training import MemberSpec, Progress, train
 
 Array = np.ndarray
-ROWS = 3000  # that are trained on, at most; a fifth is held out
-AXES = 40  # leading principal axes that are trained on, at most
 VARIANCES = 8  # values of β/γ²
-BETAS = (1.0, 4.0)
-HIDDEN = (48, 48)
-BATCH, STEPS, LEARNING_RATE = 100, 1500, 3e-3
+STEPS = 1500  # of training
 
 
 @dataclass(frozen=True)
@@ -111,70 +107,42 @@ def confirm(
     """Train a grid of models.
 
     Args:
-        sample: random rows, scaled as recommended.
+        sample: random rows, scaled as recommended; at most 3000 are used, and a fifth of them is held out.
         likelihood: gaussian or bernoulli.
         eigenvalues: of the covariance, as the prediction uses them.
         latents: the largest d.
         limit: dimension of curved data; None for linear ones.
         progress: where progress is reported.
     """
-    leading = np.sort(eigenvalues)[::-1][:AXES]
+    leading = np.sort(eigenvalues)[::-1][:40]
     unit = 1.0 if likelihood == "bernoulli" else float(leading[0])
-    rows = torch.from_numpy(_trained_columns(sample[:ROWS], likelihood) / math.sqrt(unit)).float()
+    columns = sample[:3000]
+    if likelihood != "bernoulli":  # scores on the leading principal axes
+        centred = columns - columns.mean(0)
+        columns = centred @ np.linalg.svd(centred, full_matrices=False)[2][: len(leading)].T
+    rows = torch.from_numpy(columns / math.sqrt(unit)).float()
     held_out = max(1, len(rows) // 5)
-    variances = _grid(leading / unit, latents)
+    scaled, batch = leading / unit, min(100, len(rows) - held_out)
+    last = float(scaled[min(latents, len(scaled)) - 1])  # from below the last latent to above the collapse line
+    specs = []
+    for k, variance in enumerate(
+        np.geomspace(max(last / 4, float(scaled[0]) * 1e-4), 2 * float(scaled[0]), VARIANCES).tolist()
+    ):
+        if likelihood == "bernoulli":  # which has β alone
+            specs.append(MemberSpec(seed=k, beta=variance))
+        else:  # alternating β, so that it is tested too that β/γ² is all that matters
+            beta = (1.0, 4.0)[k % 2]
+            specs.append(MemberSpec(seed=k, precision=beta / variance, beta=beta))
+    epochs = max(10, math.ceil(STEPS * batch / (len(rows) - held_out)))
+    settings = TrainSettings(epochs=epochs, batch_size=batch, learning_rate=3e-3, decay="cosine", patience=epochs)
     cells: list[Cell] = []
     for d in sorted({max(1, latents // 2), latents}):
-        model = VAE.mlp(rows.shape[1], d, hidden=HIDDEN, likelihood=likelihood)
-        specs = _specs(variances, likelihood)
-        members = train(
-            model,
-            rows[held_out:].unsqueeze(0),
-            rows[:held_out].unsqueeze(0),
-            specs,
-            _settings(len(rows) - held_out),
-            progress=progress,
-        )
-        found = [_cell(s, m, limit, leading / unit, rows[:held_out]) for s, m in zip(specs, members, strict=True)]
-        cells += [replace(cell, precision=cell.precision / unit) for cell in found]
+        model = VAE.mlp(rows.shape[1], d, hidden=(48, 48), likelihood=likelihood)
+        parts = rows[held_out:].unsqueeze(0), rows[:held_out].unsqueeze(0)
+        for spec, member in zip(specs, train(model, *parts, specs, settings, progress=progress), strict=True):
+            regime = of_model(member, rows[:held_out], decoder=False)
+            predicted = expected_count(scaled, spec.beta / spec.precision, d, limit=limit)
+            done = member.status == "finished" and bool(member.converged)
+            used, kl = len(regime.used), float(sum(regime.kl))
+            cells.append(Cell(spec.precision / unit, spec.beta, d, predicted, used, kl, done))
     return Confirmation(cells, float(leading[0]))
-
-
-def _settings(rows: int) -> TrainSettings:
-    batch = min(BATCH, rows)
-    epochs = max(10, math.ceil(STEPS * batch / rows))
-    return TrainSettings(epochs=epochs, batch_size=batch, learning_rate=LEARNING_RATE, decay="cosine", patience=epochs)
-
-
-def _grid(eigenvalues: Array, latents: int) -> Array:
-    """β/γ² from below the last latent to above the collapse line."""
-    last = float(eigenvalues[min(latents, len(eigenvalues)) - 1])
-    low = max(last / 4, float(eigenvalues[0]) * 1e-4)
-    return np.geomspace(low, 2 * float(eigenvalues[0]), VARIANCES)
-
-
-def _specs(variances: Array, likelihood: str) -> list[MemberSpec]:
-    """Alternating β, so that the identity of β/γ² is tested too; a Bernoulli likelihood has β alone."""
-    if likelihood == "bernoulli":
-        return [MemberSpec(seed=k, beta=float(v)) for k, v in enumerate(variances)]
-    betas = [BETAS[k % len(BETAS)] for k in range(len(variances))]
-    return [
-        MemberSpec(seed=k, precision=b / float(v), beta=b)
-        for k, (v, b) in enumerate(zip(variances, betas, strict=True))
-    ]
-
-
-def _cell(spec: MemberSpec, member: Member, limit: int | None, eigenvalues: Array, rows: torch.Tensor) -> Cell:
-    regime = of_model(member, rows, decoder=False)
-    predicted = expected_count(eigenvalues, spec.beta / spec.precision, member.latent_dim, limit=limit)
-    done = member.status == "finished" and bool(member.converged)
-    return Cell(spec.precision, spec.beta, member.latent_dim, predicted, len(regime.used), float(sum(regime.kl)), done)
-
-
-def _trained_columns(rows: Array, likelihood: str) -> Array:
-    """Scores on the leading principal axes; binary columns as they are."""
-    if likelihood == "bernoulli":
-        return rows
-    centred = rows - rows.mean(0)
-    axes = np.linalg.svd(centred, full_matrices=False)[2][:AXES]
-    return centred @ axes.T

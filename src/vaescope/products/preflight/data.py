@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -22,7 +23,6 @@ from vaescope.data.files.tables import csv_columns, open_csv, open_parquet, parq
 from vaescope.inference.linear import Spectrum
 from vaescope.products.preflight.spectrum import (
     FULL_COLUMNS,
-    accumulate_column_moments,
     accumulate_moments,
     spectrum_of_covariance,
     wide_spectrum,
@@ -30,7 +30,6 @@ from vaescope.products.preflight.spectrum import (
 from vaescope.settings import LIKELIHOODS
 
 Array = np.ndarray
-CHUNK_NUMBERS = 2**22  # in a chunk: 32 MB as float64
 MIN_ROWS = 10
 
 
@@ -154,7 +153,7 @@ def _from_stored(stored: StoredArray, scale: float | None) -> Source:
 
 
 def _streamed(stored: StoredArray, scale: float, *, images: bool) -> Callable[[], Iterator[Array]]:
-    size = max(1, CHUNK_NUMBERS // max(1, int(np.prod(stored.shape[1:], dtype=np.int64))))
+    size = max(1, 2**22 // max(1, int(np.prod(stored.shape[1:], dtype=np.int64))))  # 32 MB as float64
 
     def stream() -> Iterator[Array]:
         for chunk in stored.stream(size):
@@ -165,10 +164,26 @@ def _streamed(stored: StoredArray, scale: float, *, images: bool) -> Callable[[]
     return stream
 
 
-SAMPLED_ROWS = 6000
-HASHED_ROWS = 5_000_000  # among which exact duplicates are found
-MOSTLY_MISSING = 0.5  # share of missing values from which a column is left out
-FEW_COMPLETE = 0.2  # share of complete rows below which missing values are replaced by the mean of their column
+@dataclass(frozen=True)
+class Thresholds:
+    """Limits of what is said about data. Conventions unless another source is named."""
+
+    mostly_missing: float = 0.5  # share of missing values from which a column is left out
+    few_complete: float = 0.2  # share of complete rows below which missing values are replaced by the column's mean
+    scale_ratio: float = 10.0  # of standard deviations of two columns, above which columns are standardised
+    excess_kurtosis: float = 10.0  # above which a column is heavy-tailed; 6 for an exponential distribution
+    same_column: float = 1 - 1e-9  # correlation of columns that repeat each other: 1 up to rounding
+    near: float = 0.01  # of the median distance to the nearest neighbour, below which samples are nearly the same
+    few_near: float = 0.01  # share of samples with a near-duplicate that is not worth a finding
+    samples_per_latent: int = 50
+    share: float = 0.95  # of the variance that principal axes have to hold
+    large_share: float = 0.99  # the same if a clear gap follows them
+    gap: float = 10.0  # an eigenvalue over the mean of the smaller ones, from which the gap is clear
+    margin: float = 1.25  # latents over those needed: a VAE switches off what it does not need
+    found_kl: float = 0.15  # nats that a latent of curved data must carry to count; chosen in benchmarks/preflight.py
+
+
+THRESHOLDS = Thresholds()
 Report = Callable[[int, int], object]
 
 
@@ -181,8 +196,8 @@ class Ranges:
     sums: Array
     missing: Array
     """Missing or infinite values per column."""
-    whole: Array
-    """Whether all values of a column are whole numbers."""
+    integer: Array
+    """Whether all values of a column are integers."""
     rows: int = 0
     incomplete_rows: int = 0
 
@@ -201,12 +216,12 @@ class Ranges:
         if finite is not None:
             self.missing += (~finite).sum(0)
             self.incomplete_rows += int((~finite.all(1)).sum())
-        columns = np.flatnonzero(self.whole)
+        columns = np.flatnonzero(self.integer)
         if len(columns):
             part = chunk[:, columns]
             with np.errstate(invalid="ignore"):
-                whole = part == np.round(part)
-            self.whole[columns] = (whole if finite is None else whole | ~finite[:, columns]).all(0)
+                integer = part == np.round(part)
+            self.integer[columns] = (integer if finite is None else integer | ~finite[:, columns]).all(0)
 
     @property
     def means(self) -> Array:
@@ -236,7 +251,7 @@ class Profile:
     """Rows that are equal to an earlier row."""
     imputed: bool = False
     """Whether missing values were replaced by the mean of their column."""
-    _spectra: dict[str, Spectrum] = field(default_factory=dict)
+    _spectra: dict[bytes, Spectrum] = field(default_factory=dict)
 
     @property
     def varying(self) -> Array:
@@ -244,18 +259,18 @@ class Profile:
         scale = np.maximum(np.abs(self.mean), np.sqrt(self.variance))
         return self.variance > (1e-9 * np.maximum(scale, 1e-300)) ** 2
 
-    def spectrum(self, scale: Array | None = None, key: str = "raw") -> Spectrum:
-        """Eigenvalues of the covariance, with columns divided by `scale`; computed once per key."""
+    def spectrum(self, scale: Array | None = None) -> Spectrum:
+        """Eigenvalues of the covariance, with columns divided by `scale`; computed once per scale."""
+        key = b"" if scale is None else scale.tobytes()
         if key not in self._spectra:
-            self._spectra[key] = self._compute(scale)
+            if self.covariance is None:
+                chunks = partial(_complete, self.source)
+                found = wide_spectrum(chunks, self.mean, self.variance, self.rows, scale)
+            else:
+                scaled = self.covariance if scale is None else self.covariance / np.outer(scale, scale)
+                found = spectrum_of_covariance(scaled, self.rows)
+            self._spectra[key] = found
         return self._spectra[key]
-
-    def _compute(self, scale: Array | None) -> Spectrum:
-        if self.covariance is None:
-            return wide_spectrum(lambda: _complete(self.source), self.mean, self.variance, self.rows, scale)
-        if scale is None:
-            return spectrum_of_covariance(self.covariance, self.rows)
-        return spectrum_of_covariance(self.covariance / np.outer(scale, scale), self.rows)
 
 
 def profile(source: Source, report: Report | None = None) -> Profile:
@@ -266,27 +281,34 @@ def profile(source: Source, report: Report | None = None) -> Profile:
         report: called with the rows that were read so far, and all.
     """
     first = _read(source, report)
-    kept = np.flatnonzero(first.ranges.missing <= MOSTLY_MISSING * source.rows)
+    kept = np.flatnonzero(first.ranges.missing <= THRESHOLDS.mostly_missing * source.rows)
     if not len(kept):
         raise InputError("x has no column with at least half of its values; most of them are NaN or infinite.")
     found = first if len(kept) == source.columns else _read(_selected(source, kept), report)
-    if found.rows < max(MIN_ROWS, FEW_COMPLETE * source.rows):
-        found = replace(_read(_imputed(_selected(source, kept), first.ranges.means[kept]), report), imputed=True)
+    if found.rows < max(MIN_ROWS, THRESHOLDS.few_complete * source.rows):
+        means = first.ranges.means[kept]
+        chosen = _selected(source, kept)
+        filled = mapped(chosen, lambda chunk: np.where(np.isfinite(chunk), chunk, means))
+        found = replace(_read(filled, report), imputed=True)
     return replace(found, ranges=first.ranges, kept=kept, duplicates=first.duplicates)
 
 
 def _read(source: Source, report: Report | None) -> Profile:
     reader = _Reader(source, report)
-    if source.columns > FULL_COLUMNS:
-        mean, variance, rows = accumulate_column_moments(reader.complete(), source.columns)
-        covariance = None
-    else:
-        moments = accumulate_moments(reader.complete(), source.columns)
-        mean, covariance, rows = moments.mean, moments.covariance, moments.count
-        variance = np.diag(covariance).copy()
-    columns = np.arange(source.columns)
-    sample = np.concatenate(reader.sampled)
-    return Profile(source, reader.ranges, columns, rows, mean, variance, covariance, sample, reader.duplicates)
+    moments = accumulate_moments(reader.complete(), source.columns, full=source.columns <= FULL_COLUMNS)
+    covariance = moments.covariance if moments.covariance.ndim == 2 else None
+    hashes, sample = np.concatenate(reader.hashes), np.concatenate(reader.sampled)
+    return Profile(
+        source,
+        reader.ranges,
+        np.arange(source.columns),
+        moments.count,
+        moments.mean,
+        moments.covariance if covariance is None else np.diag(covariance).copy(),
+        covariance,
+        sample,
+        len(hashes) - len(np.unique(hashes)),
+    )
 
 
 class _Reader:
@@ -297,7 +319,10 @@ class _Reader:
         self.ranges = Ranges.empty(source.columns)
         self.sampled: list[Array] = []
         self.hashes: list[Array] = []
-        self._chosen = _chosen_rows(source.rows)
+        rows, most = source.rows, 6000  # sampled
+        self._chosen = np.arange(rows)
+        if rows > most:
+            self._chosen = np.unique(np.random.default_rng(0).integers(0, rows, most))
 
     def complete(self) -> Iterator[Array]:
         """Rows without missing values."""
@@ -308,17 +333,12 @@ class _Reader:
             low, high = np.searchsorted(self._chosen, [start, start + len(chunk)])
             picked = chunk[self._chosen[low:high] - start]
             self.sampled.append(picked[np.isfinite(picked).all(1)])
-            if start < HASHED_ROWS:
+            if start < 5_000_000:  # rows among which exact duplicates are found
                 self.hashes.append(row_hashes(chunk))
             start += len(chunk)
             if self.report is not None:
                 self.report(start, self.source.rows)
             yield chunk if finite is None else chunk[finite.all(1)]
-
-    @property
-    def duplicates(self) -> int:
-        hashes = np.concatenate(self.hashes)
-        return len(hashes) - len(np.unique(hashes))
 
 
 def row_hashes(rows: Array) -> Array:
@@ -335,45 +355,24 @@ def row_hashes(rows: Array) -> Array:
     return mixed.sum(1, dtype=np.uint64)
 
 
+def mapped(source: Source, function: Callable[[Array], Array]) -> Source:
+    """The same rows with every chunk changed."""
+    return replace(source, stream=lambda: map(function, source.stream()))
+
+
 def _selected(source: Source, kept: Array) -> Source:
     """Some of the columns."""
+    if len(kept) == source.columns:
+        return source
     names = None if source.names is None else tuple(source.names[k] for k in kept)
-    whole = len(kept) == source.columns
-
-    def stream() -> Iterator[Array]:
-        for chunk in source.stream():
-            yield chunk if whole else chunk[:, kept]
-
-    shape = source.image_shape if whole else None
-    return replace(source, columns=len(kept), names=names, stream=stream, image_shape=shape)
-
-
-def _imputed(source: Source, means: Array) -> Source:
-    """The same with missing values replaced by the mean of their column."""
-
-    def stream() -> Iterator[Array]:
-        for chunk in source.stream():
-            yield np.where(np.isfinite(chunk), chunk, means)
-
-    return replace(source, stream=stream)
+    fewer = mapped(source, lambda chunk: chunk[:, kept])
+    return replace(fewer, columns=len(kept), names=names, image_shape=None)
 
 
 def _complete(source: Source) -> Iterator[Array]:
     for chunk in source.stream():
         whole = np.isfinite(chunk).all(1)
         yield chunk if whole.all() else chunk[whole]
-
-
-def _chosen_rows(rows: int) -> Array:
-    if rows <= SAMPLED_ROWS:
-        return np.arange(rows)
-    return np.unique(np.random.default_rng(0).integers(0, rows, SAMPLED_ROWS))
-
-
-LARGEST_RATIO = 10.0  # of standard deviations of two columns, above which columns are standardised
-HEAVY_TAIL = 10.0  # kurtosis minus that of a normal distribution, above which a column is heavy-tailed
-DUPLICATE_CORRELATION = 1 - 1e-9
-SKEWED_COUNTS = 3.0  # variance over mean of counts, above which their logarithm is modelled
 
 
 @dataclass(frozen=True)
@@ -405,41 +404,29 @@ def judge_kind(profile: Profile, likelihood: str | None = None) -> DataKind:
 def _by_values(profile: Profile) -> DataKind:
     kept = profile.kept
     low, high = profile.ranges.low[kept].min(), profile.ranges.high[kept].max()
-    whole = bool(profile.ranges.whole[kept].all())
+    integer = bool(profile.ranges.integer[kept].all())
     images = profile.source.image_shape is not None
-    if whole and low >= 0 and high <= 1:
+    if integer and low >= 0 and high <= 1:
         return DataKind("binary", "bernoulli", "none", "all values are 0 or 1.")
-    if low >= 0 and high <= 1 and (images or _same_scale(profile)):
+    deviations = np.sqrt(profile.variance[profile.varying])
+    ratio = float(deviations.max() / deviations.min()) if len(deviations) else 1.0
+    pixels = images or image_like(profile)
+    same_scale = pixels or ratio <= THRESHOLDS.scale_ratio  # pixels share a unit, so one noise variance fits
+    if low >= 0 and high <= 1 and same_scale:
         reason = "values are in [0, 1] and not binary: a Bernoulli likelihood would not be a density of them."
         return DataKind("unit interval", "gaussian", "none", reason)
-    if whole and low >= 0 and not images and _looks_like_counts(profile):
-        return DataKind("counts", "gaussian", "log1p", "of log(1 + x): there is no count likelihood here.", _COUNTS)
-    if images or image_like(profile):
+    if integer and low >= 0 and not images and not same_scale:
+        mean, variance = profile.mean[profile.varying], profile.variance[profile.varying]
+        if len(mean) and float(np.median(variance / np.maximum(mean, 1e-300))) > 0.5:  # as of counts of events
+            why = "Values are non-negative integers whose variance grows with their mean. "
+            return DataKind("counts", "gaussian", "log1p", "of log(1 + x): there is no count likelihood here.", why)
+    if pixels:
         return DataKind("pixels", "gaussian", "none", "columns share one range, like pixels, and are not in [0, 1].")
-    spread = f"Standard deviations of columns differ {_ratio(profile):.3g}-fold"
-    if _same_scale(profile):
+    spread = f"Standard deviations of columns differ {ratio:.3g}-fold"
+    if same_scale:
         return DataKind("continuous", "gaussian", "none", "values are continuous.", f"{spread}. ")
     decides = f"{spread}: without scaling the largest column decides. "
     return DataKind("continuous", "gaussian", "standardise", "values are continuous.", decides)
-
-
-_COUNTS = "Values are non-negative whole numbers whose variance grows with their mean. "
-
-
-def _looks_like_counts(profile: Profile) -> bool:
-    """Whether most columns of whole numbers are overdispersed or mostly zero, as counts of events are."""
-    mean, variance = profile.mean[profile.varying], profile.variance[profile.varying]
-    return bool(len(mean)) and float(np.median(variance / np.maximum(mean, 1e-300))) > 0.5 and not _same_scale(profile)
-
-
-def _ratio(profile: Profile) -> float:
-    deviations = np.sqrt(profile.variance[profile.varying])
-    return float(deviations.max() / deviations.min()) if len(deviations) else 1.0
-
-
-def _same_scale(profile: Profile) -> bool:
-    """Whether columns may be modelled with one noise variance; always for images, whose pixels share a unit."""
-    return profile.source.image_shape is not None or _ratio(profile) <= LARGEST_RATIO or image_like(profile)
 
 
 def image_like(profile: Profile) -> bool:
@@ -448,9 +435,9 @@ def image_like(profile: Profile) -> bool:
     high = profile.ranges.high[kept][profile.varying]
     low = profile.ranges.low[kept][profile.varying]
     common = (high > 0.5 * high.max(initial=0.0)) & (low <= low.min(initial=np.inf) + 1e-9 + 0.5 * abs(high))
-    whole = bool(profile.ranges.whole[kept].all())
+    integer = bool(profile.ranges.integer[kept].all())
     unit = bool((low >= 0).all() and (high <= 1).all())
-    return len(high) >= 16 and (whole or unit) and bool(common.mean() > 0.6) and float(low.min(initial=0.0)) >= 0
+    return len(high) >= 16 and (integer or unit) and bool(common.mean() > 0.6) and float(low.min(initial=0.0)) >= 0
 
 
 def column_scales(profile: Profile) -> Array:
@@ -471,11 +458,11 @@ def bernoulli_scales(profile: Profile) -> Array:
 
 
 def heavy_tailed(profile: Profile) -> list[int]:
-    """Columns with an excess kurtosis above 10, by the sample."""
+    """Columns with a large excess kurtosis, by the sample."""
     sample = profile.sample - profile.sample.mean(0)
     second = (sample**2).mean(0)
     kurtosis = (sample**4).mean(0) / np.where(profile.varying & (second > 0), second, 1.0) ** 2 - 3
-    return np.flatnonzero(profile.varying & (kurtosis > HEAVY_TAIL)).tolist()
+    return np.flatnonzero(profile.varying & (kurtosis > THRESHOLDS.excess_kurtosis)).tolist()
 
 
 def duplicated_columns(profile: Profile) -> list[tuple[int, int]]:
@@ -484,18 +471,18 @@ def duplicated_columns(profile: Profile) -> list[tuple[int, int]]:
         return []
     scale = column_scales(profile)
     correlation = np.triu(np.abs(profile.covariance / np.outer(scale, scale)), 1)
-    pairs = np.argwhere(correlation > DUPLICATE_CORRELATION)
+    pairs = np.argwhere(correlation > THRESHOLDS.same_column)
     return [(int(a), int(b)) for a, b in pairs if profile.varying[a] and profile.varying[b]]
 
 
 def identifiers(profile: Profile) -> list[int]:
-    """Columns of a table that look like a row number: whole numbers, nearly all different, evenly spread."""
+    """Columns of a table that look like a row number: integers, nearly all different, evenly spread."""
     if profile.source.image_shape is not None:
         return []
     ranges, found = profile.ranges, []
     for own, column in enumerate(profile.kept):
         span = ranges.high[column] - ranges.low[column] + 1
-        if ranges.whole[column] and 0.9 * ranges.rows <= span <= 1.2 * ranges.rows and ranges.rows >= 20:
+        if ranges.integer[column] and 0.9 * ranges.rows <= span <= 1.2 * ranges.rows and ranges.rows >= 20:
             values = profile.sample[:, own]
             if len(np.unique(values)) > 0.9 * len(values):
                 found.append(own)

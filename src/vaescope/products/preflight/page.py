@@ -1,48 +1,66 @@
-"""A preflight as one self-contained page: what to do first, then why."""
+"""The figures of a preflight, and the words of its page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vaescope.inference import linear
-from vaescope.products.preflight.phase import expected_count
+from vaescope.products.preflight.recommend import expected_count
 from vaescope.report import figures
-from vaescope.report.figures import svg
-from vaescope.report.page import number, render, versions
+from vaescope.report.page import Drawing, number
 
 if TYPE_CHECKING:
     from vaescope.products.preflight.preflight import Preflight
 
 
-LATENTS = 40  # that are drawn, at most
-STEPS = 120  # of β/γ² in the diagram
-LINE, MARK = "#b3382c", "#1c2630"
+LINE = "#b3382c"  # colour of the collapse line
+GLOSSARY = {
+    "λ": "Eigenvalues of the covariance: the variance of the data along its principal axes, largest first.",
+    "γ²": "Precision: 1 / variance of the decoder. A squared error is multiplied by γ²/2.",
+    "β": "What the KL is multiplied by in the loss; 1 is the ELBO.",
+    "β/γ²": "All that matters for which latents are used: latent i of a linear VAE is used exactly if λ is larger.",
+    "collapse": "No latent differs from its prior, and the decoder ignores them.",
+    "KL": "Information in the code of a sample, in nats; ½ log(λγ²/β) for a latent of a linear VAE.",
+    "stands out": "Larger than the largest eigenvalue of noise would be, at the 99.5 % quantile.",
+    "intrinsic dimension": "Numbers needed to locate a sample on the curved surface on which the data lie.",
+}
 
 
-def drawings(found: Preflight) -> Iterator[tuple[str, Figure, str]]:
-    """Name, figure and caption of each figure."""
+def drawings(found: Preflight) -> list[Drawing]:
+    """The figures; none for data that do not vary."""
     if found.scaled_spectrum.total <= 0:
-        return
-    yield "phase", _phase(found), _phase_caption(found)
-    if found.confirmation is not None:
-        yield "confirmed", _confirmed(found), _CONFIRMED
-    yield "spectrum", _spectrum(found), _spectrum_caption(found)
+        return []
+    approximate = (
+        "The Bernoulli likelihood is approximated to second order in the logits: only the collapse line is exact."
+        if found.kind.likelihood == "bernoulli"
+        else "Exact for linear decoders; the collapse line holds for all."
+    )
+    does = f"What a VAE with d latents does at decoder variance 1/γ² and KL weight β. {approximate}"
+    leading = "" if found.scaled_spectrum.exact else " Leading eigenvalues by a randomised method."
+    signal = f"{found.scaled_spectrum.signal} eigenvalues stand out of the noise (Tracy-Widom, 99.5 %).{leading}"
+    trained = "Latents that small trained models use, and what the linear theory predicts for them."
+    drawn = [("phase", _phase(found), does)]
+    drawn += [] if found.confirmation is None else [("confirmed", _confirmed(found), trained)]
+    drawn += [("spectrum", _spectrum(found), signal)]
+    return [Drawing(name, figures.svg(f), caption, round(96 * f.get_figwidth())) for name, f, caption in drawn]
 
 
 def _phase(found: Preflight) -> Figure:
     """Used latents, KL and explained variance over (β/γ², d)."""
-    eigenvalues = found.scaled_spectrum.eigenvalues
-    depth = max(2, min(LATENTS, len(eigenvalues), 2 * found.recommended.latent_dim))
-    variances = np.geomspace(_lowest(found) / 4, 4 * float(eigenvalues[0]), STEPS)
+    eigenvalues, recommended = found.scaled_spectrum.eigenvalues, found.recommended
+    depth = max(2, min(40, len(eigenvalues), 2 * recommended.latent_dim))
+    positive = eigenvalues[eigenvalues > 1e-6 * eigenvalues[0]]
+    start = 1 / (recommended.precision or 1.0)
+    lowest = min(start, float(positive[min(len(positive), 40) - 1]))
+    variances = np.geomspace(lowest / 4, 4 * float(eigenvalues[0]), 120)
     latents = np.arange(1, depth + 1)
-    panels = (
+    panels: tuple[tuple[str, Callable[..., float], str], ...] = (
         ("latents in use", linear.used_count, "viridis"),
         ("KL, nats per sample", linear.total_kl, "magma"),
         ("variance explained", linear.explained_share, "cividis"),
@@ -55,29 +73,13 @@ def _phase(found: Preflight) -> Figure:
         figures.format_axis(axis, title=title, x="β/γ²", y="latents d", log="", legend=False)
         axis.set_xscale("log")
         axis.grid(visible=False)
-        _lines(axis, found)
+        axis.axvline(float(eigenvalues[0]), color=LINE, lw=2, label="collapse line λ₁")
+        label = "β = 1" if recommended.precision is None else "recommended start"
+        axis.plot([start], [recommended.latent_dim], "*", color="white", mec="#1c2630", ms=15, label=label)
+        axis.set_ylim(0.5, max(axis.get_ylim()[1], recommended.latent_dim + 0.5))
+        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].legend(loc="upper left", fontsize=8.5, framealpha=0.85, frameon=True)
     return figure
-
-
-def _lines(axis: Axes, found: Preflight) -> None:
-    """The collapse line and the recommended start."""
-    recommended = found.recommended
-    start = 1 / (recommended.precision or 1.0)
-    axis.axvline(float(found.scaled_spectrum.eigenvalues[0]), color=LINE, lw=2, label="collapse line λ₁")
-    label = "β = 1" if recommended.precision is None else "recommended start"
-    axis.plot([start], [recommended.latent_dim], "*", color="white", mec=MARK, ms=15, label=label)
-    top = axis.get_ylim()[1]
-    axis.set_ylim(0.5, max(top, recommended.latent_dim + 0.5))
-    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _lowest(found: Preflight) -> float:
-    """Smallest β/γ² that is worth drawing."""
-    eigenvalues = found.scaled_spectrum.eigenvalues
-    start = 1 / (found.recommended.precision or 1.0)
-    positive = eigenvalues[eigenvalues > 1e-6 * eigenvalues[0]]
-    return min(start, float(positive[min(len(positive), LATENTS) - 1]))
 
 
 def _confirmed(found: Preflight) -> Figure:
@@ -114,10 +116,9 @@ def _spectrum(found: Preflight) -> Figure:
     left.plot(index, positive, "o-", ms=3.5, label="eigenvalues of the covariance")
     if spectrum.noise > 1e-9 * shown[0]:
         left.axhline(spectrum.noise, color=figures.COLOURS[2], ls="--", label="noise floor")
-    if found.recommended.precision is not None:
-        left.axhline(1 / found.recommended.precision, color=figures.COLOURS[1], label="recommended decoder variance")
-    else:
-        left.axhline(1.0, color=figures.COLOURS[1], label="β = 1")
+    precision = found.recommended.precision
+    label = "β = 1" if precision is None else "recommended decoder variance"
+    left.axhline(1 / (precision or 1.0), color=figures.COLOURS[1], label=label)
     figures.format_axis(left, title="spectrum", x="latent", y="λ", log="y")
     held = np.cumsum(spectrum.eigenvalues)[: len(positive)] / spectrum.total
     right.plot(index, held, "o-", ms=3.5, color=figures.COLOURS[0], label="principal axes")
@@ -135,85 +136,20 @@ def _mark_dimension(axis: Axes, found: Preflight) -> None:
     axis.axvline(found.recommended.latent_dim, color=figures.COLOURS[1], label="latents recommended")
 
 
-def _phase_caption(found: Preflight) -> str:
-    approximate = (
-        " The Bernoulli likelihood is approximated to second order in the logits: only the collapse line is exact."
-        if found.kind.likelihood == "bernoulli"
-        else " Exact for linear decoders; the collapse line holds for all."
-    )
-    return f"What a VAE with d latents does at decoder variance 1/γ² and KL weight β.{approximate}"
-
-
-def _spectrum_caption(found: Preflight) -> str:
-    spectrum = found.scaled_spectrum
-    leading = "" if spectrum.exact else " Leading eigenvalues by a randomised method."
-    return f"{spectrum.signal} eigenvalues stand out of the noise (Tracy-Widom, 99.5 %).{leading}"
-
-
-_CONFIRMED = "Latents that small trained models use, and what the linear theory predicts for them."
-
-
-VERDICTS = {
-    None: "No problems found.",
-    "note": "No problems found; see the notes.",
-    "warning": "Read the warnings before you train.",
-    "error": "Repair the data before you train.",
-}
-PIXELS = 96  # per inch of figure width, at most
-GLOSSARY = {
-    "λ": "Eigenvalues of the covariance: the variance of the data along its principal axes, largest first.",
-    "γ²": "Precision: 1 / variance of the decoder. A squared error is multiplied by γ²/2.",
-    "β": "What the KL is multiplied by in the loss; 1 is the ELBO.",
-    "β/γ²": "All that matters for which latents are used: latent i of a linear VAE is used exactly if λ is larger.",
-    "collapse": "No latent differs from its prior, and the decoder ignores them.",
-    "KL": "Information in the code of a sample, in nats; ½ log(λγ²/β) for a latent of a linear VAE.",
-    "stands out": "Larger than the largest eigenvalue of noise would be, at the 99.5 % quantile.",
-    "intrinsic dimension": "Numbers needed to locate a sample on the curved surface on which the data lie.",
-}
-
-
-def notebook_frame(page: str) -> str:
-    """A page inside a notebook, with its own styles."""
-    return str(Markup('<iframe srcdoc="{}" style="width: 100%; height: 50rem; border: 0"></iframe>').format(page))
-
-
-def html(found: Preflight) -> str:
-    """The page; text from users is escaped."""
-    rows = found.summary()
-    pictures = [
-        (name, Markup(svg(figure)), caption, round(PIXELS * figure.get_figwidth()))
-        for name, figure, caption in drawings(found)
-    ]
-    return render(
-        "preflight.html",
-        found=found,
-        verdict=VERDICTS[found.worst],
-        facts=facts(found),
-        drawings=pictures,
-        columns=list(rows[0]) if rows else [],
-        rows=rows,
-        glossary=GLOSSARY,
-        versions=versions(),
-    )
-
-
 def facts(found: Preflight) -> list[tuple[str, str]]:
     """Single numbers with their labels; what to set first."""
-    recommended = found.recommended
+    recommended, dimension = found.recommended, found.dimension
+    low, high = recommended.beta
+    precision = "" if recommended.precision is None else number(recommended.precision)
+    interval = "" if dimension is None else f"{dimension.value:.1f} ({dimension.low:.1f}–{dimension.high:.1f})"
     chosen = [
         ("latents", str(recommended.latent_dim)),
         ("likelihood", recommended.likelihood),
         ("scaling", recommended.scaling),
-    ]
-    if recommended.precision is not None:
-        chosen.append(("precision γ², at the start", number(recommended.precision)))
-    low, high = recommended.beta
-    chosen += [
+        ("precision γ², at the start", precision),
         ("β that keeps the latents needed", f"{low:.3g} to {high:.3g}"),
         ("β that collapses everything", f"from {recommended.collapse_beta:.3g}"),
         ("batch size, epochs", f"{recommended.batch_size}, {recommended.epochs}"),
+        ("intrinsic dimension", interval),
     ]
-    if found.dimension is not None:
-        dimension = found.dimension
-        chosen.append(("intrinsic dimension", f"{dimension.value:.1f} ({dimension.low:.1f}–{dimension.high:.1f})"))
-    return chosen
+    return [(label, value) for label, value in chosen if value]

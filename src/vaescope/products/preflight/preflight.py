@@ -5,43 +5,52 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.core.serialization import to_plain
+from vaescope.core.tables import Table
 from vaescope.inference import linear
 from vaescope.inference.linear import Spectrum
+from vaescope.products.preflight import page
 from vaescope.products.preflight.confirm import Confirmation
 from vaescope.products.preflight.confirm import confirm as train_grid
 from vaescope.products.preflight.data import (
     DataKind,
     Profile,
-    Source,
     bernoulli_scales,
     column_scales,
     judge_kind,
+    mapped,
     profile,
     source_of,
 )
-from vaescope.products.preflight.page import html, notebook_frame
-from vaescope.products.preflight.phase import Convention, conventions, expected_count
-from vaescope.products.preflight.recommend import Recommendation, recommend, snippets
+from vaescope.products.preflight.recommend import (
+    Convention,
+    Recommendation,
+    conventions,
+    expected_count,
+    recommend,
+    snippets,
+)
 from vaescope.products.preflight.rules import Facts, findings
 from vaescope.products.preflight.spectrum import IntrinsicDimension, intrinsic_dimension
-from vaescope.report.findings import Finding, by_severity, worst_severity
-from vaescope.runs.files import json_data, write_json, write_text
+from vaescope.report.budget import Budget, Progress, to_stderr
+from vaescope.report.findings import Finding, by_severity
+from vaescope.report.page import Drawing, render, versions
+from vaescope.report.report import Report
 from vaescope.training import ProgressBar
 
-SUMMARY_ROWS = 50
+Array = np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
-class Preflight:
+class Preflight(Report):
     """What the data are, how many latents they feed, and what to start with.
 
     `active`, `kl`, `explained` and `collapse_variance` are about the data as given; `recommended` and `summary` are
@@ -74,9 +83,15 @@ class Preflight:
     """Trained models beside their predictions; None unless models were trained."""
 
     @property
-    def worst(self) -> str | None:
-        """error, warning, note, or None."""
-        return worst_severity(self.findings)
+    def verdict(self) -> str:
+        """The result in a sentence."""
+        verdicts = {
+            None: "No problems found.",
+            "note": "No problems found; see the notes.",
+            "warning": "Read the warnings before you train.",
+            "error": "Repair the data before you train.",
+        }
+        return verdicts[self.worst]
 
     @property
     def collapse_variance(self) -> float:
@@ -128,13 +143,12 @@ class Preflight:
         """The recommended settings as code for PyTorch, pythae and `vs.fit`."""
         return snippets(self.recommended, self.columns)
 
-    def summary(self) -> list[dict[str, object]]:
-        """A row per latent: the β/γ² below which it is used, and what is explained up to it; scaled data."""
+    def summary(self) -> Table:
+        """A row per latent, at most 50: the β/γ² below which it is used, the variance held; of scaled data."""
         spectrum, variance = self.scaled_spectrum, 1 / (self.recommended.precision or 1.0)
-        shown = min(len(spectrum.eigenvalues), SUMMARY_ROWS)
         held = np.cumsum(spectrum.eigenvalues) / max(spectrum.total, 1e-300)
         kl = linear.latent_kl(spectrum.eigenvalues, variance)
-        return [
+        return Table(
             {
                 "latent": k + 1,
                 "used if β/γ² <": float(spectrum.eigenvalues[k]),
@@ -142,11 +156,11 @@ class Preflight:
                 "KL at start": float(kl[k]),
                 "stands out": "yes" if k < spectrum.signal else "no",
             }
-            for k in range(shown)
-        ]
+            for k in range(min(len(spectrum.eigenvalues), 50))
+        )
 
-    def to_data(self) -> dict[str, object]:
-        """Everything as JSON data."""
+    def content(self) -> dict[str, object]:
+        """Everything that `to_json` writes."""
         spectrum = self.scaled_spectrum
         data = {
             "name": self.name,
@@ -167,28 +181,34 @@ class Preflight:
             "confirmation": self.confirmation,
             "code": self.code,
         }
-        return {key: json_data(to_plain(value)) for key, value in data.items()}
+        return {key: to_plain(value) for key, value in data.items()}
 
-    def to_json(self, path: str | Path) -> Path:
-        """Write everything as JSON.
+    def facts(self) -> list[tuple[str, str]]:
+        """Single numbers with their labels; what to set first."""
+        return page.facts(self)
 
-        Args:
-            path: the file.
-        """
-        write_json(Path(path), self.to_data())
-        return Path(path)
+    def figures(self) -> list[Drawing]:
+        """The phase diagram, the spectrum, and trained models if there are any, as SVG with captions."""
+        return page.drawings(self)
 
-    def to_html(self, path: str | Path) -> Path:
-        """Write the page: one file that loads nothing from the network.
-
-        Args:
-            path: the file.
-        """
-        write_text(Path(path), html(self))
-        return Path(path)
+    def page(self) -> str:
+        """The HTML page; text from users is escaped."""
+        rows = self.summary()
+        return render(
+            "preflight.html",
+            found=self,
+            verdict=self.verdict,
+            facts=self.facts(),
+            drawings=self.figures(),
+            columns=list(rows[0]) if rows else [],
+            rows=rows,
+            glossary=page.GLOSSARY,
+            versions=versions(),
+        )
 
     def _repr_html_(self) -> str:
-        return notebook_frame(html(self))
+        frame = Markup('<iframe srcdoc="{}" style="width: 100%; height: 50rem; border: 0"></iframe>')
+        return str(frame.format(self.page()))
 
     def __repr__(self) -> str:
         dimension = "" if self.dimension is None else f", intrinsic dimension {self.dimension.value:.1f}"
@@ -203,10 +223,6 @@ def _variance(precision: float, beta: float) -> float:
     return validation.number("beta", beta, minimum=0.0) / validation.precision(precision)
 
 
-Array = np.ndarray
-SILENT_SECONDS = 1.0
-
-
 def preflight(
     x: object,
     *,
@@ -214,7 +230,7 @@ def preflight(
     likelihood: str | None = None,
     confirm: bool = False,
     name: str | None = None,
-    progress: Callable[[str], object] | None = None,
+    progress: Progress | None = None,
 ) -> Preflight:
     """Find out, from data alone, how many latents a VAE will use, which losses collapse, and what to start with.
 
@@ -235,16 +251,20 @@ def preflight(
     >>> found.active(precision=1.0, beta=1.0), found.recommended.needed
     (2, 2)
     """
-    say = _Lines(progress)
+    say, say_rows = _progress_lines(progress)
     if latent_dim is not None:
         validation.whole_number("latent_dim", latent_dim)
     source = source_of(x, name)
     say(f"reading {source.rows} rows")
-    read = profile(source, say.rows)
+    read = profile(source, say_rows)
     kind = judge_kind(read, likelihood)
-    scaled, scale = _scaled(read, source, kind, say)
-    spectrum = read.spectrum(bernoulli_scales(read), "bernoulli") if kind.likelihood == "bernoulli" else read.spectrum()
-    scaled_spectrum = scaled.spectrum(scale, kind.scaling if scale is not None else "raw")
+    scaled, scale = read, _scale(read, kind)
+    spectrum = read.spectrum(scale if kind.likelihood == "bernoulli" else None)
+    if kind.likelihood != "bernoulli" and kind.scaling == "log1p":
+        say("reading the data again, as log(1 + x)")
+        scaled = profile(mapped(read.source, np.log1p), say_rows)
+        scale = np.full(len(scaled.mean), math.sqrt(max(float(scaled.variance.mean()), 1e-300)))
+    scaled_spectrum = scaled.spectrum(scale)
     say("estimating the intrinsic dimension")
     rows = scaled.sample if scale is None else scaled.sample / scale
     dimension = intrinsic_dimension(rows, scaled_spectrum.eigenvalues)
@@ -267,25 +287,11 @@ def preflight(
     return found if not confirm else _confirmed(found, scaled.sample if kind.likelihood == "bernoulli" else rows)
 
 
-def _scaled(read: Profile, source: Source, kind: DataKind, say: _Lines) -> tuple[Profile, Array | None]:
-    """The profile of the data to be modelled, and what its columns are divided by."""
+def _scale(read: Profile, kind: DataKind) -> Array | None:
+    """What columns are divided by before they are modelled."""
     if kind.likelihood == "bernoulli":
-        return read, bernoulli_scales(read)
-    if kind.scaling == "standardise":
-        return read, column_scales(read)
-    if kind.scaling != "log1p":
-        return read, None
-    say("reading the data again, as log(1 + x)")
-    logs = profile(_mapped(read.source), say.rows)
-    return logs, np.full(len(logs.mean), math.sqrt(max(float(logs.variance.mean()), 1e-300)))
-
-
-def _mapped(source: Source) -> Source:
-    def stream() -> Iterator[Array]:
-        for chunk in source.stream():
-            yield np.log1p(chunk)
-
-    return replace(source, stream=stream)
+        return bernoulli_scales(read)
+    return column_scales(read) if kind.scaling == "standardise" else None
 
 
 def _confirmed(found: Preflight, rows: Array) -> Preflight:
@@ -308,22 +314,21 @@ def _confirmed(found: Preflight, rows: Array) -> Preflight:
     return replace(found, confirmation=grid, findings=[*found.findings, finding])
 
 
-class _Lines:
-    """Lines of progress, from the first second on; to stderr of a terminal if nobody listens."""
+def _progress_lines(
+    progress: Callable[[str], object] | None,
+) -> tuple[Callable[[str], None], Callable[[int, int], None]]:
+    """Functions that report a line, and rows read, from the first second on; to a terminal if nobody listens."""
+    budget = Budget(math.inf, progress or (to_stderr if sys.stderr.isatty() else None), name="preflight")
+    shown = budget.started
 
-    def __init__(self, progress: Callable[[str], object] | None) -> None:
-        self.progress = progress or (_to_terminal if sys.stderr.isatty() else None)
-        self.started = self.shown = time.monotonic()
+    def say(line: str) -> None:
+        nonlocal shown
+        if time.monotonic() - budget.started > 1:
+            budget.say(line)
+            shown = time.monotonic()
 
-    def __call__(self, line: str) -> None:
-        if self.progress is not None and time.monotonic() - self.started > SILENT_SECONDS:
-            self.progress(f"preflight: {line}")
-            self.shown = time.monotonic()
+    def say_rows(done: int, total: int) -> None:
+        if time.monotonic() - shown > 1:
+            say(f"{done} of {total} rows read")
 
-    def rows(self, done: int, total: int) -> None:
-        if time.monotonic() - self.shown > SILENT_SECONDS:
-            self(f"{done} of {total} rows read")
-
-
-def _to_terminal(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    return say, say_rows

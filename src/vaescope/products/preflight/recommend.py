@@ -1,20 +1,107 @@
-"""What to start training with: scaling, likelihood, number of latents, precision, β, warm-up, batch size."""
+"""Latents that a model will use, what common losses do to the data, and what to start training with."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from vaescope.inference.linear import Spectrum, explained_share, least_variance, used_count
-from vaescope.products.preflight.data import DataKind
+import numpy as np
+
+from vaescope.inference.linear import Spectrum, explained_share, least_variance, total_kl, used_count
+from vaescope.products.preflight.data import THRESHOLDS, DataKind
 from vaescope.products.preflight.spectrum import IntrinsicDimension
 
-SHARE, LARGE_SHARE = 0.95, 0.99  # of the variance that principal axes have to hold; with a clear gap after them
-GAP = 10.0  # an eigenvalue over the mean of the smaller ones, from which the gap is clear
-LARGEST_EPOCHS = 500
-MARGIN = 1.25  # latents beyond those needed: a VAE switches off what it does not need
-STEPS = 10_000  # optimisation steps after which small VAEs have usually converged
-BATCHES = (32, 64, 128, 256)
+Array = np.ndarray
+
+
+def expected_count(
+    eigenvalues: Array,
+    variance: float,
+    latents: int | None = None,
+    *,
+    limit: int | None = None,
+    least_kl: float | None = None,
+) -> int:
+    """How many latents a trained model is expected to use: `used_count`, corrected for curved data.
+
+    With little KL a latent gains less than training resolves. One latent always counts below the collapse line, which
+    holds for any decoder.
+
+    Args:
+        eigenvalues: of the covariance, in any order.
+        variance: β/γ².
+        latents: how many the model has; as many as there are eigenvalues if not given.
+        limit: dimension of curved data (`IntrinsicDimension.limit`); None for linear ones.
+        least_kl: nats that a latent must carry to count; 0.15 with a limit and 0 without, if not given.
+
+    >>> expected_count(np.array([4.0, 1.0, 0.6]), 0.5), expected_count(np.array([4.0, 1.0, 0.6]), 0.5, limit=3)
+    (3, 2)
+    """
+    if least_kl is not None:
+        used = used_count(eigenvalues, variance * math.exp(2 * least_kl), latents)
+    elif limit is None:
+        used = used_count(eigenvalues, variance, latents)
+    else:
+        found = used_count(eigenvalues, variance * math.exp(2 * THRESHOLDS.found_kl), latents)
+        used = max(found, used_count(eigenvalues, variance, 1))
+    return used if limit is None else min(used, limit)
+
+
+@dataclass(frozen=True)
+class Convention:
+    """A way to write the loss, and what it does to these data."""
+
+    name: str
+    code: str
+    variance: float
+    """β/γ²."""
+    used: int
+    """Latents that a linear VAE uses."""
+    kl: float
+    explained: float
+    meaning: str
+
+    @property
+    def collapses(self) -> bool:
+        return self.used == 0
+
+
+def conventions(eigenvalues: Array, likelihood: str, columns: int, latents: int) -> list[Convention]:
+    """Common ways to write the loss, with what a linear VAE does under each.
+
+    Args:
+        eigenvalues: of the covariance (Bernoulli: of the scaled one, see `data.bernoulli_scales`).
+        likelihood: gaussian or bernoulli.
+        columns: n.
+        latents: d, of the model.
+
+    >>> [(c.name, c.variance) for c in conventions(np.ones(10), "gaussian", 10, 2)][:2]
+    [('half the sum of squares + KL', 1.0), ('sum of squares + KL', 0.5)]
+    """
+    if likelihood == "bernoulli":  # β/γ² is the weight of the KL relative to the log-likelihood
+        error = "F.binary_cross_entropy(y, x"
+        losses = [
+            ("sum of cross-entropies + KL", f"{error}, reduction='sum') / len(x) + kl.sum(1).mean()", 1.0),
+            ("mean cross-entropy + KL", f"{error}) + kl.sum(1).mean()", float(columns)),
+            ("mean cross-entropy + mean KL", f"{error}) + kl.mean()", columns / latents),
+        ]
+    else:
+        losses = [
+            ("half the sum of squares + KL", "0.5 * ((x - y) ** 2).sum(1) + kl.sum(1)", 1.0),
+            ("sum of squares + KL", "F.mse_loss(y, x, reduction='sum') / len(x) + kl.sum(1).mean()", 0.5),
+            ("mean squared error + KL", "F.mse_loss(y, x) + kl.sum(1).mean()", columns / 2),
+            ("mean squared error + mean KL", "F.mse_loss(y, x) + kl.mean()", columns / (2 * latents)),
+        ]
+    largest, scale = float(eigenvalues.max(initial=0.0)), "" if likelihood == "bernoulli" else " at precision 1"
+    found = []
+    for name, code, variance in losses:
+        averaged = f"it averages over n = {columns} columns: " if name.startswith("mean") else ""
+        verdict = "all latents collapse" if variance >= largest else "the first latents are used"
+        meaning = f"β = {variance:.4g}{scale}; these data collapse from β = {largest:.3g} on: {verdict}."
+        used, kl = used_count(eigenvalues, variance, latents), total_kl(eigenvalues, variance, latents)
+        share = explained_share(eigenvalues, variance, latents)
+        found.append(Convention(name, code, variance, used, kl, share, averaged + meaning))
+    return found
 
 
 @dataclass(frozen=True)
@@ -53,7 +140,7 @@ def recommend(
         latent_dim: the number of latents, if it was given.
     """
     needed, why_needed = latents_needed(spectrum, dimension)
-    chosen = latent_dim or min(spectrum.columns, max(needed + 1, math.ceil(MARGIN * needed)))
+    chosen = latent_dim or min(spectrum.columns, max(needed + 1, math.ceil(THRESHOLDS.margin * needed)))
     if kind.likelihood == "bernoulli":
         variance, precision = 1.0, None
     else:
@@ -61,15 +148,17 @@ def recommend(
         precision = 1 / variance
     kept = float(spectrum.eigenvalues[min(needed, chosen) - 1]) / variance
     collapse = float(spectrum.eigenvalues[0]) / variance
-    batch = max((size for size in BATCHES if size <= max(32, rows // 50)), default=32)
+    batch = max(size for size in (32, 64, 128, 256) if size <= max(32, rows // 50))
+    steps = 10_000  # after which small VAEs have usually converged
+    largest = float(spectrum.eigenvalues[0])
     sentences = {
         "likelihood": f"{kind.likelihood}: {kind.reason}",
         "scaling": kind.scaling_reason + _SCALING["pixels" if kind.name == "pixels" else kind.scaling],
         "latents": why_needed + _latents_sentence(spectrum, chosen, needed, latent_dim),
         "precision": _precision_sentence(spectrum, variance, precision, chosen),
         "β": _beta_sentence(spectrum, kept, collapse, needed),
-        "warm-up": _warmup_sentence(variance, precision, spectrum),
-        "batch": f"{batch} samples: at least 50 steps per epoch where there are enough samples, at most {BATCHES[-1]}.",
+        "warm-up": _warmup_sentence(precision, largest),
+        "batch": f"{batch} samples: at least 50 steps per epoch where there are enough samples, at most 256.",
     }
     return Recommendation(
         kind.likelihood,
@@ -79,18 +168,18 @@ def recommend(
         precision,
         (min(1.0, kept), max(1.0, kept)) if kept > 1 else (kept / 4, kept),
         collapse,
-        STEPS // 10,
+        steps // 10,
         batch,
-        min(LARGEST_EPOCHS, max(20, math.ceil(STEPS * batch / max(1, rows)))),
+        min(500, max(20, math.ceil(steps * batch / max(1, rows)))),
         sentences,
     )
 
 
 def latents_needed(spectrum: Spectrum, dimension: IntrinsicDimension | None) -> tuple[int, str]:
     """How many latents the data need, and a sentence about it."""
-    held = spectrum.latents_for(SHARE)
+    held = spectrum.latents_for(THRESHOLDS.share)
     if spectrum.flat:
-        return held, f"No direction stands out, so {held} axes are needed for {SHARE:.0%} of the variance. "
+        return held, f"No direction stands out, so {held} axes are needed for {THRESHOLDS.share:.0%} of the variance. "
     linear = axes_needed(spectrum)
     sentence = f"{linear} principal axes hold {_share(spectrum, linear)} of the variance"
     if dimension is None or not dimension.curved:
@@ -105,14 +194,13 @@ def latents_needed(spectrum: Spectrum, dimension: IntrinsicDimension | None) -> 
 def axes_needed(spectrum: Spectrum) -> int:
     """Principal axes that hold 95 % of the variance, or up to 99 % if a clear gap follows; no more than stand out.
 
-    >>> import numpy as np
     >>> axes_needed(Spectrum(np.array([80.0, 17.0, 2.9, 0.05, 0.05]), 100.0, 5, 1000))
     3
     """
-    held, most = spectrum.latents_for(SHARE), spectrum.latents_for(LARGE_SHARE)
+    held, most = (spectrum.latents_for(share) for share in (THRESHOLDS.share, THRESHOLDS.large_share))
     for count in range(min(most, spectrum.rank - 1), held, -1):
         rest = spectrum.total - float(spectrum.eigenvalues[:count].sum())
-        if spectrum.eigenvalues[count - 1] > GAP * rest / (spectrum.rank - count):
+        if spectrum.eigenvalues[count - 1] > THRESHOLDS.gap * rest / (spectrum.rank - count):
             held = count
             break
     return max(1, min(held, spectrum.signal))
@@ -166,37 +254,40 @@ def _beta_sentence(spectrum: Spectrum, kept: float, collapse: float, needed: int
     return f"1 is the ELBO; up to {kept:.3g} keeps {needed} latents, and from {collapse:.3g} on all collapse."
 
 
-def _warmup_sentence(variance: float, precision: float | None, spectrum: Spectrum) -> str:
-    largest = float(spectrum.eigenvalues[0])
-    if precision is not None and largest <= 1:
+def _warmup_sentence(precision: float | None, largest: float) -> str:
+    if largest > 1:
         return (
-            f"needed from γ² = 1, where all latents collapse (λ₁ = {largest:.3g}), but not from the start given here."
+            "not needed at this precision: the collapsed state is unstable. Otherwise over the first 10 % of the steps."
         )
-    if precision is None and largest <= 1:
+    if precision is None:
         return "does not help: the latents collapse again when β reaches 1."
-    return "not needed at this precision: the collapsed state is unstable. Otherwise over the first 10 % of the steps."
-
-
-SCALING = {
-    "none": "",
-    "standardise": "x = (x - x.mean(0)) / x.std(0)  # leave constant columns out\n",
-    "log1p": "x = torch.log1p(x)\nx = (x - x.mean(0)) / x.std()\n",
-}
+    return f"needed from γ² = 1, where all latents collapse (λ₁ = {largest:.3g}), but not from the start given here."
 
 
 def snippets(recommended: Recommendation, columns: int) -> dict[str, str]:
     """Code by library; x is a float tensor (N, n) or (N, C, H, W) in all of them."""
-    scaling = SCALING[recommended.scaling]
-    return {
-        "PyTorch": scaling + (_bernoulli() if recommended.precision is None else _gaussian(recommended)),
-        "pythae": scaling + _pythae(recommended, columns),
-        "vs.fit": scaling + _fit(recommended),
+    standardised = "x = (x - x.mean(0)) / x.std(0)  # leave constant columns out\n"
+    scalings = {"none": "", "standardise": standardised, "log1p": "x = torch.log1p(x)\nx = (x - x.mean(0)) / x.std()\n"}
+    precision, scaling = recommended.precision, scalings[recommended.scaling]
+    gaussian = precision is not None
+    values = {
+        "columns": columns,
+        "latents": recommended.latent_dim,
+        "batch": recommended.batch_size,
+        "epochs": recommended.epochs,
+        "precision": f"{precision:.4g}" if gaussian else "",
+        "loss": "mse" if gaussian else "bce",
+        "beta": f"{1 / precision:.4g}" if precision is not None else "1.0",
+        "why_beta": "  # pythae's squared error has precision 1, so β is the decoder variance" if gaussian else "",
+        "likelihood": "" if gaussian else '\n    likelihood="bernoulli",',
+        "start": "  # the precision starts as recommended and is then found in training\n" if gaussian else "",
     }
+    templates = {"PyTorch": GAUSSIAN_LOSS if gaussian else BERNOULLI_LOSS, "pythae": PYTHAE, "vs.fit": FIT}
+    return {library: scaling + template.format(**values) for library, template in templates.items()}
 
 
-def _gaussian(recommended: Recommendation) -> str:
-    return f"""# y: decoded mean; mu, log_var: encoder; optimise log_precision with the other parameters
-log_precision = torch.nn.Parameter(torch.tensor({recommended.precision:.4g}).log())
+GAUSSIAN_LOSS = """# y: decoded mean; mu, log_var: encoder; optimise log_precision with the other parameters
+log_precision = torch.nn.Parameter(torch.tensor({precision}).log())
 
 def loss(x, y, mu, log_var, beta=1.0):
     error = (x - y).flatten(1).square().sum(1)  # a sum over columns, never a mean
@@ -205,47 +296,29 @@ def loss(x, y, mu, log_var, beta=1.0):
     kl = 0.5 * (mu.square() + log_var.exp() - 1 - log_var).sum(1)
     return (reconstruction + beta * kl).mean()
 """
-
-
-def _bernoulli() -> str:
-    return """# logits: output of the decoder; mu, log_var: encoder
+BERNOULLI_LOSS = """# logits: output of the decoder; mu, log_var: encoder
 def loss(x, logits, mu, log_var, beta=1.0):
     reconstruction = torch.nn.functional.binary_cross_entropy_with_logits(logits, x, reduction="none")
     kl = 0.5 * (mu.square() + log_var.exp() - 1 - log_var).sum(1)
     return (reconstruction.flatten(1).sum(1) + beta * kl).mean()  # sums over columns, never means
 """
-
-
-def _pythae(recommended: Recommendation, columns: int) -> str:
-    bernoulli = recommended.precision is None
-    beta = "1.0" if recommended.precision is None else f"{1 / recommended.precision:.4g}"
-    reason = "" if bernoulli else "  # pythae's squared error has precision 1, so β is the decoder variance"
-    return f"""from pythae.models import BetaVAE, BetaVAEConfig
+PYTHAE = """from pythae.models import BetaVAE, BetaVAEConfig
 
 config = BetaVAEConfig(
     input_dim=({columns},),
-    latent_dim={recommended.latent_dim},
-    reconstruction_loss="{"bce" if bernoulli else "mse"}",
-    beta={beta},{reason}
+    latent_dim={latents},
+    reconstruction_loss="{loss}",
+    beta={beta},{why_beta}
 )
 model = BetaVAE(config)
 """
-
-
-def _fit(recommended: Recommendation) -> str:
-    likelihood = '\n    likelihood="bernoulli",' if recommended.precision is None else ""
-    start = (
-        ""
-        if recommended.precision is None
-        else "  # the precision starts as recommended and is then found in training\n"
-    )
-    return f"""import vaescope as vs
+FIT = """import vaescope as vs
 
 fit = vs.fit(
     x,
-    latent_dim={recommended.latent_dim},
-    batch_size={recommended.batch_size},
-    epochs={recommended.epochs},{likelihood}
+    latent_dim={latents},
+    batch_size={batch},
+    epochs={epochs},{likelihood}
 ){start}
 vs.diagnose(fit.best, x)
 """

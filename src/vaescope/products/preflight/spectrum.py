@@ -21,26 +21,28 @@ Chunks = Callable[[], Iterable[Array]]
 FULL_COLUMNS = 2048  # up to which the covariance matrix is formed
 GRAM_ROWS = 2048  # up to which the matrix of inner products of rows is formed
 LEADING = 300  # eigenvalues that the randomised method computes
-OVERSAMPLED, POWER_ITERATIONS = 20, 2
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Mean and scatter of columns, from one pass."""
+    """Mean and (co)variance of columns, from one pass."""
 
     count: int
     mean: Array
-    scatter: Array
-    """(n, n) Σ (x - mean)(x - mean)ᵀ."""
-
-    @property
-    def covariance(self) -> Array:
-        return self.scatter / max(1, self.count)
+    covariance: Array
+    """(n, n), or (n,) of the variances alone."""
 
 
-def accumulate_moments(chunks: Iterable[Array], columns: int) -> Moments:
-    """Mean and scatter of all rows; chunks are merged without cancellation (Chan et al. 1983)."""
-    count, mean, scatter = 0, np.zeros(columns), np.zeros((columns, columns))
+def accumulate_moments(chunks: Iterable[Array], columns: int, *, full: bool = True) -> Moments:
+    """Moments of all rows; chunks are merged without cancellation (Chan et al. 1983).
+
+    Args:
+        chunks: of rows.
+        columns: how many there are.
+        full: whether the covariance is computed, or for wide data variances alone.
+    """
+    count, mean = 0, np.zeros(columns)
+    scatter = np.zeros((columns, columns) if full else columns)
     for chunk in chunks:
         rows = np.asarray(chunk, np.float64)
         if not len(rows):
@@ -48,25 +50,11 @@ def accumulate_moments(chunks: Iterable[Array], columns: int) -> Moments:
         own_mean = rows.mean(0)
         rows = rows - own_mean
         shift, merged = own_mean - mean, count + len(rows)
-        scatter += rows.T @ rows
-        scatter += np.outer(shift, shift) * (count * len(rows) / merged)
+        scatter += rows.T @ rows if full else (rows**2).sum(0)
+        scatter += (np.outer(shift, shift) if full else shift**2) * (count * len(rows) / merged)
         mean = mean + shift * (len(rows) / merged)
         count = merged
-    return Moments(count, mean, scatter)
-
-
-def accumulate_column_moments(chunks: Iterable[Array], columns: int) -> tuple[Array, Array, int]:
-    """Mean and variance of every column, and the number of rows, for data too wide for their covariance."""
-    count, mean, squares = 0, np.zeros(columns), np.zeros(columns)
-    for chunk in chunks:
-        if not len(chunk):
-            continue
-        own = chunk.mean(0)
-        shift, merged = own - mean, count + len(chunk)
-        squares += ((chunk - own) ** 2).sum(0) + shift**2 * (count * len(chunk) / merged)
-        mean = mean + shift * (len(chunk) / merged)
-        count = merged
-    return mean, squares / max(1, count), count
+    return Moments(count, mean, scatter / max(1, count))
 
 
 def spectrum_of_covariance(covariance: Array, rows: int) -> Spectrum:
@@ -96,14 +84,9 @@ def wide_spectrum(chunks: Chunks, mean: Array, variance: Array, rows: int, scale
         data = np.concatenate(list(centred()))
         found = np.linalg.eigvalsh(data @ data.T / len(data))[::-1].clip(min=0.0)
         return Spectrum(found[: min(len(found), columns)], total, columns, rows)
-    found = _randomised(centred, columns, rows)
-    return Spectrum(found[:LEADING], total, columns, rows, exact=False)
-
-
-def _randomised(centred: Callable[[], Iterator[Array]], columns: int, rows: int) -> Array:
-    """Leading eigenvalues of the covariance, by the Rayleigh-Ritz method on a randomised subspace."""
-    basis = np.random.default_rng(0).standard_normal((columns, LEADING + OVERSAMPLED))
-    for _ in range(1 + POWER_ITERATIONS):
+    # the Rayleigh-Ritz method on a randomised subspace, with 20 more vectors than eigenvalues and two power iterations
+    basis = np.random.default_rng(0).standard_normal((columns, LEADING + 20))
+    for _ in range(3):
         product = np.zeros_like(basis)
         for chunk in centred():
             product += chunk.T @ (chunk @ basis)
@@ -112,15 +95,11 @@ def _randomised(centred: Callable[[], Iterator[Array]], columns: int, rows: int)
     for chunk in centred():
         projected = chunk @ basis
         small += projected.T @ projected
-    return np.linalg.eigvalsh(small / rows)[::-1].clip(min=0.0)
+    found = np.linalg.eigvalsh(small / rows)[::-1].clip(min=0.0)
+    return Spectrum(found[:LEADING], total, columns, rows, exact=False)
 
 
-NEIGHBOURS = (5, 10, 20)  # of the Levina-Bickel estimator; the range of its results is its spread
-TRIMMED = 0.1  # largest ratios of distances that TwoNN leaves out
-HALVINGS = (1, 2, 4)  # parts of the sample on which TwoNN is repeated, at growing distances
-SAMPLE = 3000  # rows on which the estimators run
-CURVED_RATIO = 0.8  # of the dimension of linear data, below which data are curved
-SMALLEST_SAMPLE = 50
+SMALLEST_SAMPLE = 50  # rows of which a dimension is estimated
 
 
 @dataclass(frozen=True)
@@ -154,10 +133,12 @@ class IntrinsicDimension:
 
     @property
     def low(self) -> float:
+        """The smallest estimate."""
         return min(self.two_nn.low, self.levina_bickel.low)
 
     @property
     def high(self) -> float:
+        """The largest estimate."""
         return max(self.two_nn.high, self.levina_bickel.high)
 
     @property
@@ -167,22 +148,25 @@ class IntrinsicDimension:
 
     @property
     def curved(self) -> bool:
-        """Whether both estimates, with two standard errors, are clearly below those of linear data."""
+        """Whether both estimates, with two standard errors, are below 0.8 times those of linear data.
+
+        The factor is a convention: linear data with a few samples stay above it.
+        """
         error = 1 + 2 / self.samples**0.5
         pairs = ((self.two_nn, self.two_nn_linear), (self.levina_bickel, self.levina_bickel_linear))
-        return all(error * own.value < CURVED_RATIO * linear.value for own, linear in pairs)
+        return all(error * own.value < 0.8 * linear.value for own, linear in pairs)
 
 
 def two_nn(distances: Array) -> float:
     r"""TwoNN (Facco et al. 2017): d from the ratios μ = r₂/r₁, which follow 1 - μ^{-d}.
 
-    A line through the origin is fitted to -log(1 - F(μ)) over log μ, without the largest ratios.
+    A line through the origin is fitted to -log(1 - F(μ)) over log μ, without the largest tenth of the ratios.
 
     Args:
         distances: (N, at least 2) to the nearest neighbours of every sample, ascending.
     """
     ratios = np.sort(np.log(distances[:, 1] / distances[:, 0]))
-    kept = max(2, int(len(ratios) * (1 - TRIMMED)))
+    kept = max(2, int(len(ratios) * 0.9))
     log_ratio = ratios[:kept]
     height = -np.log1p(-np.arange(kept) / len(ratios))
     return float((log_ratio @ height) / max(log_ratio @ log_ratio, 1e-300))
@@ -218,20 +202,18 @@ def intrinsic_dimension(x: Array, eigenvalues: Array) -> IntrinsicDimension | No
     if len(distinct) < SMALLEST_SAMPLE:
         return None
     rng = np.random.default_rng(0)
-    rows = rng.permutation(distinct)[:SAMPLE]
+    rows = rng.permutation(distinct)[:3000]
     positive = eigenvalues[eigenvalues > 0]
     linear = rng.standard_normal((len(rows), len(positive))) * np.sqrt(positive)
     return IntrinsicDimension(*_estimates(rows), *_estimates(linear), samples=len(rows))
 
 
 def _estimates(x: Array) -> tuple[Estimate, Estimate]:
-    counts = [k for k in NEIGHBOURS if k < len(x) // 2]
+    """TwoNN on all, a half and a quarter of the sample, at growing distances; Levina-Bickel with 5, 10 and 20."""
+    counts = [k for k in (5, 10, 20) if k < len(x) // 2]
     distances = neighbour_distances(x, max(counts))
     bickel = [levina_bickel(distances, k) for k in counts]
-    parts = [len(x) // part for part in HALVINGS if len(x) // part >= SMALLEST_SAMPLE]
-    twos = [two_nn(distances)] + [two_nn(neighbour_distances(x[:part], 2)) for part in parts[1:]]
-    return _estimate(twos[0], twos), _estimate(bickel[min(1, len(bickel) - 1)], bickel)
-
-
-def _estimate(value: float, values: list[float]) -> Estimate:
-    return Estimate(value, min(values), max(values))
+    halves = [x[: len(x) // part] for part in (2, 4) if len(x) // part >= SMALLEST_SAMPLE]
+    twos = [two_nn(distances), *(two_nn(neighbour_distances(half, 2)) for half in halves)]
+    middle = bickel[min(1, len(bickel) - 1)]
+    return Estimate(twos[0], min(twos), max(twos)), Estimate(middle, min(bickel), max(bickel))
