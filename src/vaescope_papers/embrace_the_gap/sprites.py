@@ -16,8 +16,7 @@ from torch import Tensor
 from vaescope import metrics, theory
 from vaescope.core import randomness
 from vaescope.data.dataset import split
-from vaescope.data.rendering import Sprites
-from vaescope.data.rendering.structure import LabelledImages
+from vaescope.data.rendering import LabelledImages, Sprites
 from vaescope.distributions import Beta
 from vaescope.metrics.correlation import MCC
 from vaescope.models import VAE, Member

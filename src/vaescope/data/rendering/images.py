@@ -1,13 +1,15 @@
-"""The structure of dSprites: a white square, ellipse or heart; 6 sizes, 40 angles, 32 x 32 positions."""
+"""Images rendered from known factors: sprites, and the structures of dSprites and 3D Shapes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vaescope.core import randomness, validation
@@ -15,24 +17,175 @@ from vaescope.core.errors import InputError
 from vaescope.data.rendering.shapes import (
     OBJECTS,
     SHAPES,
-    SpriteCoordinates,
     coverage,
-    ellipse,
-    heart,
     hue_to_rgb,
     light_maps,
     sprite_coordinates,
-    square,
 )
-from vaescope.data.rendering.structure import GridFactor, Renderer, evenly_spaced
-from vaescope.distributions import Beta
+from vaescope.distributions import Beta, Prior, Uniform
 
-LARGEST_RADIUS = 0.22  # relative to the image: every sprite stays inside
-SPRITE_SHAPES = (square, ellipse, heart)
+
+@dataclass(frozen=True)
+class GridFactor:
+    """A factor of variation: its values on the grid, and whether values between them are valid."""
+
+    name: str
+    values: tuple[float, ...]
+    continuous: bool = True
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+
+def evenly_spaced(name: str, low: float, high: float, count: int) -> GridFactor:
+    """A factor with equally spaced values from low to high."""
+    return GridFactor(name, tuple(torch.linspace(low, high, count, dtype=torch.float64).tolist()))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImages:
+    """Images (N, channels, height, width) in [0, 1] with their factors (N, k)."""
+
+    images: Float[Tensor, "N c h w"]
+    factors: Float[Tensor, "N k"]
+    factor_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+class Renderer(ABC):
+    """Renders images from factors; the same factors give the same image on any machine."""
+
+    name: ClassVar[str]
+    channels: ClassVar[int]
+    factors: tuple[GridFactor, ...]
+    size: int
+
+    @abstractmethod
+    def render_batch(self, values: Float[Tensor, "N k"]) -> Float[Tensor, "N c h w"]:
+        """Render a small batch; differentiable in the continuous factors.
+
+        Args:
+            values: (N, k) factors, in the order of `factor_names`; for a discrete factor one of its grid values.
+        """
+
+    @property
+    def factor_names(self) -> tuple[str, ...]:
+        return tuple(factor.name for factor in self.factors)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of grid values of every factor."""
+        return tuple(len(factor.values) for factor in self.factors)
+
+    def __len__(self) -> int:
+        return math.prod(self.shape)
+
+    def render(self, values: Float[Tensor, "N k"], *, dtype: torch.dtype = torch.float32) -> Float[Tensor, "N c h w"]:
+        """Render images with these factors, in batches of 64, which fit into the cache.
+
+        Args:
+            values: (N, k) factors, in the order of `factor_names`; for a discrete factor one of its grid values.
+            dtype: floating-point type of the images.
+        """
+        if values.ndim != 2 or values.shape[1] != len(self.factors):
+            names = ", ".join(self.factor_names)
+            raise InputError(f"{self.name} needs a value for each of {names}, got shape {tuple(values.shape)}.")
+        values = values.to(dtype)
+        if len(values) <= 64 or values.requires_grad:
+            return self.render_batch(values)
+        out = torch.empty(len(values), self.channels, self.size, self.size, dtype=dtype)
+        for part, into in zip(values.split(64), out.split(64), strict=True):
+            into.copy_(self.render_batch(part))
+        return out
+
+    def values_at(self, indices: Int[Tensor, " N"]) -> Float[Tensor, "N k"]:
+        """Factors of images at these grid indices; the last factor changes fastest.
+
+        Args:
+            indices: (N,) from 0 to the number of images minus one.
+        """
+        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
+            wrong = min(int(indices.min()), 0) or int(indices.max())
+            raise InputError(f"{self.name} has images 0 to {len(self) - 1}, got index {wrong}.")
+        places = torch.unravel_index(indices, self.shape)
+        tables = (torch.tensor(factor.values, dtype=torch.float64) for factor in self.factors)
+        return torch.stack([table[place] for table, place in zip(tables, places, strict=True)], dim=1)
+
+    def images_at(self, indices: Int[Tensor, " N"]) -> LabelledImages:
+        """Render images at these grid indices.
+
+        Args:
+            indices: (N,) from 0 to the number of images minus one.
+        """
+        values = self.values_at(indices)
+        return LabelledImages(self.render(values), values, self.factor_names)
+
+    def stream(self, batch_size: int = 1024, *, shuffle: bool = False, seed: int = 0) -> Iterator[LabelledImages]:
+        """Render the complete grid in batches.
+
+        Args:
+            batch_size: images per batch.
+            shuffle: whether the order is random; by default that of the grid.
+            seed: of the order.
+        """
+        order = torch.arange(len(self))
+        if shuffle:
+            order = torch.randperm(len(self), generator=randomness.generator(seed, "stream"))
+        for part in order.split(batch_size):
+            yield self.images_at(part)
+
+    def sample(
+        self, count: int, *, seed: int, distributions: Mapping[str, Prior | str] | Prior | str = "uniform"
+    ) -> LabelledImages:
+        """Render images with independent random factors.
+
+        Args:
+            count: number of images.
+            seed: seed of the factors.
+            distributions: `grid` (grid values), `uniform`, or a Beta or uniform prior on [0, 1], which is rescaled to
+                the range of the factor; one for all factors, or a mapping from factor names.
+        """
+        validation.whole_number("count", count)
+        given = distributions if isinstance(distributions, Mapping) else dict.fromkeys(self.factor_names, distributions)
+        if unknown := sorted(set(given) - set(self.factor_names)):
+            raise InputError(f"{self.name} has no factor {unknown[0]!r}; it has {', '.join(self.factor_names)}.")
+        columns = [_draw(factor, given.get(factor.name, "uniform"), count, seed) for factor in self.factors]
+        values = torch.stack(columns, dim=1)
+        return LabelledImages(self.render(values), values, self.factor_names)
+
+
+def _draw(factor: GridFactor, distribution: Prior | str, count: int, seed: int) -> Float[Tensor, " N"]:
+    generator = randomness.generator(seed, f"factor {factor.name}")
+    if distribution == "grid" or not factor.continuous:
+        table = torch.tensor(factor.values, dtype=torch.float64)
+        return table[torch.randint(len(table), (count,), generator=generator)]
+    prior = Uniform(0.0, 1.0) if distribution == "uniform" else distribution
+    if not isinstance(prior, Beta | Uniform) or prior.bounds != (0.0, 1.0):
+        raise InputError(
+            f"distributions of factors must be grid, uniform, or a Beta prior on [0, 1], got {distribution!r}."
+        )
+    return factor.low + (factor.high - factor.low) * prior.sample(count, 1, generator=generator)[:, 0]
+
+
+def _render_by_shape(
+    shapes: Int[Tensor, " N"], values: Float[Tensor, "N k"], render: Callable[[int, Tensor], Tensor]
+) -> Tensor:
+    """What `render` makes of the values of each shape at once, in the order of the values."""
+    found = [render(index, values[shapes == index]) for index in shapes.unique().tolist() or [1]]
+    return found[0] if len(found) == 1 else torch.cat(found)[shapes.argsort(stable=True).argsort()]
 
 
 class DSprites(Renderer):
     """Binary images in the official order and with the official factor values (Matthey et al. 2017).
+
+    A white square, ellipse or heart; 6 sizes, 40 angles, 32 x 32 positions.
 
     Args:
         size: pixels along a side of the images.
@@ -56,23 +209,13 @@ class DSprites(Renderer):
         )
 
     def render_batch(self, values: Float[Tensor, "N k"]) -> Float[Tensor, "N c h w"]:
-        shape, scale, angle, x, y = values.unbind(1)
-        shape_index = shape.round().long() - 1
-        out = values.new_empty(len(values), 1, self.size, self.size)
-        for index in shape_index.unique().tolist():
-            chosen = shape_index == index
-            if bool(chosen.all()):
-                return self._inside(index, x, y, scale, angle).to(values.dtype).unsqueeze(1)
-            columns = (column[chosen] for column in (x, y, scale, angle))
-            out[chosen, 0] = self._inside(index, *columns).to(values.dtype)
-        return out
+        def inside(shape: int, own: Float[Tensor, "M k"]) -> Float[Tensor, "M 1 h w"]:
+            _, scale, angle, x, y = own.unbind(1)
+            radius = 0.22 * scale  # relative to the image: every sprite stays inside
+            pixels = sprite_coordinates(self.size, 0.25 + 0.5 * x, 0.25 + 0.5 * y, radius, angle)
+            return (SHAPES[("square", "ellipse", "heart")[shape - 1]](pixels) <= 0).to(own.dtype).unsqueeze(1)
 
-    def _inside(self, shape: int, x: Tensor, y: Tensor, scale: Tensor, angle: Tensor) -> Tensor:
-        pixels = sprite_coordinates(self.size, 0.25 + 0.5 * x, 0.25 + 0.5 * y, LARGEST_RADIUS * scale, angle)
-        return SPRITE_SHAPES[shape](pixels) <= 0
-
-
-CACHED_MAPS = 512  # light maps kept in memory: the grid has 480
+        return _render_by_shape(values[:, 0].round().long(), values, inside)
 
 
 class Shapes3D(Renderer):
@@ -95,9 +238,7 @@ class Shapes3D(Renderer):
     def __init__(self, *, size: int = 64) -> None:
         self.size = size
         self.factors = (
-            evenly_spaced("floor_hue", 0.0, 0.9, 10),
-            evenly_spaced("wall_hue", 0.0, 0.9, 10),
-            evenly_spaced("object_hue", 0.0, 0.9, 10),
+            *(evenly_spaced(f"{what}_hue", 0.0, 0.9, 10) for what in ("floor", "wall", "object")),
             evenly_spaced("scale", 0.75, 1.25, 8),
             GridFactor("shape", (0.0, 1.0, 2.0, 3.0), continuous=False),
             evenly_spaced("orientation", -30.0, 30.0, 15),
@@ -107,31 +248,22 @@ class Shapes3D(Renderer):
     def render_batch(self, values: Float[Tensor, "N k"]) -> Float[Tensor, "N c h w"]:
         hues = [hue_to_rgb(values[:, k]) for k in range(3)]
         colours = torch.stack([*hues, torch.ones_like(hues[0])], dim=2)  # (N, channel, material)
-        maps = self._light_maps(values) if values.requires_grad else self._cached_maps(values)
+        maps = self._light_maps(values[:, 3:]) if values.requires_grad else self._cached_maps(values[:, 3:])
         images = torch.bmm(colours, maps).clamp(max=1.0)
         return images.reshape(len(values), 3, self.size, self.size)
 
-    def _cached_maps(self, values: Float[Tensor, "N k"]) -> Float[Tensor, "N 4 P"]:
-        keys = [(round(s, 9), round(shape), round(o, 9)) for s, shape, o in values[:, 3:].tolist()]
+    def _cached_maps(self, scenes: Float[Tensor, "N 3"]) -> Float[Tensor, "N 4 P"]:
+        keys = [(round(s, 9), round(shape), round(o, 9)) for s, shape, o in scenes.tolist()]
         missing = list(dict.fromkeys(key for key in keys if key not in self._maps))
-        if len(self._maps) + len(missing) > CACHED_MAPS:
-            return self._light_maps(values)
+        if len(self._maps) + len(missing) > 512:  # the grid has 480
+            return self._light_maps(scenes)
         if missing:
-            new = torch.tensor([(0.0, 0.0, 0.0, *key) for key in missing], dtype=values.dtype)
-            self._maps |= dict(zip(missing, self._light_maps(new), strict=True))
-        return torch.stack([self._maps[key] for key in keys]).to(values.dtype)
+            self._maps |= dict(zip(missing, self._light_maps(torch.tensor(missing, dtype=scenes.dtype)), strict=True))
+        return torch.stack([self._maps[key] for key in keys]).to(scenes.dtype)
 
-    def _light_maps(self, values: Float[Tensor, "N k"]) -> Float[Tensor, "N 4 P"]:
-        shape = values[:, 4].round().long().clamp(0, len(OBJECTS) - 1)
-        out = values.new_zeros(len(values), 4, self.size**2)
-        for index in shape.unique().tolist():
-            chosen = shape == index
-            maps = light_maps(self.size, index, values[chosen, 3], values[chosen, 5])
-            out = out.index_put((chosen.nonzero()[:, 0],), maps)
-        return out
-
-
-GRID_VALUES = 16  # values per continuous factor on the grid
+    def _light_maps(self, scenes: Float[Tensor, "N 3"]) -> Float[Tensor, "N 4 P"]:
+        shapes = scenes[:, 1].round().long().clamp(0, len(OBJECTS) - 1)
+        return _render_by_shape(shapes, scenes, lambda k, own: light_maps(self.size, k, own[:, 0], own[:, 2]))
 
 
 class Sprites(Renderer):
@@ -173,9 +305,9 @@ class Sprites(Renderer):
         validation.whole_number("size", size, minimum=4)
         self.size, self.shapes = size, tuple(shapes)
         ranges = {"x": x, "y": y, "scale": scale, "hue": hue}
-        factors = [evenly_spaced(name, *bounds, GRID_VALUES) for name, bounds in ranges.items()]
         if rotating:
-            factors.append(evenly_spaced("angle", 0.0, 2 * math.pi * (1 - 1 / GRID_VALUES), GRID_VALUES))
+            ranges["angle"] = (0.0, 2 * math.pi * (15 / 16))
+        factors = [evenly_spaced(name, *bounds, 16) for name, bounds in ranges.items()]
         if len(shapes) > 1:
             factors.append(GridFactor("shape", tuple(map(float, range(len(shapes)))), continuous=False))
         self.factors = tuple(factors)
@@ -184,14 +316,11 @@ class Sprites(Renderer):
         column = dict(zip(self.factor_names, values.unbind(1), strict=True))
         angle = column.get("angle", torch.zeros_like(values[:, 0]))
         pixels = sprite_coordinates(self.size, column["x"], column["y"], column["scale"], angle)
-        inside = self._coverage(pixels, column.get("shape"))
-        return inside.unsqueeze(1) * hue_to_rgb(column["hue"])[:, :, None, None]
-
-    def _coverage(self, pixels: SpriteCoordinates, shape: Tensor | None) -> Tensor:
         per_shape = [coverage(SHAPES[name](pixels), self.size) for name in self.shapes]
-        if shape is None:
-            return per_shape[0]
-        return torch.stack(per_shape)[shape.round().long(), torch.arange(len(shape))]
+        inside = per_shape[0]
+        if "shape" in column:
+            inside = torch.stack(per_shape)[column["shape"].round().long(), torch.arange(len(values))]
+        return inside.unsqueeze(1) * hue_to_rgb(column["hue"])[:, :, None, None]
 
     @staticmethod
     def published(seed: int, *, size: int = 64) -> tuple[Sprites, dict[str, Beta]]:

@@ -94,24 +94,19 @@ Points = Float[Tensor, "N P 3"]
 Depths = Float[Tensor, "N P"]
 PerSceneImage = Float[Tensor, "N 1"]
 
-FAR = 1e6
-ROOM = 3.6  # half the width of the room
-CAMERA = (3.3, 2.1)  # distance from the centre, height
-TARGET = 0.62  # height at which the camera points
-FIELD_OF_VIEW = 0.5  # half the width of the image at distance 1
-LIGHT = (-0.45, -0.55, 0.95)
-OVERSAMPLING = 2
+FAR = 1e6  # depth of rays that hit nothing
+OVERSAMPLING = 2  # rays per pixel along each side
 
 
 def camera_rays(size: int, orientation: Float[Tensor, " N"]) -> tuple[Float[Tensor, "N 1 3"], Points]:
     """Origin and directions of the rays through all pixels, row by row; the camera orbits the centre of the room."""
+    distance, height, target = 3.3, 2.1, 0.62  # from the centre, of the camera, and of the point that it looks at
     count = OVERSAMPLING * size
-    grid = ((torch.arange(count, dtype=orientation.dtype) + 0.5) / count * 2 - 1) * FIELD_OF_VIEW
+    grid = ((torch.arange(count, dtype=orientation.dtype) + 0.5) / count * 2 - 1) * 0.5  # half the width at distance 1
     phi = orientation * math.pi / 180
     zero, one = torch.zeros_like(phi), torch.ones_like(phi)
-    distance, height = CAMERA
     origin = torch.stack([distance * phi.sin(), -distance * phi.cos(), height * one], 1)
-    forward = torch.stack([zero, zero, TARGET * one], 1) - origin
+    forward = torch.stack([zero, zero, target * one], 1) - origin
     forward = forward / forward.norm(dim=1, keepdim=True)
     right = torch.stack([phi.cos(), phi.sin(), zero], 1)
     up = torch.linalg.cross(right, forward)
@@ -122,10 +117,15 @@ def camera_rays(size: int, orientation: Float[Tensor, " N"]) -> tuple[Float[Tens
     return origin[:, None], direction / direction.norm(dim=2, keepdim=True)
 
 
+def _nonzero(values: Tensor) -> Tensor:
+    """Values that may be divided by."""
+    return torch.where(values.abs() < 1e-9, torch.full_like(values, 1e-9), values)
+
+
 def cube(origin: Tensor, direction: Points, scale: PerSceneImage) -> tuple[Depths, Points]:
     half = 0.55 * scale[..., None]
     centre = torch.cat([torch.zeros_like(half), torch.zeros_like(half), half], -1)
-    inverse = 1 / torch.where(direction.abs() < 1e-9, torch.full_like(direction, 1e-9), direction)
+    inverse = 1 / _nonzero(direction)
     middle, reach = (centre - origin) * inverse, half * inverse.abs()
     enter, axis = (middle - reach).max(-1)
     leave = (middle + reach).amin(-1)
@@ -140,8 +140,7 @@ def sphere(origin: Tensor, direction: Points, scale: PerSceneImage) -> tuple[Dep
 def cylinder(origin: Tensor, direction: Points, scale: PerSceneImage) -> tuple[Depths, Points]:
     radius, height = 0.52 * scale, 1.1 * scale
     side, normal = _tube(origin, direction, radius, torch.zeros_like(height), height)
-    dz = direction[..., 2]
-    lid = (height - origin[..., 2]) / torch.where(dz.abs() < 1e-9, torch.full_like(dz, 1e-9), dz)
+    lid = (height - origin[..., 2]) / _nonzero(direction[..., 2])
     on_lid = (origin[..., :2] + lid[..., None] * direction[..., :2]).square().sum(-1) <= radius.square()
     lid = torch.where(on_lid & (lid > 1e-4), lid, FAR)
     up = torch.tensor([0.0, 0.0, 1.0], dtype=direction.dtype)
@@ -193,11 +192,13 @@ def light_maps(
 ) -> Float[Tensor, "N 4 P"]:
     """Floor, wall, object and white light per pixel (size², row by row), averaged over several rays."""
     origin, direction = camera_rays(size, orientation)
-    sun = torch.tensor(LIGHT, dtype=scale.dtype)
+    sun = torch.tensor((-0.45, -0.55, 0.95), dtype=scale.dtype)
     sun = (sun / sun.norm()).expand_as(direction)
     depth, normal = OBJECTS[shape](origin, direction, scale[:, None])
-    floor = _floor(origin, direction)
-    wall, wall_light = _wall(origin, direction)
+    dz, d = direction[..., 2], _nonzero(direction[..., :2])
+    floor = torch.where(dz < -1e-6, -origin[..., 2] / dz.clamp(max=-1e-6), FAR)
+    wall, axis = ((d.sign() * 3.6 - origin[..., :2]) / d).min(-1)  # half the width of the room
+    wall_light = torch.where(axis == 0, 0.74, 0.88)  # makes the corners visible
     ground = origin + torch.minimum(floor, wall)[..., None] * direction
     shade = torch.where(OBJECTS[shape](ground + 1e-3 * sun, sun, scale[:, None])[0] < FAR, 0.62, 1.0)
     hit = depth < torch.minimum(floor, wall)
@@ -206,22 +207,6 @@ def light_maps(
     halfway = torch.nn.functional.normalize(sun - direction, dim=-1)
     gloss = 0.35 * (normal * halfway).sum(-1).clamp(min=0).pow(40)
     layers = (on_floor * 0.95 * shade, (~hit & ~on_floor) * wall_light * shade, hit * lambert, hit * gloss)
-    return _average(torch.stack([layer.to(scale.dtype) for layer in layers], 1), size)
-
-
-def _floor(origin: Tensor, direction: Points) -> Depths:
-    dz = direction[..., 2]
-    return torch.where(dz < -1e-6, -origin[..., 2] / dz.clamp(max=-1e-6), FAR)
-
-
-def _wall(origin: Tensor, direction: Points) -> tuple[Depths, Depths]:
-    """Depth at which a ray hits a wall, and the brightness of that wall, which makes the corners visible."""
-    d = torch.where(direction[..., :2].abs() < 1e-9, torch.full_like(direction[..., :2], 1e-9), direction[..., :2])
-    exits, axis = ((d.sign() * ROOM - origin[..., :2]) / d).min(-1)
-    return exits, torch.where(axis == 0, 0.74, 0.88)
-
-
-def _average(fine: Float[Tensor, "N 4 Q"], size: int) -> Float[Tensor, "N 4 P"]:
-    count = len(fine)
-    pooled = fine.reshape(count, 4, size, OVERSAMPLING, size, OVERSAMPLING).mean((3, 5))
-    return pooled.reshape(count, 4, size * size)
+    fine = torch.stack([layer.to(scale.dtype) for layer in layers], 1)
+    pooled = fine.reshape(len(fine), 4, size, OVERSAMPLING, size, OVERSAMPLING).mean((3, 5))
+    return pooled.reshape(len(fine), 4, size * size)
