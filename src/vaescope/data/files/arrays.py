@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import IO, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,37 @@ R = TypeVar("R")
 BATCH_BYTES = 64 * 2**20  # read at once
 
 
+@contextmanager
+def errors_in_one_line(path: Path, problem: str = "is damaged") -> Iterator[None]:
+    """Convert any exception of a library into an `InputError` of one line.
+
+    Libraries raise many kinds of exceptions for a file that is not what its name says: their own, those of zlib, those
+    of Python's tokenizer.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InputError(f"{path.name} {problem}: {reason}.") from None
+
+
+def file_reader(file_type: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function that opens a file, the first path among its arguments, as `errors_in_one_line` does."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            path = next((Path(a) for a in args if isinstance(a, str | Path)), Path("the file"))
+            with errors_in_one_line(path, f"cannot be read as {file_type}"):
+                return function(*args, **kwargs)
+
+        return guarded
+
+    return decorate
+
+
 @dataclass(frozen=True, eq=False)
 class StoredArray:
     """An array of numbers in a file, with a row per sample."""
@@ -31,8 +62,8 @@ class StoredArray:
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype
-    read_batches: Callable[[int], Iterator[np.ndarray]] = field(repr=False)
-    """Batch size -> all rows in order, in batches."""
+    read_batches: Callable[[int], Iterator[np.ndarray]] | None = field(default=None, repr=False)
+    """Batch size -> all rows in order, in batches; None if `read_slice` does that."""
     read_rows: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
     """Sorted indices -> rows; None for formats without random access."""
     read_slice: Callable[[int, int], np.ndarray] | None = field(default=None, repr=False)
@@ -53,31 +84,35 @@ class StoredArray:
 
     def stream(self, batch_size: int | None = None) -> Iterator[np.ndarray]:
         """All rows in order, in batches; by default of about 64 MB."""
-        with damage_reported(self.path):
-            yield from self.read_batches(batch_size or max(1, BATCH_BYTES // max(1, self.row_bytes)))
+        size = batch_size or max(1, BATCH_BYTES // max(1, self.row_bytes))
+        with errors_in_one_line(self.path):
+            if self.read_batches is not None:
+                yield from self.read_batches(size)
+                return
+            assert self.read_slice is not None
+            for start in range(0, len(self), size):
+                yield self.read_slice(start, min(start + size, len(self)))
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """Rows at these indices, in the order of the indices. Files without random access are read once."""
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise InputError(f"{self.path.name} has rows 0 to {len(self) - 1}, got index {indices.max()}.")
         order = np.argsort(indices, kind="stable")
-        found = self._sorted_rows(indices[order])
+        if self.read_rows is None:
+            found = self._filtered_rows(indices[order])
+        else:
+            with errors_in_one_line(self.path):
+                found = self.read_rows(indices[order])
         out = np.empty_like(found)
         out[order] = found
         return out
 
     def all_rows(self) -> np.ndarray:
         """The complete array."""
-        with damage_reported(self.path):
+        with errors_in_one_line(self.path):
             found = np.concatenate(list(self.stream()))
         self._check_count(len(found))
         return found
-
-    def _sorted_rows(self, indices: np.ndarray) -> np.ndarray:
-        if self.read_rows is None:
-            return self._filtered_rows(indices)
-        with damage_reported(self.path):
-            return self.read_rows(indices)
 
     def _filtered_rows(self, indices: np.ndarray) -> np.ndarray:
         """Rows at sorted indices, from one pass over the file."""
@@ -100,59 +135,23 @@ class StoredArray:
 
 def stored_array(path: Path, name: str, array: np.ndarray) -> StoredArray:
     """A `StoredArray` for an array in memory or a memory-mapped array."""
-
-    def read_batches(batch_size: int) -> Iterator[np.ndarray]:
-        for start in range(0, len(array), batch_size):
-            yield np.asarray(array[start : start + batch_size])
-
     return StoredArray(
         path,
         name,
         array.shape,
         array.dtype,
-        read_batches,
-        lambda indices: np.asarray(array[indices]),
-        lambda first, end: np.asarray(array[first:end]),
+        read_rows=lambda indices: np.asarray(array[indices]),
+        read_slice=lambda first, end: np.asarray(array[first:end]),
     )
 
 
-@contextmanager
-def damage_reported(path: Path) -> Iterator[None]:
-    """Convert any exception of a library that reads a file into a one-line `InputError`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{path.name} is damaged: {reason(error)}.") from None
+def check_name(path: Path, name: str, names: list[str], what: str = "array") -> None:
+    """A file must have an array of this name."""
+    if name not in names:
+        raise InputError(f"{path.name} has no {what} {name!r}; it has {', '.join(names) or 'none'}.")
 
 
-def file_reader(file_type: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function that opens a file: any exception of a library becomes a one-line `InputError`.
-
-    Libraries raise many kinds of exceptions for a file that is not what its name says: their own, those of zlib, those
-    of Python's tokenizer.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
-                return function(*args, **kwargs)
-            except InputError:
-                raise
-            except Exception as error:
-                path = next((Path(a) for a in args if isinstance(a, str | Path)), Path("the file"))
-                raise InputError(f"{path.name} cannot be read as {file_type}: {reason(error)}.") from None
-
-        return guarded
-
-    return decorate
-
-
-def reason(error: BaseException) -> str:
-    """The first line of an exception's message, without the final period."""
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+# .npy and .npz --------------------------------------------------------------------------------
 
 
 @file_reader("an .npy array")
@@ -196,8 +195,7 @@ def npz_names(path: Path) -> list[str]:
 @file_reader("an .npz archive")
 def open_npz(path: Path, name: str) -> StoredArray:
     """One array of an archive, read in order, a batch at a time."""
-    if name not in npz_names(path):
-        raise InputError(f"{path.name} has no array {name!r}; it has {', '.join(npz_names(path)) or 'none'}.")
+    check_name(path, name, npz_names(path))
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         shape, fortran_order, dtype = _read_header(file)
     if dtype.hasobject:
@@ -214,7 +212,7 @@ def open_npz(path: Path, name: str) -> StoredArray:
     return StoredArray(path, name, shape, dtype, read_batches)
 
 
-def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether columns come first, and dtype."""
     version = npy_format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -222,7 +220,7 @@ def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     return npy_format.read_array_header_1_0(file) if version == (1, 0) else npy_format.read_array_header_2_0(file)
 
 
-def _read_rows(file: Any, path: Path, count: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _read_rows(file: IO[bytes], path: Path, count: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     size = count * int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
     content = file.read(size)
     if len(content) < size:
@@ -230,84 +228,85 @@ def _read_rows(file: Any, path: Path, count: int, shape: tuple[int, ...], dtype:
     return np.frombuffer(content, dtype).reshape(count, *shape[1:])
 
 
+# PyTorch --------------------------------------------------------------------------------------
+
+
 @file_reader("tensors without running code")
 def torch_arrays(path: Path) -> dict[str, np.ndarray]:
     """The tensors in a file by name, memory-mapped if the format allows it."""
-    try:
-        content = _load(path, mmap=True)
-    except RuntimeError as error:
-        if "mmap can only be used" not in str(error):
-            raise
-        content = _load(path, mmap=False)  # the format of PyTorch before 1.6
+    with warnings.catch_warnings():  # torch warns about files that it then rejects
+        warnings.simplefilter("ignore")
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError as error:
+            if "mmap can only be used" not in str(error):
+                raise
+            content = torch.load(path, map_location="cpu", weights_only=True)  # the format of PyTorch before 1.6
     tensors = {"tensor": content} if isinstance(content, torch.Tensor) else content
     if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
         raise InputError(f"{path.name} must hold a tensor or a dictionary of tensors, got {type(content).__name__}.")
     return {str(name): validation.array(value, f"{name} in {path.name}") for name, value in tensors.items()}
 
 
-def _load(path: Path, *, mmap: bool) -> object:
-    with warnings.catch_warnings():  # torch warns about files that it then rejects
-        warnings.simplefilter("ignore")
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+def torch_names(path: Path) -> list[str]:
+    """Names of the tensors in a file."""
+    return list(torch_arrays(path))
 
 
 def open_torch(path: Path, name: str) -> StoredArray:
     """One tensor of a file."""
     arrays = torch_arrays(path)
-    if name not in arrays:
-        raise InputError(f"{path.name} has no tensor {name!r}; it has {', '.join(arrays) or 'none'}.")
+    check_name(path, name, list(arrays), "tensor")
     return stored_array(path, name, arrays[name])
 
 
-@file_reader("an HDF5 file")
-def open_hdf5_file(path: Path) -> Any:
-    return require("h5py", "reading HDF5 files").File(path, "r")
-
-
-def _is_array(item: object) -> bool:
-    return isinstance(item, require("h5py", "reading HDF5 files").Dataset)
+# HDF5 and AnnData -----------------------------------------------------------------------------
 
 
 @file_reader("an HDF5 file")
 def hdf5_names(path: Path) -> list[str]:
     """Names of the arrays at the top level of a file."""
-    with open_hdf5_file(path) as file:
-        return [name for name, item in file.items() if _is_array(item)]
+    h5py = require("h5py", "reading HDF5 files")
+    with h5py.File(path, "r") as file:
+        return [name for name, item in file.items() if isinstance(item, h5py.Dataset)]
 
 
 @file_reader("an HDF5 file")
 def open_hdf5(path: Path, name: str) -> StoredArray:
     """One array of a file."""
-    with open_hdf5_file(path) as file:
-        if name not in file or not _is_array(file[name]):
-            raise InputError(f"{path.name} has no array {name!r}; it has {', '.join(hdf5_names(path)) or 'none'}.")
+    h5py = require("h5py", "reading HDF5 files")
+    with h5py.File(path, "r") as file:
+        if name not in file or not isinstance(file[name], h5py.Dataset):
+            check_name(path, name, hdf5_names(path))
         shape, dtype = file[name].shape, file[name].dtype
         chunk_rows = file[name].chunks[0] if file[name].chunks else 1
 
+    def read(index: slice | np.ndarray) -> np.ndarray:
+        with h5py.File(path, "r") as file:
+            return np.asarray(file[name][index])
+
     def read_batches(batch_size: int) -> Iterator[np.ndarray]:
-        with open_hdf5_file(path) as file:
+        with h5py.File(path, "r") as file:  # opened once: it keeps a cache of chunks
             for start in range(0, shape[0], batch_size):
                 yield np.asarray(file[name][start : start + batch_size])
 
     def read_rows(indices: np.ndarray) -> np.ndarray:
         unique, inverse = np.unique(indices, return_inverse=True)
-        with open_hdf5_file(path) as file:
-            return np.asarray(file[name][unique])[inverse]
+        return read(unique)[inverse]
 
-    def read_slice(first: int, end: int) -> np.ndarray:
-        with open_hdf5_file(path) as file:
-            return np.asarray(file[name][first:end])
-
-    return StoredArray(path, name, shape, dtype, read_batches, read_rows, read_slice, chunk_rows)
+    return StoredArray(
+        path, name, shape, dtype, read_batches, read_rows, lambda first, end: read(slice(first, end)), chunk_rows
+    )
 
 
 @file_reader("an AnnData file")
 def open_anndata(path: Path) -> StoredArray:
     """The matrix X of an AnnData file, dense or in compressed sparse row format."""
-    with open_hdf5_file(path) as file:
+    h5py = require("h5py", "reading HDF5 files")
+    with h5py.File(path, "r") as file:
         if "X" not in file:
             raise InputError(f"{path.name} has no matrix X and is not an AnnData file.")
-        if _is_array(file["X"]):
+        if isinstance(file["X"], h5py.Dataset):
             return open_hdf5(path, "X")
         encoding = str(file["X"].attrs.get("encoding-type", ""))
         if encoding != "csr_matrix":
@@ -317,35 +316,32 @@ def open_anndata(path: Path) -> StoredArray:
         shape, dtype = tuple(int(s) for s in file["X"].attrs["shape"]), file["X"]["data"].dtype
 
     def read_batches(batch_size: int) -> Iterator[np.ndarray]:
-        with open_hdf5_file(path) as file:
-            offsets = file["X"]["indptr"][:]
+        with h5py.File(path, "r") as file:
+            group, offsets = file["X"], file["X"]["indptr"][:]
             for start in range(0, shape[0], batch_size):
-                yield _dense_rows(path, file["X"], offsets[start : start + batch_size + 1], shape[1], dtype)
+                own = offsets[start : start + batch_size + 1]  # of these rows, and of the end of the last one
+                stored = slice(int(own[0]), int(own[-1]))
+                columns, rows = np.asarray(group["indices"][stored]), np.repeat(np.arange(len(own) - 1), np.diff(own))
+                inside = not len(columns) or 0 <= columns.min() <= columns.max() < shape[1]
+                if len(rows) != len(columns) or not inside:
+                    raise InputError(f"{path.name} is damaged: its sparse matrix has indices out of range.")
+                out = np.zeros((len(own) - 1, shape[1]), dtype)
+                out[rows, columns] = np.asarray(group["data"][stored])
+                yield out
 
     return StoredArray(path, "X", shape, dtype, read_batches)
 
 
-def _dense_rows(path: Path, group: Any, offsets: np.ndarray, width: int, dtype: np.dtype) -> np.ndarray:
-    """Dense rows of a sparse matrix, from the offsets of these rows and of the end of the last one."""
-    count, stored = len(offsets) - 1, slice(int(offsets[0]), int(offsets[-1]))
-    columns = np.asarray(group["indices"][stored])
-    rows = np.repeat(np.arange(count), np.diff(offsets))
-    if len(rows) != len(columns) or (len(columns) and not 0 <= columns.min() <= columns.max() < width):
-        raise InputError(f"{path.name} is damaged: its sparse matrix has indices out of range.")
-    out = np.zeros((count, width), dtype)
-    out[rows, columns] = np.asarray(group["data"][stored])
-    return out
-
-
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+# images ---------------------------------------------------------------------------------------
 
 
 @file_reader("a folder of images")
 def open_image_folder(path: Path) -> StoredArray:
     """Every image in a folder and its subfolders, sorted by path, as (N, height, width, channels)."""
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+    suffixes = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in suffixes)
     if not files:
-        raise InputError(f"{path.name} has no images with the suffixes {', '.join(IMAGE_SUFFIXES)}.")
+        raise InputError(f"{path.name} has no images with the suffixes {', '.join(suffixes)}.")
     first = _read_image(files[0])
 
     def read(some: list[Path]) -> np.ndarray:
@@ -353,24 +349,18 @@ def open_image_folder(path: Path) -> StoredArray:
         for file, image in zip(some, images, strict=True):
             if image.shape != first.shape:
                 raise InputError(
-                    f"images must have the same size: {files[0].name} is {_size(first)}, {file.name} is "
-                    f"{_size(image)}; resize them."
+                    f"images must have the same size: {files[0].name} is {dimensions(first.shape)}, {file.name} is "
+                    f"{dimensions(image.shape)}; resize them."
                 )
         return np.stack(images)
 
-    def read_batches(batch_size: int) -> Iterator[np.ndarray]:
-        for start in range(0, len(files), batch_size):
-            yield read(files[start : start + batch_size])
-
-    shape = (len(files), *first.shape)
     return StoredArray(
         path,
         "images",
-        shape,
+        (len(files), *first.shape),
         first.dtype,
-        read_batches,
-        lambda indices: read([files[k] for k in indices]),
-        lambda start, end: read(files[start:end]),
+        read_rows=lambda indices: read([files[k] for k in indices]),
+        read_slice=lambda start, end: read(files[start:end]),
     )
 
 
@@ -383,5 +373,10 @@ def _read_image(file: Path) -> np.ndarray:
         return np.asarray(image.convert("L" if grey else "RGB")).reshape(image.height, image.width, -1)
 
 
-def _size(image: np.ndarray) -> str:
-    return " x ".join(map(str, image.shape))
+def dimensions(shape: tuple[int, ...]) -> str:
+    """A shape in words.
+
+    >>> dimensions((64, 64, 3))
+    '64 x 64 x 3'
+    """
+    return " x ".join(map(str, shape))

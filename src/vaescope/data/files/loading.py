@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,35 +24,24 @@ from vaescope.data.files.arrays import (
     open_npy,
     open_npz,
     open_torch,
-    torch_arrays,
+    torch_names,
 )
 from vaescope.data.files.streaming import StoredDataset, open_stored
 from vaescope.data.files.tables import open_csv, open_parquet
 
-OBSERVATION_NAMES = ("x", "images", "imgs", "data", "observations", "tensor", "array", "X")
 FACTOR_NAMES = ("factors", "latents_values", "labels", "z", "sources")
 CSV = (".csv", ".tsv")
-PERMUTED_ROWS = 10_000_000  # a permutation of more rows would need too much memory
 MEMORY_LIMIT = 4 * 2**30  # bytes of observations that are loaded at most
 STREAMED_BYTES = 2**30  # a larger file stays on disk while a model is trained on it
-
-ARCHIVES: dict[str, tuple[Callable[[Path], Sequence[str]], Callable[[Path, str], StoredArray]]] = {
+ARCHIVES: dict[str, tuple[Callable[[Path], list[str]], Callable[[Path, str], StoredArray]]] = {
     ".npz": (npz_names, open_npz),
-    ".pt": (lambda path: list(torch_arrays(path)), open_torch),
-    ".pth": (lambda path: list(torch_arrays(path)), open_torch),
+    ".pt": (torch_names, open_torch),
+    ".pth": (torch_names, open_torch),
     ".h5": (hdf5_names, open_hdf5),
     ".hdf5": (hdf5_names, open_hdf5),
 }
 """Formats with several arrays: how to list the names, and how to open one."""
-
-
-class TableReader(Protocol):
-    """Opens some columns of a table (None: all numeric ones), without some."""
-
-    def __call__(self, path: Path, columns: Sequence[str] | None, *, without: Sequence[str]) -> StoredArray: ...
-
-
-TABLES: dict[str, TableReader] = {".parquet": open_parquet, ".csv": open_csv, ".tsv": open_csv}
+TABLES = {".parquet": open_parquet, ".csv": open_csv, ".tsv": open_csv}
 
 
 @file_reader("a data set")
@@ -85,11 +73,24 @@ def load(
     indices = _random_indices(stored, rows, seed, number_bytes=1 if bytes_kept else 4)
     values = stored.all_rows() if indices is None else stored.rows(indices)
     stored_factors = _open_factors(path, stored, factors)
-    loaded = _bytes_dataset(path, values) if bytes_kept else _float_dataset(path, values)
+    if bytes_kept:
+        byte_shape, x, scale = flatten_bytes(values)
+        loaded = Dataset(path.stem, x, byte_shape, byte_scale=scale)
+    else:
+        image_shape, x = flatten_samples(values, path.name, unit_range=True)
+        loaded = Dataset(path.stem, x, image_shape)
     if stored_factors is None:
         return loaded
-    found = torch.from_numpy(_factor_rows(stored_factors, indices, len(stored)))
-    return replace(loaded, factors=found, factor_names=_factor_names(path, factors, found.shape[1]))
+    if len(stored_factors) != len(stored) or len(stored_factors.shape) > 2:
+        raise InputError(
+            f"{stored_factors.name} in {path.name} must have a row of factors for each of {len(stored)} samples, "
+            f"got shape {stored_factors.shape}."
+        )
+    chosen = stored_factors.all_rows() if indices is None else stored_factors.rows(indices)
+    found = torch.from_numpy(np.asarray(chosen, np.float64).reshape(len(chosen), -1))
+    table = path.suffix.lower() in TABLES
+    names = _column_names(factors) if table else [f"factor {k}" for k in range(found.shape[1])]
+    return replace(loaded, factors=found, factor_names=tuple(names))
 
 
 @file_reader("a data set")
@@ -105,16 +106,6 @@ def load_for_training(
     if rows is None and math.prod(stored.shape) * number_bytes > STREAMED_BYTES:
         return open_stored(stored)
     return load(path, array=array, factors=factors, rows=rows, seed=seed, keep_bytes=True)
-
-
-def _bytes_dataset(path: Path, images: np.ndarray) -> Dataset:
-    image_shape, x, scale = flatten_bytes(images)
-    return Dataset(path.stem, x, image_shape, byte_scale=scale)
-
-
-def _float_dataset(path: Path, values: np.ndarray) -> Dataset:
-    image_shape, x = flatten_samples(values, path.name, unit_range=True)
-    return Dataset(path.stem, x, image_shape)
 
 
 def _holds_byte_images(stored: StoredArray) -> bool:
@@ -149,7 +140,7 @@ def _open_file(path: Path, array: str | None, without: str | None) -> StoredArra
     if suffix == ".h5ad":
         return open_anndata(path)
     if suffix in TABLES:
-        return TABLES[suffix](path, None, without=_column_names(without))
+        return TABLES[suffix](path, without=_column_names(without))
     raise InputError(
         f"{path.name} has an unknown format; use .npy, .npz, .pt, .h5, .h5ad, .parquet, .csv or a folder of images."
     )
@@ -161,7 +152,7 @@ def _column_names(names: str | None) -> list[str]:
 
 def _observations_name(path: Path, names: Sequence[str]) -> str:
     """The name of the observations, if it is conventional or the only one that is not of factors."""
-    for name in OBSERVATION_NAMES:
+    for name in ("x", "images", "imgs", "data", "observations", "tensor", "array", "X"):
         if name in names:
             return name
     others = [name for name in names if name not in FACTOR_NAMES]
@@ -177,7 +168,7 @@ def _random_indices(stored: StoredArray, rows: int | None, seed: int, *, number_
     """Random row indices; None for all rows."""
     if rows is not None and validation.whole_number("rows", rows) < len(stored):
         generator = np.random.default_rng(seed)
-        if len(stored) > PERMUTED_ROWS:
+        if len(stored) > 10_000_000:  # a permutation of more rows would need too much memory
             return generator.choice(len(stored), rows, replace=False)
         return generator.permutation(len(stored))[:rows]
     size = math.prod((len(stored), *stored.shape[1:])) * (number_bytes + stored.dtype.itemsize)
@@ -192,7 +183,7 @@ def _random_indices(stored: StoredArray, rows: int | None, seed: int, *, number_
 def _open_factors(path: Path, observations: StoredArray, factors: str | None) -> StoredArray | None:
     suffix = path.suffix.lower()
     if suffix in TABLES:
-        return TABLES[suffix](path, _column_names(factors), without=()) if factors else None
+        return TABLES[suffix](path, _column_names(factors)) if factors else None
     if suffix not in ARCHIVES:
         if factors:
             raise InputError(
@@ -203,19 +194,3 @@ def _open_factors(path: Path, observations: StoredArray, factors: str | None) ->
     names = list_names(path)
     name = factors or next((n for n in FACTOR_NAMES if n in names and n != observations.name), None)
     return open_one(path, name) if name else None
-
-
-def _factor_rows(stored: StoredArray, indices: np.ndarray | None, samples: int) -> np.ndarray:
-    if len(stored) != samples or len(stored.shape) > 2:
-        raise InputError(
-            f"{stored.name} in {stored.path.name} must have a row of factors for each of {samples} samples, "
-            f"got shape {stored.shape}."
-        )
-    found = np.asarray(stored.all_rows() if indices is None else stored.rows(indices), np.float64)
-    return found.reshape(len(found), -1)
-
-
-def _factor_names(path: Path, factors: str | None, count: int) -> tuple[str, ...]:
-    if path.suffix.lower() in TABLES:
-        return tuple(_column_names(factors))
-    return tuple(f"factor {k}" for k in range(count))

@@ -15,7 +15,15 @@ from torch import Tensor
 from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.data.dataset import Dataset, flatten_samples
-from vaescope.data.files.arrays import StoredArray, file_reader, open_hdf5, open_npz, stored_array, torch_arrays
+from vaescope.data.files.arrays import (
+    StoredArray,
+    dimensions,
+    file_reader,
+    open_hdf5,
+    open_npz,
+    stored_array,
+    torch_arrays,
+)
 
 
 @dataclass(frozen=True)
@@ -108,10 +116,8 @@ def open_official(spec: OfficialFile, path: Path, *, checksum: bool = True) -> S
         raise InputError(f"{path} does not exist; {spec.name} comes as {spec.files[0][0]} from {spec.publisher}.")
     stored = _open_images(spec, path)
     if stored.shape[1:] != spec.pixels or len(stored) != spec.count:
-        raise InputError(
-            f"{path.name} does not have the layout of {spec.name}: expected {spec.count} images of "
-            f"{_dimensions(spec.pixels)}, got {len(stored)} of {_dimensions(stored.shape[1:])}."
-        )
+        expected = f"{spec.count} images of {dimensions(spec.pixels)}"
+        _refuse_layout(spec, path, expected, f"{len(stored)} of {dimensions(stored.shape[1:])}")
     if checksum:
         _verify_checksum(spec, path)
     return stored
@@ -135,11 +141,7 @@ def grid_classes(spec: OfficialFile, indices: Tensor) -> Float[Tensor, "N k"]:
     >>> grid_classes(DSPRITES, torch.tensor([0, 33])).tolist()
     [[0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0]]
     """
-    columns = []
-    for size in reversed(spec.sizes):
-        columns.append(indices % size)
-        indices = indices // size
-    return torch.stack(columns[::-1], dim=1).double()
+    return torch.stack(torch.unravel_index(indices, spec.sizes), dim=1).double()
 
 
 def _open_images(spec: OfficialFile, path: Path) -> StoredArray:
@@ -150,16 +152,16 @@ def _open_images(spec: OfficialFile, path: Path) -> StoredArray:
         return open_hdf5(path, spec.array)
     if suffix not in (".pth", ".pt"):
         raise InputError(f"{spec.name} comes as {spec.files[0][0]}, got {path.name}.")
-    arrays = torch_arrays(path)
+    arrays = list(torch_arrays(path).values())
     if len(arrays) != 1:
         raise InputError(f"{path.name} must hold one tensor, got {len(arrays)}.")
-    (array,) = arrays.values()
-    if spec.grid_axes and array.shape != spec.shape:
-        raise InputError(
-            f"{path.name} does not have the layout of {spec.name}: expected shape {_dimensions(spec.shape)}, "
-            f"got {_dimensions(array.shape)}."
-        )
-    return stored_array(path, spec.array, array.reshape(-1, *spec.pixels))
+    if spec.grid_axes and arrays[0].shape != spec.shape:
+        _refuse_layout(spec, path, f"shape {dimensions(spec.shape)}", dimensions(arrays[0].shape))
+    return stored_array(path, spec.array, arrays[0].reshape(-1, *spec.pixels))
+
+
+def _refuse_layout(spec: OfficialFile, path: Path, expected: str, found: str) -> None:
+    raise InputError(f"{path.name} does not have the layout of {spec.name}: expected {expected}, got {found}.")
 
 
 def _verify_checksum(spec: OfficialFile, path: Path) -> None:
@@ -176,7 +178,3 @@ def _verify_checksum(spec: OfficialFile, path: Path) -> None:
             f"{path.name} is not the official file of {spec.name}: its MD5 checksum is {found}, expected {listed}; "
             f"download it again from {spec.publisher}."
         )
-
-
-def _dimensions(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))

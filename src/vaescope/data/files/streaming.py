@@ -23,12 +23,10 @@ from vaescope.core import randomness
 from vaescope.core.errors import InputError
 from vaescope.core.validation import ImageShape
 from vaescope.data.dataset import ArrayRows, bytes_to_float, channels_first
-from vaescope.data.files.arrays import StoredArray, damage_reported, open_npy
+from vaescope.data.files.arrays import StoredArray, errors_in_one_line, open_npy
 
 WINDOW_BYTES = 128 * 2**20  # there are two windows in memory: the one in use and the next one
 BLOCK_BYTES = 2**20  # neighbouring rows that are read at once
-VALIDATION_BYTES = 128 * 2**20
-SAMPLED_ROWS = 256  # rows that identify a file, and that decide how its bytes are scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +57,12 @@ class StoredDataset:
 
     def digest(self) -> str:
         """Identifies the content by its shape and some of its rows: reading all of it would take minutes."""
-        indices = np.linspace(0, len(self) - 1, min(SAMPLED_ROWS, len(self)), dtype=np.int64)
-        content = repr((self.array.shape, str(self.array.dtype))).encode() + self.array.rows(indices).tobytes()
+        content = repr((self.array.shape, str(self.array.dtype))).encode() + _sampled_rows(self.array, 256).tobytes()
         return hashlib.sha256(content).hexdigest()[:16]
 
     def split_rows(self, validation_share: float) -> tuple[StreamedRows, ArrayRows]:
         """Rows for training, streamed, and for validation, in memory: random ones, of at most 128 MB."""
-        most = max(1, VALIDATION_BYTES // self.array.row_bytes)
+        most = max(1, 128 * 2**20 // self.array.row_bytes)
         count = max(1, min(round(validation_share * len(self)), most))
         order = torch.randperm(len(self), generator=randomness.generator(0, "split"))
         held_out = np.sort(order[:count].numpy())
@@ -73,10 +70,15 @@ class StoredDataset:
         return StreamedRows(self.array, held_out, self.columns, self.byte_scale), validation
 
 
+def _sampled_rows(array: StoredArray, count: int) -> np.ndarray:
+    """Rows at equal distances, at most `count`."""
+    return array.rows(np.linspace(0, len(array) - 1, min(count, len(array)), dtype=np.int64))
+
+
 def open_stored(array: StoredArray) -> StoredDataset:
     """An array in a file as a data set to train on; formats without random access are unpacked to a temporary file."""
     array = array if array.read_slice is not None else _unpacked(array)
-    sample = array.rows(np.linspace(0, len(array) - 1, min(SAMPLED_ROWS, len(array)), dtype=np.int64))
+    sample = _sampled_rows(array, 256)
     image = channels_first(sample) if sample.ndim in (3, 4) else None
     image_shape: ImageShape | None = None if image is None else (image.shape[1], image.shape[2], image.shape[3])
     if array.dtype.kind in "iu" and array.dtype != np.uint8:
@@ -146,12 +148,17 @@ class StreamedRows:
         size, read_slice = self.block_rows, self.array.read_slice
         assert read_slice is not None
         ranges = [(int(block) * size, min((int(block) + 1) * size, len(self.array))) for block in np.sort(blocks)]
+        limits = [np.searchsorted(self.held_out, part) for part in ranges]
+        held_out = [self.held_out[low:high] - first for (first, _), (low, high) in zip(ranges, limits, strict=True)]
+        count = sum(end - first - len(out) for (first, end), out in zip(ranges, held_out, strict=True))
         dtype = torch.uint8 if self.array.dtype == np.uint8 else torch.float32
-        window = torch.empty(sum(self._kept_rows(*r) for r in ranges), self.columns, dtype=dtype)
+        window = torch.empty(count, self.columns, dtype=dtype)
         filled = 0
-        with damage_reported(self.array.path):
-            for first, end in ranges:
-                rows = stored_rows(read_slice(first, end))[self._kept(first, end)]
+        with errors_in_one_line(self.array.path):
+            for (first, end), out in zip(ranges, held_out, strict=True):
+                kept = torch.ones(end - first, dtype=torch.bool)
+                kept[torch.from_numpy(out)] = False
+                rows = stored_rows(read_slice(first, end))[kept]
                 window[filled : filled + len(rows)] = rows
                 filled += len(rows)
         taken_as_binary = window.dtype == torch.uint8 and len(self.array.shape) > 2 and self.byte_scale == 1.0
@@ -162,24 +169,11 @@ class StreamedRows:
             )
         return window
 
-    def _held_out_in(self, first: int, end: int) -> np.ndarray:
-        low, high = np.searchsorted(self.held_out, [first, end])
-        return self.held_out[low:high]
-
-    def _kept_rows(self, first: int, end: int) -> int:
-        return end - first - len(self._held_out_in(first, end))
-
-    def _kept(self, first: int, end: int) -> Tensor:
-        kept = torch.ones(end - first, dtype=torch.bool)
-        kept[torch.from_numpy(self._held_out_in(first, end) - first)] = False
-        return kept
-
     def to_float(self, stored: Shaped[Tensor, "*B r"]) -> Float[Tensor, "*B r"]:
         return bytes_to_float(stored, self.byte_scale)
 
     def sample(self, count: int) -> Float[Tensor, "1 C r"]:
-        indices = np.linspace(0, len(self.array) - 1, min(count, len(self.array)), dtype=np.int64)
-        return self.to_float(stored_rows(self.array.rows(indices))).unsqueeze(0)
+        return self.to_float(stored_rows(_sampled_rows(self.array, count))).unsqueeze(0)
 
     def to(self, device: torch.device) -> StreamedRows:
         return self
