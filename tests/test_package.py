@@ -79,7 +79,7 @@ def test_the_installed_command_works_from_another_folder(installed, tmp_path):
     np.savez(tmp_path / "posteriors.npz", mean=mean, variance=np.array([[0.01, 1.0, 1.0]]).repeat(300, 0))
     done = run(*command, "diagnose", "posteriors.npz", "--html", "page.html", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "(over-wide)" in done.stdout
+    assert "(too-many-latents)" in done.stdout
     assert "diagnosis" in (tmp_path / "page.html").read_text().lower()
     np.save(tmp_path / "x.npy", rng.normal(size=(200, 3)).astype(np.float32))
     found = run(*command, "preflight", "x.npy", folder=tmp_path)

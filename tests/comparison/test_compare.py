@@ -68,6 +68,10 @@ def test_the_table_and_the_verdict(found):
     assert "good" in found.candidates
     assert "<b>bad</b>" not in found.candidates
     assert "good" in repr(found)
+    assert found.summary() == found.table
+    assert repr(found.summary()).startswith("model")
+    assert found.to_frame("arrow").num_rows == 3
+    assert found.figures()[0].name == "differences"
 
 
 def test_two_copies_are_indistinguishable():
@@ -75,12 +79,12 @@ def test_two_copies_are_indistinguishable():
     assert found.names == ["model (1)", "model (2)"]
     assert found.pairwise["difference"].tolist() == [[0, 0], [0, 0]]
     assert found.pairwise["indistinguishable"].all()
-    assert "indistinguishable" in found.summary()
+    assert "indistinguishable" in found.verdict
 
 
 def test_models_that_were_trained_with_another_beta_are_named():
     found = vs.compare([linear(), linear(5.0, beta=6.0, name="other")], X, progress=None)
-    assert found.summary().endswith("All models are compared with β = 1; other was trained with β = 6.")
+    assert found.verdict.endswith("All models are compared with β = 1; other was trained with β = 6.")
 
 
 def test_the_order_of_models_does_not_matter(found):
@@ -122,9 +126,28 @@ def test_models_without_a_likelihood_are_matched_but_not_ranked(tmp_path):
     )
     found = vs.compare([bare, bare], np.hstack([codes, codes]), progress=None)
     assert found.quantity is None
-    assert "cannot be ranked" in found.summary()
+    assert "cannot be ranked" in found.verdict
     assert np.isnan(found.pairwise["difference"]).all()
     assert "no decoder" in found.to_html(tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("other", ["good", "collapsed"])
+def test_a_collapsed_model_is_compared(other, tmp_path):
+    """Its log p(x) is exact: the decoder ignores the codes."""
+    collapsed = vs.adapters.from_callables(
+        encode=lambda x: (torch.zeros(len(x), 3), torch.ones(len(x), 3)),
+        decode=lambda z: 0 * z @ W.T.to(z),
+        latent_dim=3,
+        precision=1.0,
+    )
+    found = vs.compare({"good": linear() if other == "good" else collapsed, "bad": collapsed}, X, progress=None)
+    assert found.quantity == "log p(x)"
+    expected = -0.5 * X.square().sum(1) - 2.5 * np.log(2 * np.pi)
+    rows = list(found.models[1].log_marginal)
+    np.testing.assert_allclose(list(found.models[1].log_marginal.values()), expected[rows].numpy(), atol=1e-6)
+    assert [row["in use"] for row in found.summary()][1] == "0 of 3"
+    assert ("bad" in found.candidates) == (other == "collapsed")
+    assert "0 of 3" in found.to_html(tmp_path / "page.html").read_text()
 
 
 def test_mistakes_are_one_line():

@@ -11,10 +11,10 @@ from torch import nn
 import vaescope as vs
 from tests.diagnosis.models import VARIANCE, W, X, codes, linear, pixels
 from vaescope.analysis.models import networks_are_initial
-from vaescope.products.diagnose import page
-from vaescope.products.diagnose.data import Reconstruction, Trial, separability
+from vaescope.products.diagnose import rules
 from vaescope.products.diagnose.page import drawings
-from vaescope.products.diagnose.rules_inputs import wrong_input
+from vaescope.products.diagnose.reconstruction import Reconstruction, Trial, separability
+from vaescope.products.diagnose.rules import wrong_input
 from vaescope.report.wording import times
 
 
@@ -350,7 +350,7 @@ def test_absurd_numbers_are_not_shown():
     text = " ".join(f"{f.title} {f.evidence} {f.advice}" for f in found.findings)
     assert found.findings[0].severity != "note"
     assert not re.search(r"e[+-]?\d\d|\d{7}", text), text
-    assert not re.search(r"e\+\d\d", re.sub(r"<svg.*?</svg>", "", page.html(found), flags=re.DOTALL))
+    assert not re.search(r"e\+\d\d", re.sub(r"<svg.*?</svg>", "", found.page(), flags=re.DOTALL))
 
 
 # latents and fit ------------------------------------------------------------------------------
@@ -414,3 +414,14 @@ def test_a_constant_column_does_not_set_the_axis():
     found = vs.diagnose(model, flat, progress=None, budget=1e-3)
     figure = next(figure for name, figure, _ in drawings(found.evidence, found.sample) if name == "traversals")
     assert all(abs(limit) < 100 for axis in figure.axes for limit in axis.get_ylim())
+
+
+def test_rules_run_once(monkeypatch):
+    """All rules on the final measurements; before the gap, only those with which it would mean nothing."""
+    calls = []
+    monkeypatch.setattr(
+        rules, "RULES", tuple(lambda found, rule=rule: calls.append(rule) or rule(found) for rule in rules.RULES)
+    )
+    assert codes(linear()) == []
+    assert len(calls) == len(rules.RULES)
+    assert set(rules.BROKEN) < set(calls)

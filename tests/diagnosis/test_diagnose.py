@@ -8,8 +8,7 @@ import vaescope as vs
 from tests.diagnosis.models import W, X, linear, pixels, wide
 from vaescope.analysis.encoding import encode
 from vaescope.analysis.gap import measure_gap
-from vaescope.products.diagnose import page
-from vaescope.products.diagnose.evidence import measure_validity
+from vaescope.products.diagnose.measurements import measure_validity
 from vaescope.report.budget import Budget
 
 
@@ -131,7 +130,7 @@ def test_zero_variances_are_not_log_variances():
 
     found = vs.diagnose(linear(encode=encode), X)
     assert "zero-variance" in [f.code for f in found.findings]
-    assert "log-variance" not in [f.code for f in found.findings]
+    assert "negative-variance" not in [f.code for f in found.findings]
     assert found.summary()[0]["variance ratio"] < 0.02
 
 
@@ -153,7 +152,7 @@ def test_dependent_columns_are_reported():
     everywhere = linear(decode=lambda z: (z @ torch.ones(2, 1).to(z)) @ W[:, :1].T.to(z))
     found = vs.diagnose(everywhere, X)
     assert found.evidence.geometry.singular == 1
-    assert "infinite at all codes" in page.html(found)
+    assert "infinite at all codes" in found.page()
 
 
 def test_the_distance_of_the_gap_from_its_limit_is_shown_where_it_has_one(tmp_path):

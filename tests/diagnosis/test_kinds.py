@@ -8,8 +8,7 @@ import torch
 
 import vaescope as vs
 from vaescope.core.errors import InputError
-from vaescope.products.diagnose.codebook import diagnose_codebook
-from vaescope.products.diagnose.latent_image import radial_power
+from vaescope.products.diagnose.codes import radial_power
 
 G = torch.Generator().manual_seed(0)
 
@@ -113,16 +112,18 @@ def quantised(codes: int, size: int, reconstruct=lambda x: x):
 
 def test_the_use_of_a_codebook(tmp_path):
     x = torch.randn(400, 8, generator=G)
-    found = diagnose_codebook(quantised(16, 64), x, progress=None)
-    assert found.usage.dead == 48
-    assert found.usage.perplexity == pytest.approx(16, rel=0.02)
-    assert found.usage.bits == pytest.approx(8 * 4, rel=0.02)
+    found = vs.diagnose(quantised(16, 64), x, progress=None)
+    assert found.evidence.codebook.dead == 48
+    assert found.evidence.codebook.perplexity == pytest.approx(16, rel=0.02)
+    assert found.evidence.codebook.bits == pytest.approx(8 * 4, rel=0.02)
     assert [f.code for f in found.findings] == ["dead-codes"]
     assert found.findings[0].line == "codebook_size = 16"
-    assert found.to_data()["codebook"]["counts"] == found.usage.counts.tolist()
+    assert found.to_data()["codebook"]["counts"] == found.evidence.codebook.counts.tolist()
     page = found.to_html(tmp_path / "page.html").read_text()
     assert "perplexity" in page
     assert "dead-codes" in repr(found)
+    assert isinstance(found, vs.Diagnosis)
+    assert [drawn.name for drawn in found.figures()] == ["usage"]
     assert repr(found.summary()).splitlines()[0].split() == ["code", "count", "share"]
 
 
@@ -137,24 +138,22 @@ def test_the_use_of_a_codebook(tmp_path):
     ],
 )
 def test_findings_about_codebooks(model, codes):
-    found = diagnose_codebook(model, np.asarray(torch.randn(400, 8, generator=G)), progress=None)
+    found = vs.diagnose(model, np.asarray(torch.randn(400, 8, generator=G)), progress=None)
     assert [f.code for f in found.findings] == codes
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: vs.compare([quantised(4, 4)], torch.zeros(3, 2)), "no posterior, so only vs.diagnose takes it"),
+        (lambda: vs.diagnose(quantised(4, 4)), "diagnose needs samples x of a VQ-VAE"),
+        (lambda: vs.diagnose(quantised(8, 4), torch.randn(50, 2), progress=None), "indices must be 0 to 3"),
         (
-            lambda: vs.diagnose(quantised(4, 4), torch.zeros(3, 2)),
-            "a VQ-VAE has no posterior; write vaescope.diagnosis",
-        ),
-        (lambda: diagnose_codebook(quantised(8, 4), torch.randn(50, 2), progress=None), "indices must be 0 to 3"),
-        (
-            lambda: diagnose_codebook(vs.adapters.from_codebook(lambda x: x, codebook_size=4), torch.randn(5, 2)),
+            lambda: vs.diagnose(vs.adapters.from_codebook(lambda x: x, codebook_size=4), torch.randn(5, 2)),
             "encode must return indices of codes",
         ),
         (
-            lambda: diagnose_codebook(vs.adapters.from_codebook(lambda x: (x, x), codebook_size=4), torch.randn(5, 2)),
+            lambda: vs.diagnose(vs.adapters.from_codebook(lambda x: (x, x), codebook_size=4), torch.randn(5, 2)),
             "encode must return one tensor, got tuple",
         ),
     ],

@@ -8,7 +8,12 @@ import torch
 import vaescope as vs
 from tests.diagnosis.models import VARIANCE, W, X, codes, linear
 from vaescope.analysis.encoding import encode
-from vaescope.products.diagnose.scales import ruled_out, slope_of_draws
+from vaescope.core.errors import Skipped
+from vaescope.products.diagnose.noise import reconstruct_draws, ruled_out
+
+
+def slope_of_draws(sample, draws):
+    return reconstruct_draws(sample, draws, "calibration")[1]
 
 
 @pytest.mark.parametrize(("precision", "beta"), [(100.0, 1.0), (1.0, 0.01), (10_000.0, 100.0)])
@@ -125,7 +130,8 @@ def test_without_variation_or_with_another_shape_there_is_no_slope():
     constant = encode(linear(decode=lambda z: torch.zeros(len(z), 5)), X)
     assert slope_of_draws(constant, draws=2) is None
     wide = encode(linear(decode=lambda z: torch.zeros(len(z), 7)), X)
-    assert slope_of_draws(wide, draws=2) is None
+    with pytest.raises(Skipped, match="returns 7 numbers per sample"):
+        slope_of_draws(wide, draws=2)
 
 
 def test_wide_posteriors_of_a_decoder_that_was_trained_with_narrow_ones_are_the_encoders_fault():

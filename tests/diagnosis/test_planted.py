@@ -86,13 +86,13 @@ def undertrained(member):
 FAULTS = {
     "collapsed": ("collapsed", lambda m: m),
     "dead-latent": ("healthy", lambda m: with_idle(m, 1)),
-    "over-wide": ("healthy", lambda m: with_idle(m, 4)),
+    "too-many-latents": ("healthy", lambda m: with_idle(m, 4)),
     "rotated": ("healthy", rotated),
     "decoder-variance": ("healthy", lambda m: replace(m, precision=100 * PRECISION)),
     "decoder-variance, too large": ("healthy", lambda m: replace(m, precision=PRECISION / 100)),
     "beta-high": ("beta", lambda m: replace(m, beta=1.0)),
     "amortisation": ("healthy", undertrained),
-    "log-variance": ("healthy", log_variances),
+    "negative-variance": ("healthy", log_variances),
 }
 
 

@@ -137,7 +137,7 @@ def faulty(data: str, kind: Kind, wider: Callable[[int], nn.Module], wanted: str
         "logdeviation": ("log standard deviation as variance", deviation, lambda: scaled("log-deviation")),
         "precision": ("precision as variance", deviation, lambda: scaled("precision")),
         "squared": ("squared variance as variance", deviation, lambda: scaled("squared")),
-        "logvariance": ("log-variance as variance", "log-variance", lambda: scaled("log-variance")),
+        "logvariance": ("log-variance as variance", "negative-variance", lambda: scaled("log-variance")),
         "collapsed": (
             "collapsed",
             "collapsed",
@@ -145,7 +145,7 @@ def faulty(data: str, kind: Kind, wider: Callable[[int], nn.Module], wanted: str
         ),
         "wide": (
             "too many latents",
-            "over-wide",
+            "too-many-latents",
             lambda: faults.given(variant("-wide", build=partial(wider, 32)), **known),
         ),
         "high": ("β 6 unstated", "beta-high", lambda: faults.given(weighted(), **known)),

@@ -167,7 +167,7 @@ def _healthy(given: tuple[Any, ...], sound: tuple[Any, ...]) -> Certificate:
 
 
 CHECKS: dict[str, Callable[[Any, Any], Certificate]] = {
-    "over-wide": _over_wide,
+    "too-many-latents": _over_wide,
     "collapsed": _collapsed,
     "beta-high": _trained_with_beta,
     "beta-low": _trained_with_beta,

@@ -179,10 +179,10 @@ def scvi_cases(data: str, Case, healthy: str):
     yield case("LinearSCVI", healthy, kind="LinearSCVI")
     yield case("SCVI with batches", healthy, batches=True)
     yield case("untrained", "untrained", train=False)
-    yield case("too many latents", "over-wide", latent=24)
+    yield case("too many latents", "too-many-latents", latent=24)
     yield case("collapsed", "collapsed", weight=200.0, suffix="-collapsed")
     yield case("standard deviation as variance", "scale-of-variance", change=rescaled(torch.sqrt))
-    yield case("log-variance as variance", "log-variance", change=rescaled(torch.log))
+    yield case("log-variance as variance", "negative-variance", change=rescaled(torch.log))
     yield case("precision as variance", "scale-of-variance", change=rescaled(torch.reciprocal))
     yield case("decoder of another run", "reconstruction", change=mixed)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -103,3 +105,29 @@ def near_deterministic_ratio(derivatives: DecoderDerivatives) -> np.ndarray | No
     predicted = 1 / (1 / sample.prior_variance.double() + weight * norms.double().square())
     ratio: Tensor = sample.variance.double() / predicted
     return ratio.median(0).values.cpu().numpy()
+
+
+class NearDeterministic(NamedTuple):
+    """Whether the theory of the near-deterministic limit applies to a model."""
+
+    applies: bool
+    reason: str
+
+
+def near_deterministic(
+    eq12: np.ndarray, variance_ratio: np.ndarray, used: Sequence[int], *, narrow: float = 0.1, factor: float = 1.25
+) -> NearDeterministic | None:
+    """Whether posteriors of the latents in use are narrow and as Eq. 12 predicts; None without a latent in use.
+
+    Args:
+        eq12: (d,) posterior variances divided by those of Eq. 12.
+        variance_ratio: (d,) posterior variances divided by those of the prior.
+        used: latents in use.
+        narrow: largest variance ratio.
+        factor: largest factor from Eq. 12.
+    """
+    if not used:
+        return None
+    ratio, width = (float(np.median(values[list(used)])) for values in (eq12, variance_ratio))
+    reason = f"posterior variances in use are {width:.2g} times the prior's and {ratio:.2f} times those of Eq. 12"
+    return NearDeterministic(width <= narrow and 1 / factor <= ratio <= factor, reason)

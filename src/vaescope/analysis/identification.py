@@ -273,6 +273,8 @@ class Identification:
     """Latents that form a subspace."""
     sentences: list[str]
     """What may be said of each latent, and why."""
+    reasons: list[str]
+    """The why alone; empty for latents that are not in use."""
     planes: PlaneCosts | None
     """What rotations cost; None if the model has no decoder, or it could not be differentiated."""
     agreement: SeedAgreement | None
@@ -354,15 +356,17 @@ def identify(
     labels = connected_components(joined, directed=False)[1] if chosen else np.zeros(0, int)
     groups = [sorted(own[chosen[i]] for i in np.flatnonzero(labels == label)) for label in np.unique(labels)]
 
-    sentences = []
+    sentences, reasons = [], []
     for k in range(len(kind)):
         if k not in own:
             sentences.append(f"Latent {k} is not in use.")
+            reasons.append("")
             continue
         index = own.index(k)
         reason = "; ".join(r for r in (_rotation(index, planes, tolerance), _seeds(index, agreement)) if r)
+        reasons.append(reason)
         sentences.append(_sentence(k, kind[k], next((g for g in groups if k in g), [k]), reason))
-    return Identification(samples[0].model.name, kind, score, groups, sentences, planes, agreement, own, note)
+    return Identification(samples[0].model.name, kind, score, groups, sentences, reasons, planes, agreement, own, note)
 
 
 def _planes(sample: EncodedSample, used: list[int], tolerance: float) -> tuple[PlaneCosts | None, str]:

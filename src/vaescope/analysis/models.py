@@ -31,13 +31,11 @@ def as_models(models: object) -> list[LatentModel]:
         if not finished:
             raise RunError("no member of this fit has finished; see the history of each for where it diverged.")
         return [*sorted(finished, key=lambda member: -member.best_elbo)]
-    if isinstance(models, Quantised):
-        raise InputError(
-            "a VQ-VAE has no posterior; write vaescope.products.diagnose.codebook.diagnose_codebook(model, x)."
-        )
     listed = list(models) if isinstance(models, Sequence) else [models]
     if not listed:
         raise InputError("expected a model, got an empty list.")
+    if any(isinstance(model, Quantised) for model in listed):
+        raise InputError("a VQ-VAE has no posterior, so only vs.diagnose takes it, one at a time.")
     return [check_model(model) for model in listed]
 
 

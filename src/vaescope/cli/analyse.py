@@ -41,11 +41,9 @@ class Diagnose:
     """note, warning or error: exit with code 1 if a finding is at least this severe."""
 
     def run(self) -> int:
-        from vaescope.products.diagnose.evidence import bound_rows
-
         check_page(self.html, self.fail_on)
         found = self._diagnosis()
-        print_findings(found, [f"{name}: {value} nats" for name, value, _ in bound_rows(found.evidence)])
+        print_findings(found, [f"{name}: {value} nats" for name, value, _ in found.evidence.bounds()])
         write_page(found, self.html)
         return exit_code(found.worst, self.fail_on)
 
@@ -150,7 +148,7 @@ class Compare:
         check_auxiliary(list(models.values()), auxiliary)
         found = compare(models, data, factors=data.factors, auxiliary=auxiliary, budget=self.budget)
         console = new_console()
-        console.print(found.summary(), markup=False, soft_wrap=True)
+        console.print(found.verdict, markup=False, soft_wrap=True)
         rows = found.table
         kept = [name for name in SHOWN if any(row.get(name) is not None for row in rows)]
         console.print(rows_table([{name: row.get(name) for name in kept} for row in rows]))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from vaescope import __version__
 from vaescope.adapters.run import members_of
 from vaescope.core.errors import InputError
-from vaescope.products.diagnose.page import VERDICTS, facts
 from vaescope.runs.files import write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ def model_card(diagnosis: Diagnosis) -> str:
     """
     parts = [
         "## Diagnosis",
-        f"{VERDICTS[diagnosis.worst]} ({diagnosis.samples} samples, vaescope {__version__})",
-        _table(("measured", "value"), facts(diagnosis)),
+        f"{diagnosis.verdict} ({diagnosis.samples} samples, vaescope {__version__})",
+        _table(("measured", "value"), diagnosis.facts()),
     ]
     if diagnosis.findings:
         rows = [(f.severity, f"{f.title} {f.evidence}", f.advice) for f in diagnosis.findings]

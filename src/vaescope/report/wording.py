@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
-
-from vaescope.report.findings import Finding
 
 VERDICTS = {
     None: "No issues found.",
@@ -38,8 +35,7 @@ GLOSSARY = {
     "variance ratio": "Variance of the posterior over that of the prior: near 1 if a latent is not used.",
     "effect": "Squared error added by drawing a latent from its prior, as a share of the variance of x.",
     "active": "A latent with information about every sample. Passive: at the prior. Mixed: for some samples only.",
-    "AUC": "How well two sets are distinguished, such as codes of data and draws from the prior: 0.5 if they are alike, 1 "
-    "if always.",
+    "AUC": "How well two sets are distinguished, such as codes and draws from the prior: 0.5 if alike, 1 if always.",
     "Pareto k̂": "How reliable importance sampling is: reliable below 0.7.",
     "identified as": "axis: a latent may be read on its own; subspace: only together with others; none: neither.",
     "simulated x": "z drawn from the prior, x drawn from the decoder at z: z is then an exact sample of p(z|x).",
@@ -137,22 +133,3 @@ def listed(latents: list[int]) -> str:
     '1, 3'
     """
     return ", ".join(map(str, sorted(latents)[:8])) + (", …" if len(latents) > 8 else "")
-
-
-def as_text(name: str, findings: Sequence[Finding], skipped: Mapping[str, str]) -> str:
-    """Findings with their evidence, and what was left out.
-
-    >>> print(as_text("model", [Finding("a", "note", "Title.", "Evidence.", "Advice.", "x = 1")], {"gap": "no time"}))
-    Diagnosis of model: 1 finding
-      note: Title. (a)
-        Evidence.
-        What to do: Advice.
-            x = 1
-      left out: gap (no time)
-    """
-    count = len(findings)
-    lines = [f"Diagnosis of {name}: {count or 'no'} finding{'s' * (count != 1)}"]
-    for f in findings:
-        lines += [f"  {f.severity}: {f.title} ({f.code})", f"    {f.evidence}", f"    What to do: {f.advice}"]
-        lines += [f"        {line}" for line in f.line.splitlines()]
-    return "\n".join(lines + [f"  left out: {what} ({why})" for what, why in skipped.items()])

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,6 +17,7 @@ from vaescope.analysis.samples import as_arrays
 from vaescope.core import validation
 from vaescope.core.checks import number
 from vaescope.core.errors import InputError
+from vaescope.core.tables import Table
 from vaescope.products.compare.measure import (
     Failures,
     MeasuredModel,
@@ -31,11 +30,11 @@ from vaescope.products.compare.measure import (
 )
 from vaescope.protocol import LatentModel, check_model
 from vaescope.report.budget import Progress, to_stderr
-from vaescope.report.page import number as number_table
-from vaescope.runs.files import json_data, write_json, write_text
+from vaescope.report.page import Drawing, render
+from vaescope.report.report import Report
 
 
-def model_row(model: MeasuredModel) -> dict[str, object]:
+def _model_row(model: MeasuredModel) -> dict[str, object]:
     """What is known of one model; errors are standard errors over samples."""
     gap, geometry = model.gap, model.geometry
     row: dict[str, object] = {"model": model.name}
@@ -67,53 +66,9 @@ def _method(model: MeasuredModel) -> str | None:
     return f"importance sampling {points}, {trust} (largest Pareto k {model.gap.pareto_k:.2f})"
 
 
-def verdict(comparison: Comparison) -> str:
-    """Which model is better, in one to three sentences."""
-    return f"{_ranking(comparison)} {_beta_note(comparison)}".strip()
-
-
-def _beta_note(comparison: Comparison) -> str:
-    """What models are compared by that were trained with another weight on the KL."""
-    betas = {model.name: model.sample.model.beta for model in comparison.models}
-    weighted = [f"{name} was trained with β = {beta:.3g}" for name, beta in betas.items() if beta != 1]
-    if not weighted or comparison.paired is None:
-        return ""
-    return f"All models are compared with β = 1; {', '.join(weighted)}."
-
-
-def _ranking(comparison: Comparison) -> str:
-    paired, best = comparison.paired, comparison.best
-    if paired is None or best is None:
-        return "The models cannot be ranked: " + "; ".join(f"{k}: {v}" for k, v in comparison.skipped.items()) + "."
-    others = [name for name in comparison.candidates if name != best]
-    by = f"by {comparison.quantity} at {paired.samples} samples"
-    if len(comparison.candidates) == len(comparison.names):
-        return f"The models are indistinguishable {by}."
-    if others:
-        return f"{best} is the best {by}, indistinguishable from {', '.join(others)}."
-    row = paired.difference[comparison.names.index(best)].copy()
-    row[comparison.names.index(best)] = np.inf
-    second = int(row.argmin())
-    error = paired.half_width[comparison.names.index(best), second]
-    return f"{best} is the best {by}: {row[second]:.3g} ± {error:.1g} nats per sample above {comparison.names[second]}."
-
-
-def short_html(comparison: Comparison) -> str:
-    """The table for a notebook."""
-    rows = comparison.table
-    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(number_table(v))}</td>" for v in row.values()) + "</tr>" for row in rows
-    )
-    return f"<p>{escape(comparison.summary())}</p><table><tr>{head}</tr>{body}</table>"
-
-
-FEWEST_POINTS = 20  # samples with log p(x) of all models that are enough to compare by log p(x)
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Several models on the same samples. Print it for the table and the verdict."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Report):
+    """Several models on the same samples. Print it for the verdict, and `summary()` for the table."""
 
     models: list[MeasuredModel]
     """What was measured of each model, in the order given."""
@@ -161,7 +116,7 @@ class Comparison:
     @property
     def table(self) -> list[dict[str, object]]:
         """A row per model, in the order given."""
-        return [model_row(model) for model in self.models]
+        return [_model_row(model) for model in self.models]
 
     @property
     def best(self) -> str | None:
@@ -198,17 +153,44 @@ class Comparison:
         return self._matches[first, second]
 
     @property
+    def name(self) -> str:
+        return f"{len(self.models)} models"
+
+    @property
     def skipped(self) -> dict[str, str]:
         """What could not be measured, and why, as `model: analysis`."""
         return {f"{model.name}: {what}": why for model in self.models for what, why in model.skipped.items()}
 
-    def summary(self) -> str:
-        """Which model is better, in one or two sentences."""
-        return verdict(self)
+    @property
+    def verdict(self) -> str:
+        """Which model is better, in one to three sentences."""
+        paired, best = self.paired, self.best
+        if paired is None or best is None:
+            return "The models cannot be ranked: " + "; ".join(f"{k}: {v}" for k, v in self.skipped.items()) + "."
+        others = [name for name in self.candidates if name != best]
+        by = f"by {self.quantity} at {paired.samples} samples"
+        if len(self.candidates) == len(self.names):
+            found = f"The models are indistinguishable {by}."
+        elif others:
+            found = f"{best} is the best {by}, indistinguishable from {', '.join(others)}."
+        else:
+            index = self.names.index(best)
+            row = paired.difference[index].copy()
+            row[index] = np.inf
+            second = int(row.argmin())
+            distance = f"{row[second]:.3g} ± {paired.half_width[index, second]:.1g} nats per sample"
+            found = f"{best} is the best {by}: {distance} above {self.names[second]}."
+        betas = {model.name: model.sample.model.beta for model in self.models}
+        weighted = [f"{name} was trained with β = {beta:.3g}" for name, beta in betas.items() if beta != 1]
+        return f"{found} All models are compared with β = 1; {', '.join(weighted)}." if weighted else found
 
-    def to_data(self) -> dict[str, object]:
-        """All numbers as JSON data."""
-        data = {
+    def summary(self) -> Table:
+        """A row per model, in the order given; prints as a table."""
+        return Table(self.table)
+
+    def content(self) -> dict[str, object]:
+        """All numbers."""
+        return {
             "quantity": self.quantity,
             "best": self.best,
             "indistinguishable_from_best": self.candidates,
@@ -216,33 +198,47 @@ class Comparison:
             "pairwise": {name: matrix.tolist() for name, matrix in self.pairwise.items()},
             "skipped": self.skipped,
         }
-        return {key: json_data(value) for key, value in data.items()}
 
-    def to_json(self, path: str | Path) -> Path:
-        """Write all numbers.
+    def shown_pairs(self) -> list[tuple[str, str]]:
+        """The best model (the first if there is none) with each of the next four, whose latents are shown."""
+        ranked = self.names
+        if self.paired is not None:
+            ranked = [self.names[i] for i in np.argsort(-self.paired.difference[:, 0], kind="stable")]
+        best = self.best or self.names[0]
+        return [(best, name) for name in ranked if name != best][:4]
 
-        Args:
-            path: the file.
-        """
-        write_json(Path(path), self.to_data())
-        return Path(path)
+    def figures(self) -> list[Drawing]:
+        """The figures of the page, as SVG with captions."""
+        from vaescope.products.compare.page import drawings
 
-    def to_html(self, path: str | Path) -> Path:
-        """Write the page: one file that loads nothing from the network.
+        return list(drawings(self))
 
-        Args:
-            path: the file.
-        """
-        from vaescope.products.compare.page import html
+    def page(self) -> str:
+        """The HTML page."""
+        from vaescope.products.compare.page import LEGEND, failure_rows, match_sections, page_row
 
-        write_text(Path(path), html(self))
-        return Path(path)
+        rows, figures = [page_row(row) for row in self.table], self.figures()
+        return render(
+            "models.html",
+            **self.page_values()
+            | {
+                "unit": "models",
+                "legend": LEGEND,
+                "rows": rows,
+                "columns": [name for name in rows[0] if any(row.get(name) is not None for row in rows)],
+                "best": self.candidates,
+                "samples": len(self.models[0].sample),
+                "methods": {str(row["model"]): row["method"] for row in self.table if row["method"]},
+                "drawings": figures[:1] if figures and figures[0].name == "differences" else [],
+                "pictures": figures,
+                "matches": match_sections(self),
+                "failures": failure_rows(self),
+                "common": [] if self.failures is None else self.failures.common.tolist(),
+            },
+        )
 
     def __repr__(self) -> str:
-        return f"Comparison of {len(self.models)} models. {self.summary()}"
-
-    def _repr_html_(self) -> str:
-        return short_html(self)
+        return f"Comparison of {len(self.models)} models. {self.verdict}"
 
 
 @torch.no_grad()
@@ -312,11 +308,11 @@ def compare_measured(measured: list[MeasuredModel]) -> Comparison:
     return Comparison(measured, paired_differences(values), _log_marginal(measured), failures)
 
 
-def _log_marginal(measured: Sequence[MeasuredModel]) -> Paired | None:
-    """Paired differences at the samples whose log p(x) is known of all models."""
+def _log_marginal(measured: Sequence[MeasuredModel], *, fewest: int = 20) -> Paired | None:
+    """Paired differences at the samples whose log p(x) is known of all models, if they are enough."""
     found = [model.log_marginal for model in measured]
     common = sorted(set.intersection(*(set(rows) for rows in found)))
-    if len(common) < FEWEST_POINTS:
+    if len(common) < fewest:
         return None
     return paired_differences(np.array([[rows[row] for rows in found] for row in common]))
 

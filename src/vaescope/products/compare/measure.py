@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,27 +19,27 @@ from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.gap import ElboGap, check_gap, decodes_per_point, gap_at, seconds_per_decode
 from vaescope.analysis.geometry import (
     Geometry,
+    NearDeterministic,
     WeightedJacobian,
     differentiate_decoder,
     measure_geometry,
+    near_deterministic,
     near_deterministic_ratio,
 )
 from vaescope.analysis.models import RepairedModel, repair, sample_log_likelihood
 from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
-from vaescope.core.errors import InputError, Skipped, first_line
+from vaescope.core.errors import Attempts, Skipped
 from vaescope.metrics.score import Score
-from vaescope.products.diagnose.evidence import Evidence, NearDeterministic
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import regime_of
 
-DRAWS = 64  # of z per sample
-CODES_AT_ONCE = 4096
+CONFIDENCE = 0.95
 
 
 @torch.no_grad()
-def elbo_of_samples(sample: EncodedSample, draws: int = DRAWS) -> Float[Tensor, " N"]:
+def elbo_of_samples(sample: EncodedSample, draws: int = 64) -> Float[Tensor, " N"]:
     """log p(x|z) averaged over draws from q(z|x), minus the KL in closed form.
 
     The draws of a sample are mirrored and, with few latents, whitened: for a linear decoder the result is exact. They
@@ -52,7 +51,7 @@ def elbo_of_samples(sample: EncodedSample, draws: int = DRAWS) -> Float[Tensor, 
     noise = _noise(len(sample), sample.mean.shape[1], draws)
     total = torch.zeros(len(sample), dtype=torch.float64)
     mean, deviation = sample.mean.double(), sample.variance.double().sqrt()
-    step = max(1, CODES_AT_ONCE // draws)
+    step = max(1, 4096 // draws)
     for rows in torch.arange(len(sample)).split(step):
         z = mean[rows, None] + deviation[rows, None] * noise[rows]
         found = log_p(x[rows].repeat_interleave(draws, 0), z.flatten(0, 1).to(sample.mean.dtype))
@@ -86,14 +85,6 @@ def _noise(samples: int, dim: int, draws: int) -> Float[Tensor, "N S d"]:
     return torch.linalg.solve_triangular(scale, noise.mT, upper=False).mT
 
 
-T = TypeVar("T")
-SAMPLES = 2000  # of x that are used, at most
-POINTS = 128  # at which log p(x) is computed, at most
-FEWEST_POINTS = 8
-TIMINGS = 3  # of the decoder; the fastest counts
-RELIABLE = 0.7  # largest Pareto k of a reliable estimate of log p(x)
-
-
 @dataclass(frozen=True, eq=False)
 class MeasuredModel:
     """One model on the shared samples; None for what could not be measured, with the reason in `skipped`."""
@@ -116,6 +107,11 @@ class MeasuredModel:
         return UsedCodes(self.name, self.regime.used, values)
 
     @property
+    def integrated(self) -> list[int]:
+        """Latents over which log p(x) is integrated: those in use, of a collapsed model that with the highest KL."""
+        return self.regime.used or self.regime.passive[:1]
+
+    @property
     def log_marginal(self) -> dict[int, float]:
         """log p(x) by row number in x."""
         if self.gap is None:
@@ -125,8 +121,8 @@ class MeasuredModel:
 
     @property
     def reliable(self) -> bool:
-        """Whether log p(x) is by quadrature, or by importance sampling with a small Pareto k."""
-        return self.gap is not None and (self.gap.pareto_k is None or self.gap.pareto_k < RELIABLE)
+        """Whether log p(x) is by quadrature, or by importance sampling with a Pareto k below 0.7."""
+        return self.gap is not None and (self.gap.pareto_k is None or self.gap.pareto_k < 0.7)
 
 
 @torch.no_grad()
@@ -143,66 +139,52 @@ def measure(
     Args:
         model: the model.
         name: what tables call it.
-        x: samples; the same rows are used of every model.
+        x: samples; the same rows are used of every model, at most 2,000.
         auxiliary: the auxiliary input of an iVAE.
         factors: (N, k) of all samples.
         sample_shape: (channels, height, width) of samples that are images.
     """
-    sample = repair(model, x, auxiliary, SAMPLES, sample_shape).sample
+    sample = repair(model, x, auxiliary, 2000, sample_shape).sample
     regime = regime_of([sample])
-    skipped: dict[str, str] = {}
-    attempt = partial(_attempt, skipped)
+    attempt = Attempts()
     elbo = attempt("ELBO", lambda: elbo_of_samples(sample).numpy())
-    derivatives = attempt("geometry", lambda: differentiate_decoder(sample, regime.used)) if _decodes(model) else None
+    derivatives = attempt("geometry", lambda: differentiate_decoder(sample, regime.used)) if model.has_decoder else None
     geometry = near = None
     if derivatives is not None:
         geometry = attempt("geometry", lambda: measure_geometry(WeightedJacobian.of(derivatives)))
-        near = Evidence(regime, eq12=near_deterministic_ratio(derivatives)).near_deterministic()
+        eq12 = near_deterministic_ratio(derivatives)
+        if eq12 is not None and regime.samples > 1:
+            near = near_deterministic(eq12, regime.variance_ratio, regime.used)
     scores = {} if factors is None else attempt("metrics", lambda: _scores(sample, factors)) or {}
-    return MeasuredModel(name, sample, regime, elbo, None, geometry, near, scores, skipped)
+    return MeasuredModel(name, sample, regime, elbo, None, geometry, near, scores, attempt.skipped)
 
 
 def measure_log_marginal(model: MeasuredModel, points: int) -> MeasuredModel:
     """The same model with log p(x) and the parts of the gap, at this many samples."""
     if model.elbo is None:
         return model
-    skipped = dict(model.skipped)
-    gap = _attempt(skipped, "log p(x)", lambda: gap_at(model.sample, model.regime.used, points))
-    return replace(model, gap=gap, skipped=skipped)
+    attempt = Attempts()
+    gap = attempt("log p(x)", lambda: gap_at(model.sample, model.integrated, points))
+    return replace(model, gap=gap, skipped=model.skipped | attempt.skipped)
 
 
-def common_points(models: Sequence[MeasuredModel], seconds: float) -> int:
+def common_points(models: Sequence[MeasuredModel], seconds: float, *, most: int = 128, fewest: int = 8) -> int:
     """At how many samples log p(x) of all models can be computed in this time: a power of two; 0 if too few.
 
     The same number for all models, whatever their order, so that their values can be paired.
     """
     needed = 0.0
     for model in models:
-        skipped: dict[str, str] = {}
-        _attempt(skipped, "log p(x)", partial(check_gap, model.sample, model.regime.used))
-        if skipped or model.elbo is None:
+        attempt = Attempts()
+        attempt("log p(x)", partial(check_gap, model.sample, model.integrated))
+        if attempt.skipped or model.elbo is None:
             continue
-        fastest = min(seconds_per_decode(model.sample) for _ in range(TIMINGS))
-        needed += fastest * decodes_per_point(model.sample, model.regime.used)
-    points = POINTS
-    while points * needed > seconds and points >= FEWEST_POINTS:
+        fastest = min(seconds_per_decode(model.sample) for _ in range(3))
+        needed += fastest * decodes_per_point(model.sample, model.integrated)
+    points = most
+    while points * needed > seconds and points >= fewest:
         points //= 2
-    return points if points >= FEWEST_POINTS else 0
-
-
-def _attempt(skipped: dict[str, str], what: str, analyse: Callable[[], T]) -> T | None:
-    """Call an analysis; if it fails, note why."""
-    try:
-        return analyse()
-    except (Skipped, InputError) as reason:
-        skipped[what] = str(reason).rstrip(".")
-    except (RuntimeError, NotImplementedError) as error:
-        skipped[what] = f"the decoder failed ({first_line(error)})"
-    return None
-
-
-def _decodes(model: LatentModel) -> bool:
-    return model.has_decoder
+    return points if points >= fewest else 0
 
 
 def _scores(sample: EncodedSample, factors: np.ndarray) -> dict[str, Score]:
@@ -213,11 +195,6 @@ def _scores(sample: EncodedSample, factors: np.ndarray) -> dict[str, Score]:
         "MIG": metrics.mig(codes, known),
         "DCI disentanglement": metrics.dci(codes, known),
     }
-
-
-BOOTSTRAP_DRAWS = 10_000  # of the largest t-statistic over all pairs
-CONFIDENCE = 0.95
-ROUNDING = 1e-9  # relative difference of values that are the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +219,8 @@ class Paired:
         """
         if self.samples < 2:
             return np.ones_like(self.difference)
-        t = _t(self.difference, self.stderr) / self.inflation
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = np.where(self.difference == 0, 0.0, np.abs(self.difference) / self.stderr) / self.inflation
         return _adjusted_p_values(t, self.covariance, self.samples - 1)
 
     @property
@@ -267,13 +245,14 @@ def paired_differences(values: np.ndarray) -> Paired:
     (np.float64(1.0), 0.289)
     """
     samples = len(values)
+    rounding = 1e-9  # relative difference of values that are the same
     centred = values - values.mean(0)
     covariance = np.atleast_2d(centred.T @ centred) / max(1, samples - 1)
     variance = covariance.diagonal()[:, None] + covariance.diagonal()[None] - 2 * covariance
     scale = np.abs(values).max() if values.size else 0.0
     difference = values.mean(0)[:, None] - values.mean(0)[None]
-    stderr = np.sqrt(np.where(variance > (ROUNDING * scale) ** 2, variance, 0.0) / samples)
-    difference = np.where((np.abs(difference) <= ROUNDING * scale) & (stderr == 0), 0.0, difference)
+    stderr = np.sqrt(np.where(variance > (rounding * scale) ** 2, variance, 0.0) / samples)
+    difference = np.where((np.abs(difference) <= rounding * scale) & (stderr == 0), 0.0, difference)
     return Paired(difference, stderr, covariance, samples, skewness_inflation(values, stderr))
 
 
@@ -306,33 +285,27 @@ def skewness_inflation(values: np.ndarray, stderr: np.ndarray) -> np.ndarray:
     return np.asarray(1 + skewness**2 * (q**4 + 2 * q**2 - 3) / (18 * samples))
 
 
-def _t(difference: np.ndarray, stderr: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(difference == 0, 0.0, np.abs(difference) / stderr)
-
-
 def _adjusted_p_values(t: np.ndarray, covariance: np.ndarray, freedom: int) -> np.ndarray:
     if len(t) == 2:
         return np.asarray(2 * student.sf(t, max(1, freedom)))
     order = np.lexsort(np.vstack([t.sum(0)[None], covariance.diagonal()[None]]))  # the same for any order of models
     largest = _largest_t(covariance[np.ix_(order, order)], max(1, freedom))
-    found = (largest[:, None, None] >= t).mean(0) if len(t) <= 16 else _share_above(largest, t)
+    if len(t) <= 16:
+        found = (largest[:, None, None] >= t).mean(0)
+    else:
+        found = 1 - np.searchsorted(np.sort(largest), t) / len(largest)
     np.fill_diagonal(found, 1.0)
     return np.asarray(found)
 
 
-def _share_above(largest: np.ndarray, t: np.ndarray) -> np.ndarray:
-    return 1 - np.searchsorted(np.sort(largest), t) / len(largest)
-
-
-def _largest_t(covariance: np.ndarray, freedom: int) -> np.ndarray:
+def _largest_t(covariance: np.ndarray, freedom: int, draws: int = 10_000) -> np.ndarray:
     """Draws of the largest |t| over pairs under no difference."""
     rng = np.random.default_rng(0)
     values, vectors = np.linalg.eigh(covariance)
     factor = vectors * np.sqrt(values.clip(0))
-    drawn = rng.normal(size=(BOOTSTRAP_DRAWS, len(covariance))) @ factor.T
-    drawn /= np.sqrt(rng.chisquare(freedom, size=(BOOTSTRAP_DRAWS, 1)) / freedom)
-    largest = np.zeros(BOOTSTRAP_DRAWS)
+    drawn = rng.normal(size=(draws, len(covariance))) @ factor.T
+    drawn /= np.sqrt(rng.chisquare(freedom, size=(draws, 1)) / freedom)
+    largest = np.zeros(draws)
     for i in range(len(covariance)):
         deviation = np.sqrt((covariance[i, i] + covariance.diagonal() - 2 * covariance[i]).clip(0))
         valid = deviation > 1e-12 * np.sqrt(covariance.diagonal().max() + 1e-300)
@@ -340,9 +313,6 @@ def _largest_t(covariance: np.ndarray, freedom: int) -> np.ndarray:
             t = np.abs(drawn[:, [i]] - drawn[:, valid]) / deviation[valid]
             largest = np.maximum(largest, t.max(1))
     return largest
-
-
-WORST = 0.05  # share of samples that count as failures
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,18 +329,19 @@ class Failures:
     """Rows that are among the worst of every model, worst first."""
 
 
-def find_failures(values: np.ndarray, rows: np.ndarray) -> Failures:
+def find_failures(values: np.ndarray, rows: np.ndarray, *, share: float = 0.05) -> Failures:
     """The worst samples of every model.
 
     Args:
         values: (N, M) a value per sample and model, such as the ELBO.
         rows: row numbers in x.
+        share: of samples that count as failures.
 
     >>> x = np.arange(100.0)
     >>> find_failures(np.stack([x, x + 1, -x], axis=1), np.arange(100)).overlap[0]
     array([1., 1., 0.])
     """
-    count = max(1, round(WORST * len(values)))
+    count = max(1, round(share * len(values)))
     worst = np.argsort(values, axis=0, kind="stable")[:count]
     flags = np.zeros(values.shape, dtype=bool)
     np.put_along_axis(flags, worst, values=True, axis=0)

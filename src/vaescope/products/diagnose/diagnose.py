@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +12,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import metrics
+from vaescope.adapters.quantised import Quantised
 from vaescope.analysis.agreement import Agreement, measure_agreement
-from vaescope.analysis.encoding import DecoderDerivatives, EncodedSample, Samples, encode_chunks, encode_sample
+from vaescope.analysis.encoding import (
+    DecoderDerivatives,
+    EncodedSample,
+    Samples,
+    check_samples,
+    encode_chunks,
+    encode_sample,
+    spread_rows,
+)
 from vaescope.analysis.gap import measure_gap
 from vaescope.analysis.geometry import (
     WeightedJacobian,
@@ -26,77 +33,47 @@ from vaescope.analysis.geometry import (
 from vaescope.analysis.identification import Identification, identify
 from vaescope.analysis.likelihood import estimate_marginal, given_by_functions, measure_elbo
 from vaescope.analysis.models import Repair, as_models, repair, weights_are_initial, with_normal_prior
-from vaescope.analysis.samples import read_given
+from vaescope.analysis.samples import as_arrays, read_given
 from vaescope.core import validation
 from vaescope.core.checks import number
-from vaescope.core.errors import Attempts, Skipped
-from vaescope.core.tables import to_frame
+from vaescope.core.errors import Attempts, InputError, Skipped
+from vaescope.core.tables import Table
 from vaescope.distributions import Normal
 from vaescope.metrics.evaluate import Evaluation
-from vaescope.products.diagnose.data import (
+from vaescope.products.diagnose.codes import measure_codebook, measure_latent_image, no_latents
+from vaescope.products.diagnose.measurements import Measurements, measure_validity, validity_applies
+from vaescope.products.diagnose.noise import VarianceScale, find_scale, measure_noise
+from vaescope.products.diagnose.page import LEGENDS, PICTURES, drawings, facts, identified
+from vaescope.products.diagnose.reconstruction import (
     Generalisation,
     measure_aggregate,
     measure_generalisation,
     measure_reconstruction,
 )
-from vaescope.products.diagnose.evidence import Evidence, measure_validity, validity_applies
-from vaescope.products.diagnose.latent_image import measure_latent_image
-from vaescope.products.diagnose.page import html, notebook_html
-from vaescope.products.diagnose.rules import judge
-from vaescope.products.diagnose.scales import VarianceScale, find_scale, measure_noise
+from vaescope.products.diagnose.rules import invalidates_gap, judge
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
 from vaescope.report.budget import Budget, Progress, to_stderr
-from vaescope.report.findings import Finding, by_severity, worst_severity
-from vaescope.report.wording import as_text
-from vaescope.runs.files import json_data, write_json, write_text
+from vaescope.report.figures import drawing
+from vaescope.report.findings import Finding, by_severity
+from vaescope.report.page import Drawing, render
+from vaescope.report.page import number as shown
+from vaescope.report.report import Report
 
-SHOWN = 20  # rows that are printed
-
-
-class LatentTable(list[dict[str, object]]):
-    """Rows as dictionaries, a row per latent; printed with aligned columns.
-
-    >>> LatentTable([{"latent": 3, "KL": 1.25}, {"latent": 0, "KL": None}])
-    latent    KL
-    3       1.25
-    0          –
-    """
-
-    def __repr__(self) -> str:
-        if not self:
-            return "no latents"
-        lines = [list(self[0]), *([_cell(value) for value in row.values()] for row in self[:SHOWN])]
-        widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
-        text = [
-            "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True)))
-            for line in lines
-        ]
-        rest = [f"… and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        return "\n".join(line.rstrip() for line in text + rest)
-
-
-def _cell(value: object) -> str:
-    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-STABILITY_SAMPLES = 2000
-MOST_ROTATED = 64  # latents in use of which all pairs are rotated
+STABILITY_SAMPLES = 2000  # of which codes are kept to compare seeds, and that of a VQ-VAE are encoded
 FLAT_LATENTS = 64  # of a latent image, up to which the decoder is differentiated by each
-RANGE_ROUNDING = 1e-4  # by which x may be outside the range of its likelihood
-MAKES_GAP_MEANINGLESS = {"untrained", "output-size", "data-range", "reconstruction", "not-a-vae", "collapsed"}
 
 
-@dataclass(frozen=True, eq=False)
-class Diagnosis:
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagnosis(Report):
     """The findings about a model, and the evidence for them."""
 
     name: str
     """What the report calls the model."""
     findings: list[Finding]
     """Most severe first."""
-    evidence: Evidence
+    evidence: Measurements
     """What was measured; None for what was skipped."""
     samples: int
     """Number of samples that were encoded."""
@@ -104,59 +81,64 @@ class Diagnosis:
     """The random sample that was decoded, if there is a decoder."""
 
     @property
-    def worst(self) -> str | None:
-        """error, warning, note, or None."""
-        return worst_severity(self.findings)
-
-    @property
     def skipped(self) -> dict[str, str]:
         """Analyses that could not be made, and why."""
         return self.evidence.skipped
 
-    def summary(self) -> LatentTable:
+    def summary(self) -> Table:
         """A row per latent, highest KL first; prints as a table."""
-        return LatentTable(self.evidence.latents())
+        return Table(self.evidence.rows())
 
-    def to_frame(self, kind: str = "pandas") -> Any:
-        """The rows of `summary` as a data frame.
-
-        Args:
-            kind: pandas, polars or arrow.
-        """
-        return to_frame(self.summary(), kind)
-
-    def to_data(self) -> dict[str, object]:
-        """Findings and numbers as JSON data."""
+    def content(self) -> dict[str, object]:
+        """Findings and numbers."""
         head = {"name": self.name, "samples": self.samples, "worst": self.worst}
-        data = head | {"findings": [finding.to_data() for finding in self.findings]} | self.evidence.to_data()
-        return {key: json_data(value) for key, value in data.items()}
+        return head | {"findings": [finding.to_data() for finding in self.findings]} | self.evidence.content()
 
-    def to_json(self, path: str | Path) -> Path:
-        """Write findings and numbers.
+    def facts(self) -> list[tuple[str, str]]:
+        """Single numbers with their labels."""
+        return facts(self.evidence)
 
-        Args:
-            path: the file.
-        """
-        write_json(Path(path), self.to_data())
-        return Path(path)
+    def figures(self) -> list[Drawing]:
+        """The figures of the page, as SVG with captions."""
+        return [drawing(*found) for found in drawings(self.evidence, self.sample)]
 
-    def to_html(self, path: str | Path) -> Path:
-        """Write the page: one file that loads nothing from the network.
-
-        Args:
-            path: the file.
-        """
-        write_text(Path(path), html(self))
-        return Path(path)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: verdict, findings with advice, and a row per latent."""
-        return notebook_html(self)
+    def page(self) -> str:
+        """The HTML page."""
+        found, values = self.evidence, self.page_values()
+        unit = "codes" if found.codebook is not None else "latents" if found.latent_image is None else "channels"
+        drawn = self.figures()
+        near, noise = found.near_deterministic(), found.noise
+        declared = None if noise is None or noise.likelihood == "bernoulli" else noise.declared
+        about = {} if found.validity is None else {"gap and c_IMA": found.validity.sentence()}
+        if found.codebook is None:
+            about |= {
+                "likelihood": found.likelihood or "unknown",
+                "declared precision": "unknown" if declared is None else shown(float(declared)),
+                "near-deterministic": "unknown" if near is None else near.reason,
+            }
+        about |= {
+            "samples": str(self.samples),
+            "samples decoded": "0" if self.sample is None else str(len(self.sample)),
+        }
+        return render(
+            "diagnosis.html",
+            **values
+            | {
+                "unit": unit,
+                "legend": LEGENDS[unit],
+                "samples": self.samples,
+                "pictures": [figure for figure in drawn if figure.name in PICTURES],
+                "drawings": [figure for figure in drawn if figure.name not in PICTURES],
+                "bounds": found.bounds(),
+                "scores": [] if found.evaluation is None else found.evaluation.rows,
+                "identified": identified(found.identifiability),
+                "about": about,
+            },
+        )
 
     def __repr__(self) -> str:
         validity = self.evidence.validity
-        theory = [] if validity is None else [f"  theory: {validity.sentence()}"]
-        return "\n".join([as_text(self.name, self.findings, self.skipped), *theory])
+        return super().__repr__() + ("" if validity is None else f"\n  theory: {validity.sentence()}")
 
 
 @torch.no_grad()
@@ -178,7 +160,8 @@ def diagnose(
 
     Args:
         model: a member of a fit, a model from `vs.adapters`, or your own `LatentModel`. Of several models of the same
-            data (a list or a fit), the first (the best member) is diagnosed, and all are compared.
+            data (a list or a fit), the first (the best member) is diagnosed, and all are compared. Of a VQ-VAE
+            (`vs.adapters.from_codebook`), the use of its codebook is reported.
         x: samples, a row or an image each: an array, a tensor, a data frame, a sparse matrix, AnnData, a PyTorch data
             set or loader (10,000 samples of it), or a file. Not needed for posteriors alone
             (`vs.adapters.from_arrays`).
@@ -195,6 +178,8 @@ def diagnose(
     ['collapsed']
     """
     clock = Budget(number("budget", budget, above=0.0, hint="it is in seconds"), progress)
+    if isinstance(model, Quantised):
+        return _diagnose_codebook(model, x, factors, auxiliary, name, clock)
     clock.say("reading samples")
     models = as_models(model)
     given = read_given(models[0], x, auxiliary)
@@ -210,8 +195,8 @@ def diagnose(
     if repaired.model.normal_prior is not None:
         prior = type(models[0].prior).__name__
         attempts.skipped["exact KL"] = f"the prior is {prior}, replaced by a normal prior of its mean and variance"
-    first = replace(
-        Evidence(regime),
+    first = Measurements(
+        regime,
         scale=scale,
         groups=models[0].latent_groups,
         initial_weights=weights_are_initial(models[0]),
@@ -253,7 +238,7 @@ class _MeanCodes:
         self.values[torch.from_numpy(chunk.rows[kept])] = chunk.mean[torch.from_numpy(kept)]
 
 
-def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, clock: Budget) -> Evidence:
+def _decoder_evidence(evidence: Measurements, repaired: Repair, attempts: Attempts, clock: Budget) -> Measurements:
     """Everything that needs a decoder: cheap analyses first, the gap only if it can still mean something."""
     model, sample, regime = repaired.model, repaired.sample, evidence.regime
     if not model.has_decoder:
@@ -276,7 +261,7 @@ def _decoder_evidence(evidence: Evidence, repaired: Repair, attempts: Attempts, 
         elbo=None if evidence.data_range else attempts("ELBO", lambda: measure_elbo(sample)),
         eq12=None if derivatives is None else near_deterministic_ratio(derivatives),
     )
-    broken = next((f.code for f in judge(evidence) if f.code in MAKES_GAP_MEANINGLESS), None)
+    broken = invalidates_gap(evidence)
     if broken is not None:
         attempts.skipped["gap"] = f"it means nothing with the finding {broken}"
         return evidence
@@ -320,7 +305,7 @@ def _outside_range(repaired: Repair) -> tuple[float, float] | None:
     """Smallest and largest x, if a Bernoulli likelihood does not allow them."""
     x = repaired.sample.x
     low, high = float(x.min()), float(x.max())
-    outside = low < -RANGE_ROUNDING or high > 1 + RANGE_ROUNDING
+    outside = low < -1e-4 or high > 1 + 1e-4  # by more than rounding
     return (low, high) if repaired.model.likelihood == "bernoulli" and outside else None
 
 
@@ -370,14 +355,14 @@ def _stability(
 
 
 def _identifiability(
-    repaired: Repair, evidence: Evidence, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
+    repaired: Repair, evidence: Measurements, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
 ) -> Identification:
     if repaired.model.latent_shape is not None:
         raise Skipped("latents are channels at positions of an image")
     if not evidence.regime.used:
         raise Skipped("no latent is in use")
-    if len(evidence.regime.used) > MOST_ROTATED:
-        raise Skipped(f"more than {MOST_ROTATED} latents in use would take too long; call vs.identifiability")
+    if len(evidence.regime.used) > 64:
+        raise Skipped("more than 64 latents in use would take too long; call vs.identifiability")
     samples = [repaired.sample]
     for other in others:
         given = read_given(other, x, auxiliary)
@@ -389,3 +374,20 @@ def _evaluation(codes: _MeanCodes, factors: object | None) -> Evaluation:
     if factors is None or codes.values is None:
         raise Skipped("no factors were given")
     return metrics.evaluate(codes.values, validation.labels(factors, "factors"))
+
+
+def _diagnose_codebook(
+    model: Quantised, x: object, factors: object | None, auxiliary: object | None, name: str | None, clock: Budget
+) -> Diagnosis:
+    """Which codes a VQ-VAE uses, and how well it reconstructs."""
+    if x is None or auxiliary is not None:
+        raise InputError("diagnose needs samples x of a VQ-VAE, and no auxiliary input.")
+    samples = check_samples(as_arrays(x))[0]
+    rows = spread_rows(len(samples), STABILITY_SAMPLES)
+    clock.say(f"encoding {len(rows)} samples")
+    usage = measure_codebook(model, validation.tensor(samples[rows], "x"))
+    skipped = {} if usage.explained is not None else {"reconstruction": "no function was given; pass reconstruct="}
+    if factors is not None:
+        skipped["metrics"] = "codes of a codebook are not scored against factors"
+    found = Measurements(no_latents(), codebook=usage, skipped=skipped)
+    return Diagnosis(name or model.name, by_severity(judge(found)), found, len(rows))

@@ -1,66 +1,717 @@
-"""From evidence to findings: a small function per kind of fault, and which fault is the cause of which.
-
-Thresholds were chosen on the development half of the zoo (`tests/zoo`): beyond what its healthy models have.
-"""
+"""From measurements to findings: a function per kind of fault, and which fault is the cause of which."""
 
 from __future__ import annotations
 
-from vaescope.products.diagnose import rules_inputs as inputs
-from vaescope.products.diagnose import rules_latents as latents
-from vaescope.products.diagnose import rules_likelihood as likelihood
-from vaescope.products.diagnose.evidence import Evidence
-from vaescope.report.findings import Finding
+import math
+from collections.abc import Callable
 
-RULES = (
-    inputs.untrained,
-    inputs.output_size,
-    inputs.data_range,
-    inputs.not_a_vae,
-    inputs.reconstruction,
-    inputs.variances,
-    inputs.logits,
-    latents.collapse,
-    likelihood.overfit,
-    likelihood.decoder_variance,
-    likelihood.beta,
-    likelihood.amortisation,
-    latents.axes,
-    latents.aggregate,
-    latents.width,
-    latents.unused_layers,
-    latents.scaling_factor,
-    latents.wide_posteriors,
-    latents.stability,
-    likelihood.reliability,
+import numpy as np
+
+from vaescope.products.diagnose.codes import layer_rows
+from vaescope.products.diagnose.measurements import Measurements
+from vaescope.products.diagnose.noise import Noise
+from vaescope.products.diagnose.reconstruction import Reconstruction, Trial
+from vaescope.products.diagnose.thresholds import LIMITS
+from vaescope.report.findings import Finding
+from vaescope.report.wording import amount, listed, times
+
+DIFFUSERS_SCALING = 0.18215  # what diffusers declares if nobody has set it
+Rule = Callable[[Measurements], Finding | None]
+LOAD_BOTH = "model.load_state_dict(checkpoint, strict=True)  # encoder and decoder together"
+
+
+def judge(found: Measurements) -> list[Finding]:
+    """All findings whose cause is not another finding."""
+    findings: list[Finding] = []
+    explained: set[str] = set()
+    for rule in RULES:
+        finding = rule(found)
+        if finding is None or finding.code in explained or ("*" in explained and finding.code not in CERTAIN):
+            continue
+        findings.append(finding)
+        explained |= EXPLAINS.get(finding.code, frozenset())
+    return findings
+
+
+def invalidates_gap(found: Measurements) -> str | None:
+    """The code of a finding with which the gap between ELBO and log p(x) means nothing; None if there is none."""
+    findings = (rule(found) for rule in BROKEN)
+    return next((f.code for f in findings if f is not None and f.code != "uninformative"), None)
+
+
+# samples, weights, and what encoder and decoder return
+
+
+def explained(trial: Trial) -> str:
+    """How well something is reconstructed.
+
+    >>> explained(Trial("", 0.784, 0.01, 0.0)), explained(Trial("", -40.0, 0.1, 0.0))
+    ('78 % of the variance of x explained', 'a squared error 41 times the variance of x')
+    """
+    if trial.explained >= 0:
+        return f"{100 * trial.explained:.0f} % of the variance of x explained"
+    return f"a squared error {times(1 - trial.explained)} the variance of x"
+
+
+def untrained(found: Measurements) -> Finding | None:
+    own = found.reconstruction
+    if own is not None and (own.given.explained > LIMITS.poor or _decodes(own, LIMITS.own_codes)):
+        return None  # a few weights may be in their initial interval by chance
+    behaves_untrained = (
+        own is not None  # a nearly constant output that is not the mean of x, the first thing that training finds
+        and own.given.explained < LIMITS.worse_than_mean
+        and own.spread < LIMITS.nearly_constant
+        and own.centre > LIMITS.off_centre
+        and own.alignment < LIMITS.alignment
+    )
+    if not found.initial_weights and not behaves_untrained:
+        return None
+    why = (
+        "Weights or biases are still where PyTorch initialises them."
+        if found.initial_weights
+        else "The decoder's output hardly depends on the codes and is not at the mean of x."
+    )
+    return Finding(
+        "untrained",
+        "error",
+        "This model is not trained.",
+        why + ("" if own is None else f" Reconstructions: {explained(own.given)}."),
+        "Train it, or load its weights and check that all keys match.",
+        "model.load_state_dict(torch.load(file, weights_only=True), strict=True)",
+    )
+
+
+def output_size(found: Measurements) -> Finding | None:
+    if found.sizes is None:
+        return None
+    decoded, observed = found.sizes
+    return Finding(
+        "output-size",
+        "error",
+        "The decoder's output has another size than x.",
+        f"The decoder returns {decoded} numbers per sample, x has {observed}.",
+        "Return the mean alone from decode, not the mean and the variance."
+        if decoded == 2 * observed
+        else "Pass x in the size and layout of training, or the decoder that belongs to this encoder. If the decoder "
+        "returns something else than a mean of x, pass log_likelihood= to the adapter.",
+    )
+
+
+def data_range(found: Measurements) -> Finding | None:
+    if found.data_range is None:
+        return None
+    low, high = found.data_range
+    better = None if found.reconstruction is None else found.reconstruction.best
+    if better is not None and not (better.change and better.explained > LIMITS.poor):
+        better = None
+    what = "Rescale x to [0, 1] as in training" if better is None else f"Pass {better.change}"
+    return Finding(
+        "data-range",
+        "error",
+        "x is outside [0, 1], the range of a Bernoulli likelihood.",
+        f"x is between {low:.3g} and {high:.3g}; cross-entropies and ELBOs of such values mean nothing."
+        + ("" if better is None else f" With {better.change}: {explained(better)}."),
+        f"{what}, or leave out likelihood='bernoulli' if the loss was a squared error.",
+        "" if better is None else _call(better),
+    )
+
+
+def not_a_vae(found: Measurements) -> Finding | None:
+    scale, own, noise = found.scale, found.reconstruction, found.noise
+    if scale is None or not scale.constant or (own is not None and own.given.explained < LIMITS.poor):
+        return None
+    ratio = float(found.regime.variance_ratio.max())
+    effective, declared, drawn = (
+        (None, 1.0, 0.0) if noise is None else (noise.beta, noise.declared_beta, noise.explained)
+    )
+    made_up = effective is not None and abs(math.log(effective / declared)) > math.log(LIMITS.made_up)
+    dispersion, lost = (0.0, 0.0) if own is None else (own.given.dispersion, own.given.explained - drawn)
+    far = dispersion > LIMITS.unregularised or lost > LIMITS.lost_by_draws
+    if not (found.zero_variance or ratio < LIMITS.tiny_ratio or made_up or far):
+        return None
+    value = "zero" if found.zero_variance else f"{ratio:.2g} times that of the prior"
+    return Finding(
+        "not-a-vae",
+        "error",
+        "This is not a variational autoencoder.",
+        f"Every posterior has the same variance for all samples and latents, {value}, and codes were not trained "
+        "with it: the code is deterministic.",
+        "Return the variances that the encoder was trained with. An autoencoder without them has no posterior: "
+        "fit a density to its codes to generate samples, and omit KL, ELBO and β.",
+    )
+
+
+def reconstruction(found: Measurements) -> Finding | None:
+    own = found.reconstruction
+    if own is None:
+        return None
+    noise, decodes = found.noise, _decodes(own)  # instead of squared errors, which mean little for counts
+    weak_kl = noise is not None and (
+        noise.declared_beta < LIMITS.weak_kl
+        or (noise.beta is not None and noise.beta < noise.declared_beta / LIMITS.beta_factor)
+    )
+    if wrong_input(own, weak_kl=weak_kl) and not (decodes and own.given.dispersion <= LIMITS.dispersed):
+        return Finding(
+            "reconstruction",
+            "error",
+            "x is not preprocessed as in training.",
+            f"As given: {explained(own.given)}. With {own.best.change}: {explained(own.best)}.",
+            f"Pass {own.best.change} instead of x, or repeat the preprocessing of the training code.",
+            _call(own.best),
+        )
+    if own.own_codes is not None:
+        if decodes or float(found.regime.kl.sum()) <= LIMITS.little_kl:
+            return None
+        return Finding(
+            "reconstruction",
+            "error",
+            "Encoder and decoder do not belong together.",
+            "log p(x|z) is no higher at the code of a sample than at that of another sample: the difference is "
+            f"{own.own_codes.gain:.3g} ± {2 * own.own_codes.stderr:.2g} nats.",
+            "Load both from the same checkpoint; check that x is preprocessed as in training.",
+            LOAD_BOTH,
+        )
+    known = found.generalisation  # poor only on samples that it was not trained on?
+    if _overfits(found, LIMITS.overfit_warning) and known is not None and known.explained > LIMITS.poor:
+        return None
+    if own.given.explained < LIMITS.worse_than_mean and own.given.explained < -3 * own.given.stderr:
+        return _worse_than_mean(own)
+    return None
+
+
+def _decodes(found: Reconstruction, errors: float = 2.0) -> bool:
+    """Whether log p(x|z) is known to be higher at the code of x than at that of another sample, by standard errors."""
+    return found.own_codes is not None and found.own_codes.gain > errors * found.own_codes.stderr
+
+
+def _call(trial: Trial) -> str:
+    """The call with another x; nothing if the change is described in words."""
+    return f"vs.diagnose(model, {trial.formula})" if trial.formula else ""
+
+
+def wrong_input(found: Reconstruction, *, weak_kl: bool = False) -> bool:
+    """Whether another input is clearly the one that the model was trained on.
+
+    Args:
+        found: reconstructions of x and of other inputs.
+        weak_kl: whether codes may be far from the prior for another reason.
+    """
+    given, best = found.given, found.best
+    if not best.change or best.explained < max(LIMITS.poor, given.explained - LIMITS.poor):
+        return False
+    expected = weak_kl and given.dispersion < LIMITS.wide_codes
+    poor = given.explained < LIMITS.poor or (given.dispersion > LIMITS.dispersed and not expected)
+    if poor and best.dispersion <= max(0.5 * given.dispersion, LIMITS.unregularised):
+        return best.explained > given.explained + 0.1 or given.dispersion > LIMITS.dispersed
+    reduced = LIMITS.reduced_error if found.centre > LIMITS.far_centre else LIMITS.halved_error
+    return 1 - best.explained < reduced * (1 - given.explained) and best.dispersion < given.dispersion + 0.3
+
+
+def _worse_than_mean(found: Reconstruction) -> Finding:
+    evidence = f"{explained(found.given)}: worse than answering with the mean of x. No other scaling of x helps."
+    generates = found.alignment > LIMITS.alignment and found.centre < LIMITS.far_centre
+    if generates and found.linear > LIMITS.linear_share:
+        return Finding(
+            "reconstruction",
+            "error",
+            "Encoder and decoder do not belong together.",
+            f"{evidence} The codes determine {found.linear:.0%} of x linearly, and the decoder generates outputs like "
+            "x, but not from these codes.",
+            "Load both from the same checkpoint; check the order of latents, and that codes are scaled and shifted as "
+            "in training.",
+            LOAD_BOTH,
+        )
+    weak = (
+        "The codes do not tell samples apart: the encoder was trained on other data, or hardly at all."
+        if generates
+        else "The decoder does not generate anything like x: it was trained on other data, or hardly at all."
+    )
+    return Finding(
+        "reconstruction",
+        "error",
+        "Reconstructions are worse than the mean of x.",
+        f"{evidence} {weak}",
+        "Check that all weights were loaded (strict=True), that x is from the data of training, and train longer.",
+    )
+
+
+CORRECTIONS = {
+    "standard deviation": ("standard deviations: return their squares", "std ** 2  # in encode"),
+    "precision": ("precisions: return 1 / precision", "1 / precision  # in encode"),
+    "squared variance": (
+        "squared variances: return their square roots",
+        "variance  # in encode, not variance ** 2",
+    ),
+    "log standard deviation": (
+        "logarithms of standard deviations: return exp(2 * log_std)",
+        "(2 * log_std).exp()  # in encode",
+    ),
+}
+"""What an encoder returns in place of variances: what to do about it, and the corrected value."""
+
+
+def variances(found: Measurements) -> Finding | None:
+    scale = found.scale
+    if scale is not None and scale.name in CORRECTIONS:
+        stated, taken = scale.stated, scale.taken
+        numbers = otherwise = ""
+        if stated is not None and taken is not None and not math.isnan(taken.factor):
+            numbers = f" Read so, posteriors are {times(taken.factor)} as precise as the stated likelihood implies; as "
+            numbers += f"{scale.expected}s, {times(stated.factor)}."
+            if scale.name == "squared variance" and stated.factor > 1:
+                otherwise = (
+                    f" If they are variances after all, β is {times(1 / stated.factor)} the stated one, as with a KL "
+                    "that is averaged over latents: pass that as beta=."
+                )
+        correction, value = CORRECTIONS[scale.name]
+        return Finding(
+            "scale-of-variance",
+            "error",
+            "The encoder does not return variances.",
+            f"The numbers agree with {scale.name}s, and are treated so here.{numbers}",
+            f"These are {correction}, or pass scale= to vs.adapters.from_modules.{otherwise}",
+            f"return mean, {value}",
+        )
+    if scale is not None and scale.name == "log-variance":
+        return Finding(
+            "negative-variance",
+            "error",
+            "The encoder does not return variances.",
+            "Some of the returned variances are negative; they are treated as log-variances here.",
+            "Return exp(log-variance) from encode, or pass scale='log_variance' to from_modules.",
+            "return mean, log_variance.exp()  # in encode",
+        )
+    if found.zero_variance:
+        return Finding(
+            "zero-variance",
+            "warning",
+            "Some posterior variances are exactly zero.",
+            "They are replaced by the smallest positive number; the KL and everything derived from it is unbounded.",
+            "Compute log-variances, or clamp variances in the encoder; a deterministic autoencoder has no posterior.",
+        )
+    return None
+
+
+def logits(found: Measurements) -> Finding | None:
+    if not found.logits:
+        return None
+    return Finding(
+        "logits",
+        "error",
+        "The decoder does not return probabilities.",
+        "Some outputs of the Bernoulli decoder are below 0 or above 1; they are treated as logits here.",
+        "Return sigmoid(logits) from decode.",
+        "return torch.sigmoid(logits)  # in decode",
+    )
+
+
+# latents
+
+
+def collapse(found: Measurements) -> Finding | None:
+    regime, total = found.regime, float(np.sum(found.regime.kl))
+    kind, what = regime.collapse.kind, regime.collapse.description
+    title = "The posterior has collapsed: codes carry no information about x."
+    if kind not in ("full", "repeats prior"):
+        own = found.reconstruction
+        if total >= LIMITS.little_kl or own is None or own.given.explained >= LIMITS.little_explained:
+            return None
+        title, what = "The posterior has nearly collapsed.", "All latents together carry almost no information."
+    elif kind == "full":
+        what = "No posterior differs from its prior, so the decoder gets no information about x."
+    return Finding(
+        "uninformative" if kind == "repeats prior" else "collapsed",
+        "error",
+        title,
+        f"{what} Mean KL {total:.3g} nats.",
+        "If the loss averages over pixels, sum over them: a mean over n pixels is a β of n. Otherwise lower β, or "
+        "raise the precision of a Gaussian decoder; vs.preflight(x) says from which values on latents are used. "
+        "Warm-up and a weaker decoder help only there.",
+        "loss = (reconstruction.flatten(1).sum(1) + beta * kl.sum(1)).mean()  # sums over pixels and latents",
+    )
+
+
+def rotated(found: Measurements) -> Finding | None:
+    rotation = None if found.geometry is None else found.geometry.rotation
+    used = found.regime.used
+    narrow = sum(float(found.regime.variance_ratio[k]) < LIMITS.narrow for k in used)
+    if rotation is None or not found.rotatable or narrow < 2:
+        return None
+    if rotation.gain < LIMITS.rotation_gain or rotation.gain < LIMITS.rotation_share * rotation.before:
+        return None
+    weak = found.noise is not None and found.noise.declared_beta < LIMITS.weak_kl
+    known = found.likelihood is not None and found.elbo_trained and not weak
+    unknown = "The likelihood is unknown, so all outputs are assumed to be equally noisy. "
+    return Finding(
+        "rotated",
+        "warning" if known else "note",
+        "The latent axes are not those that the decoder favours.",
+        ("" if found.likelihood else unknown)
+        + f"Rotating the latents in use (by up to {rotation.largest_angle:.0f}°) would lower the mean contrast "
+        f"c_IMA from {rotation.before:.2f} to {rotation.after:.2f} nats at the same likelihood.",
+        "Do not interpret single latents. Train longer with diagonal posteriors, or rotate codes with the matrix "
+        "in geometry.axes of the JSON file, whose columns are the better axes.",
+    )
+
+
+def aggregate(found: Measurements) -> Finding | None:
+    codes, noise = found.aggregate, found.noise
+    if codes is None or found.latent_image is not None:  # the prior of a latent image is trained on the codes
+        return None
+    weak = False  # a precision of 100 with β = 1 and one of 1 with β = 0.01 are the same model
+    if noise is not None and noise.declared is not None:
+        weak = noise.declared / noise.declared_beta > noise.precision / LIMITS.weak_kl
+        if noise.likelihood == "bernoulli":
+            weak = noise.declared_beta < LIMITS.weak_kl
+    off = weak or codes.gain > LIMITS.apart_gain
+    limit = LIMITS.nearly_apart if off else LIMITS.apart
+    if codes.auc < limit or codes.auc - 2 * codes.stderr < limit - 0.06:
+        return None
+    return Finding(
+        "aggregate",
+        "warning" if found.generative and (off or codes.auc > LIMITS.entirely_apart) else "note",
+        "Samples from the prior will not look like data.",
+        f"Codes of data are easily distinguished from draws from the prior: AUC {codes.auc:.2f}, 0.5 if alike "
+        f"(a normal distribution fitted to the codes would save {codes.gain:.1f} nats).",
+        "To generate, sample from a density fitted to the codes, or train with a larger β (or a learned prior). For "
+        "reconstructions and codes it does not matter.",
+        "z = GaussianMixture(10).fit(codes).sample(100)[0]  # sklearn.mixture, instead of torch.randn",
+    )
+
+
+def idle_latents(found: Measurements) -> Finding | None:
+    passive, d = found.regime.passive, found.regime.latent_dim
+    if not passive or found.latent_image is not None or found.groups:  # latents are positions or parts of a layer
+        return None
+    if len(passive) >= max(2, math.ceil(d / 2)):
+        return Finding(
+            "too-many-latents",
+            "warning",
+            f"{d - len(passive)} of {d} latents are enough.",
+            f"{len(passive)} latents stay at their prior; the decoder gets no information from them.",
+            f"Use latent_dim={d - len(passive)}, or drop them with vs.regime.prune. If reconstructions are poor, the "
+            "model is over-regularised instead: check β and the precision.",
+            f"latent_dim = {d - len(passive)}",
+        )
+    return Finding(
+        "dead-latent",
+        "note",
+        f"{len(passive)} of {d} latents {'is' if len(passive) == 1 else 'are'} not in use.",
+        f"Latent{'s' * (len(passive) > 1)} {listed(passive)}: posterior at the prior for nearly every sample.",
+        "Exclude them from downstream analyses of the codes; small variations of their means are misleading.",
+    )
+
+
+def unused_layers(found: Measurements) -> Finding | None:
+    """Layers of a hierarchical VAE without a latent in use."""
+    rows = layer_rows(found.regime, found.groups) if found.groups else []
+    unused = [str(row["layer"]) for row in rows if not row["in use"]]
+    if not unused or len(unused) == len(rows):
+        return None
+    return Finding(
+        "unused-layer",
+        "warning",
+        f"{len(unused)} of {len(rows)} layers of latents carry no information.",
+        f"Layers {', '.join(unused[:8])}: every posterior is at its prior.",
+        "Use free bits or a warm-up of the KL for these layers, or remove them.",
+        "kl = kl.mean(0).clamp(min=free_bits).sum()  # per layer, averaged over the batch",
+    )
+
+
+def scaling_factor(found: Measurements) -> Finding | None:
+    """Codes that a diffusion model is trained on should have a standard deviation of about one."""
+    image = found.latent_image
+    if image is None or image.scaling is None:
+        return None
+    scaled = image.scaling * image.total_std
+    if 1 / LIMITS.scaled_std <= scaled <= LIMITS.scaled_std:
+        return None
+    return Finding(
+        "scaling-factor",
+        "note" if image.scaling == DIFFUSERS_SCALING else "warning",
+        "The scaling factor does not fit these codes.",
+        f"Codes times scaling_factor = {image.scaling:g} have a standard deviation of {scaled:.2g}; a diffusion model "
+        "expects about 1.",
+        "Set it to 1 / standard deviation of the codes before you train a model of the codes.",
+        f"vae.register_to_config(scaling_factor={1 / image.total_std:.4g})",
+    )
+
+
+def wide_posteriors(found: Measurements) -> Finding | None:
+    wide = np.flatnonzero(found.regime.wide_fraction > LIMITS.wide_share).tolist()
+    if not wide:
+        return None
+    return Finding(
+        "wide-posteriors",
+        "note",
+        "Some posteriors are wider than their prior.",
+        f"Latents {listed(wide)}, for more than {LIMITS.wide_share:.0%} of samples.",
+        "Train the encoder longer: no optimal posterior is wider than its prior.",
+    )
+
+
+def stability(found: Measurements) -> Finding | None:
+    seeds = found.stability
+    if seeds is None or seeds.score >= LIMITS.same_axes:
+        return None
+    same = seeds.subspace >= LIMITS.same_subspace
+    return Finding(
+        "unstable",
+        "warning",
+        "Other seeds give the same information on other axes." if same else "Other seeds give other latents.",
+        f"Mean correlation of matched latents in use between models {seeds.score:.2f} (floor "
+        f"{float(seeds.axes.floor):.2f}); of the subspaces that they span {seeds.subspace:.2f}.",
+        "Do not interpret single latents; "
+        + ("use methods that do not depend on axes." if same else "rely on what all seeds have in common."),
+    )
+
+
+# the likelihood and the fit
+
+
+def _overfits(found: Measurements, factor: float) -> bool:
+    """Whether errors of held-out samples are clearly larger than those of training samples, by this factor."""
+    known = found.generalisation
+    if known is None or known.lost < 0:
+        return False
+    return known.error_ratio >= factor and known.error_score >= LIMITS.overfit_score
+
+
+def overfit(found: Measurements) -> Finding | None:
+    known = found.generalisation
+    if known is None or not _overfits(found, LIMITS.overfit):
+        return None
+    return Finding(
+        "overfit",
+        "warning" if known.error_ratio >= LIMITS.overfit_warning else "note",
+        "The model overfits its training samples.",
+        f"Held-out samples have {known.lost:.3g} ± {2 * known.stderr:.2g} nats less than training samples, and squared "
+        f"errors {times(known.error_ratio)} as large.",
+        "Train on more data, stop earlier, or use weight decay, dropout in the encoder or smaller networks; a larger "
+        "encoder makes it worse.",
+    )
+
+
+def decoder_variance(found: Measurements) -> Finding | None:
+    """A precision γ² with β is a precision γ²/β with β = 1: a variance is wrong only if it is in both readings."""
+    noise = found.noise
+    if noise is None or noise.declared is None or noise.likelihood != "gaussian":
+        return None
+    at_best = 0.0 if found.gap is None else found.gap.precision or 0.0
+    measured = max(noise.precision, at_best)  # errors of the encoder are not noise
+    wrong = sorted((noise.declared / measured, noise.declared / noise.declared_beta / measured))
+    limit = LIMITS.variance_factor
+    factor = wrong[0] if wrong[0] > limit else wrong[1] if wrong[1] < 1 / limit else None
+    if factor is None:
+        return None
+    stated = f" (β / precision, β = {noise.declared_beta:g})" if noise.declared_beta != 1 else ""
+    return Finding(
+        "decoder-variance",
+        "warning",
+        f"The decoder's variance is {times(max(factor, 1 / factor))} too {'small' if factor > 1 else 'large'}.",
+        f"It is declared as {amount(noise.declared_beta / noise.declared)}{stated}, but reconstruction errors imply "
+        f"{amount(1 / measured)}.",
+        "Train with its maximum-likelihood value (precision='optimal' in vs.fit), or divide the summed squared error "
+        "by twice that variance.",
+        f"loss = ((x - x_hat) ** 2).flatten(1).sum(1) / (2 * {amount(1 / measured)}) + kl",
+    )
+
+
+def beta(found: Measurements) -> Finding | None:
+    """The weight of the KL, relative to the declared one."""
+    noise, fit = found.noise, found.scale.taken if found.scale is not None else None
+    if noise is None or noise.beta is None or noise.declared is None or noise.implied is None or not found.elbo_trained:
+        return None
+    factor, declared = noise.beta / noise.declared_beta, noise.declared_beta
+    scatter = math.inf if fit is None else LIMITS.beyond_scatter * fit.scatter
+    if fit is not None and abs(math.log(factor)) < min(scatter, math.log(LIMITS.certain_factor)):
+        return None
+    if 1 / LIMITS.beta_factor <= factor <= LIMITS.beta_factor or _encoder_lags(found, noise, high=factor > 1):
+        return None
+    high = factor > 1
+    reference = "of the likelihood" if declared == 1 else f"of β = {declared:g}"
+    loss = f"{amount(0.5 * noise.declared)} * ((x - x_hat) ** 2).flatten(1).sum(1)"
+    if noise.likelihood == "bernoulli":
+        loss = 'F.binary_cross_entropy(p, x, reduction="none").flatten(1).sum(1)'
+    return Finding(
+        "beta-high" if high else "beta-low",
+        "warning",
+        f"The effective weight of the KL is {times(factor)} that {reference}.",
+        f"Posteriors are as {'wide' if high else 'narrow'} as those of a decoder with precision "
+        f"{amount(noise.implied)} (Eq. 12), but the decoder's is {amount(noise.declared)}.",
+        "If β should not be that high: sum the loss over pixels and latents instead of averaging over pixels."
+        if high
+        else "Samples from the prior will not look like data: raise β, or declare the precision that the loss implies.",
+        f"loss = {loss} + {declared:g} * kl.sum(1)  "
+        + ("# sums, not means" if high else "# KL summed over latents, not averaged"),
+    )
+
+
+def _encoder_lags(found: Measurements, noise: Noise, *, high: bool) -> bool:
+    """Whether widths of posteriors are off because the encoder is poor, and not because of a high or low β.
+
+    A high β makes posteriors wide around the right means, and the decoder is trained with these; with a low one,
+    posteriors lose fewer nats than the KL. The gap is that of β = 1, so with another stated β only a large shift of the
+    means counts. Dropout, too, makes a decoder return other than E[x|z], but does not shift means.
+    """
+    gap, shift = found.gap, noise.shift
+    if noise.declared_beta != 1 or gap is None:
+        return high and shift is not None and shift > LIMITS.shifted
+    lost = float(gap.amortisation.median()) / float(np.sum(found.regime.kl))
+    if not high:
+        return lost > LIMITS.lost_share_warning
+    if shift is None or gap.excess_error is None:
+        return shift is not None and shift > LIMITS.shifted
+    miscalibrated = noise.slope is not None and noise.slope.off(*LIMITS.miscalibrated)
+    if miscalibrated and shift > LIMITS.slightly_shifted and lost > LIMITS.lost_share_warning:
+        return True
+    # of models with the same widths, each factor is larger for the poor encoder; the product separates them best
+    lag = shift * max(0.0, gap.excess_error - 1) * max(0.0, lost)
+    return shift > LIMITS.shifted and lag > LIMITS.lags
+
+
+def amortisation(found: Measurements) -> Finding | None:
+    """Only if training maximised the ELBO of the posterior that is given."""
+    gap, noise = found.gap, found.noise
+    if gap is None or not found.elbo_trained or (noise is not None and noise.declared_beta != 1):
+        return None
+    lost, error = gap.mean("amortisation")
+    typical, low = (float(gap.amortisation.quantile(q)) for q in (0.5, 0.25))
+    spread = float((gap.elbo + gap.amortisation).std()) if len(gap.elbo) > 1 else 0.0
+    total = float(np.sum(found.regime.kl))
+    poor_means = gap.excess_error is not None and gap.excess_error > LIMITS.poor_means
+    wide = noise is not None and noise.beta is not None and noise.beta >= LIMITS.beta_factor * noise.declared_beta
+    lags = wide and noise is not None and _encoder_lags(found, noise, high=True)
+    warns = (
+        typical > max(LIMITS.lost_share_warning * total, LIMITS.lost_spread_warning * spread)
+        or (poor_means and typical > LIMITS.lost_share_poor_means * total)
+        or (lags and typical > LIMITS.lost_share_warning * total)
+    )
+    noted = typical > max(LIMITS.lost_share * total, LIMITS.lost_spread * spread)
+    if low <= LIMITS.lost_nats or not (warns or noted):
+        return None
+    return Finding(
+        "amortisation",
+        "warning" if warns else "note",
+        "The encoder is far from optimal for its decoder.",
+        f"It loses {amount(lost)} ± {amount(2 * error)} nats compared with the best posterior of its family, of a "
+        f"KL of {amount(total)}; the family itself loses {round(gap.mean('family')[0], 2) + 0.0:.2f}."
+        + (f" Reconstructions from its means have {times(gap.excess_error or 1)} the error." if poor_means else ""),
+        "Check that encoder and decoder are of the same checkpoint; then train the encoder alone with the decoder "
+        "frozen. If it loses much less on training samples (pass train=), "
+        "it overfits: use more data instead.",
+        "decoder.requires_grad_(False)",
+    )
+
+
+def reliability(found: Measurements) -> Finding | None:
+    k = None if found.gap is None else found.gap.pareto_k
+    if k is None or not LIMITS.pareto_k < k < math.inf:
+        return None
+    return Finding(
+        "unreliable-likelihood",
+        "note",
+        "The importance sampling estimate of log p(x) is unreliable.",
+        f"Pareto k̂ {k:.2f}, above {LIMITS.pareto_k:g}.",
+        "Treat the gap as a lower bound.",
+    )
+
+
+# codebooks
+
+
+def codebook_reconstruction(found: Measurements) -> Finding | None:
+    explained = None if found.codebook is None else found.codebook.explained
+    if explained is None or explained >= LIMITS.worse_than_mean:
+        return None
+    return Finding(
+        "reconstruction",
+        "error",
+        "Reconstructions are worse than the mean of x.",
+        f"The squared error is {1 - explained:.3g} times the variance of x.",
+        "Check the preprocessing of x, and that all weights were loaded.",
+        "model.load_state_dict(torch.load(file, weights_only=True), strict=True)",
+    )
+
+
+def codebook_usage(found: Measurements) -> Finding | None:
+    """Collapsed codebooks, and codes that are never chosen.
+
+    >>> import torch
+    >>> from vaescope.products.diagnose.codes import CodebookUsage, no_latents
+    >>> usage = CodebookUsage(torch.tensor([1000] + 511 * [0]), 4, 0.5)
+    >>> [f.code for f in judge(Measurements(no_latents(), codebook=usage))]
+    ['codebook-collapsed']
+    """
+    usage = found.codebook
+    if usage is None:
+        return None
+    size, counted = len(usage.counts), int(usage.counts.sum())
+    if usage.perplexity < max(2.0, LIMITS.collapsed_codebook * size):
+        return Finding(
+            "codebook-collapsed",
+            "error",
+            "Almost all samples have the same few codes.",
+            f"Perplexity {usage.perplexity:.3g} of {size} codes.",
+            "Restart unused codes at encoder outputs, update the codebook by moving averages, lower the commitment "
+            "weight or use fewer dimensions per code.",
+            "codebook.data[unused] = encoder_outputs[torch.randperm(len(encoder_outputs))[: unused.sum()]]",
+        )
+    if counted < LIMITS.counts_per_code * size or usage.dead <= LIMITS.unused_codes * size:
+        return None
+    return Finding(
+        "dead-codes",
+        "warning",
+        f"{usage.dead} of {size} codes are never used.",
+        f"{counted} codes of these samples were counted; perplexity {usage.perplexity:.3g}.",
+        "Use a smaller codebook, or restart unused codes at encoder outputs.",
+        f"codebook_size = {2 ** math.ceil(math.log2(max(2, size - usage.dead)))}",
+    )
+
+
+BROKEN: tuple[Rule, ...] = (untrained, output_size, data_range, not_a_vae, reconstruction, collapse)
+"""With these the gap means nothing."""
+RULES: tuple[Rule, ...] = (
+    untrained,
+    output_size,
+    data_range,
+    not_a_vae,
+    reconstruction,
+    codebook_reconstruction,
+    codebook_usage,
+    variances,
+    logits,
+    collapse,
+    overfit,
+    decoder_variance,
+    beta,
+    amortisation,
+    rotated,
+    aggregate,
+    idle_latents,
+    unused_layers,
+    scaling_factor,
+    wide_posteriors,
+    stability,
+    reliability,
 )
 """In the order of causes: a finding may be the reason for later ones."""
-
-CERTAIN = {"log-variance", "logits"}  # seen in the outputs themselves, whatever else is wrong
-EVERYTHING = frozenset({"*"})
+CERTAIN = {
+    "negative-variance",
+    "logits",
+    "codebook-collapsed",
+    "dead-codes",
+}  # seen in the outputs themselves, whatever else is wrong
 EXPLAINS: dict[str, frozenset[str]] = {
-    "untrained": EVERYTHING,
-    "output-size": EVERYTHING,
-    "data-range": EVERYTHING,
-    "reconstruction": EVERYTHING,
-    "not-a-vae": EVERYTHING,
-    "collapsed": EVERYTHING,
-    "repeats-prior": EVERYTHING,
+    **dict.fromkeys(
+        ("untrained", "output-size", "data-range", "reconstruction", "not-a-vae", "collapsed", "uninformative"),
+        frozenset({"*"}),
+    ),
     "overfit": frozenset({"amortisation", "decoder-variance", "beta-low", "beta-high", "aggregate", "rotated"}),
-    "decoder-variance": frozenset({"beta-high", "beta-low", "amortisation", "aggregate", "over-wide"}),
-    "beta-high": frozenset({"amortisation", "over-wide", "aggregate", "rotated"}),
+    "decoder-variance": frozenset({"beta-high", "beta-low", "amortisation", "aggregate", "too-many-latents"}),
+    "beta-high": frozenset({"amortisation", "too-many-latents", "aggregate", "rotated"}),
     "beta-low": frozenset({"amortisation", "aggregate", "rotated"}),
     "amortisation": frozenset({"aggregate", "wide-posteriors", "rotated"}),
     "aggregate": frozenset({"wide-posteriors"}),
 }
 """What a finding is the cause of; these are not reported beside it."""
-
-
-def judge(evidence: Evidence) -> list[Finding]:
-    """All findings whose cause is not another finding."""
-    found: list[Finding] = []
-    for rule in RULES:
-        explained = {code for finding in found for code in EXPLAINS.get(finding.code, ())}
-        found += [
-            f for f in rule(evidence) if f.code not in explained and not ("*" in explained and f.code not in CERTAIN)
-        ]
-    return found

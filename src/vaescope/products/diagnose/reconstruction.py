@@ -1,4 +1,4 @@
-"""The codes of all data together, compared with the prior: do samples from the prior look like data?"""
+"""Reconstructions of x and of inputs that people confuse with it, of held-out samples, and of codes from the prior."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from vaescope.analysis.models import likelihood_is_known, sample_log_likelihood
 from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
-
-NEIGHBOURS = 10
-FEWEST = 40  # samples
-LATENTS = 32  # in use, those with the highest KL
+from vaescope.products.diagnose.thresholds import LIMITS
 
 
 @dataclass(frozen=True)
@@ -35,34 +32,29 @@ class Aggregate:
     gain: float
     """Nats per sample that a Gaussian with the mean and covariance of the codes would save as the prior."""
 
-    def to_data(self) -> dict[str, object]:
-        return {"auc": self.auc, "stderr": self.stderr, "gain": self.gain}
 
-
-def measure_aggregate(sample: EncodedSample, used: list[int]) -> Aggregate:
-    """Draws of z ~ q(z|x), one per sample, against as many draws from the prior."""
+def measure_aggregate(sample: EncodedSample, used: list[int], *, fewest: int = 40) -> Aggregate:
+    """Draws of z ~ q(z|x), one per sample, against as many draws from the prior, in at most 32 latents in use."""
     if not used:
         raise Skipped("no latent is in use")
-    if len(sample) < FEWEST:
-        raise Skipped(f"codes are compared with the prior from {FEWEST} samples on")
-    latents, generator = used[:LATENTS], randomness.generator(0, "aggregate")
+    if len(sample) < fewest:
+        raise Skipped(f"codes are compared with the prior from {fewest} samples on")
+    latents, generator = used[:32], randomness.generator(0, "aggregate")
     noise = torch.randn(2, *sample.mean.shape, generator=generator, dtype=torch.float64)
-    codes = sample.mean.double() + sample.variance.double().sqrt() * noise[0]
-    standard = (codes - sample.prior_mean) / sample.prior_variance.double().sqrt()
-    drawn = standard[:, latents].numpy()
-    prior = noise[1][:, latents].numpy() if sample.model.prior_density is None else _prior_codes(sample, latents)
+
+    def standardised(codes: Tensor) -> np.ndarray:
+        scaled = (codes - sample.prior_mean) / sample.prior_variance.double().sqrt()
+        return scaled[:, latents].numpy()
+
+    drawn = standardised(sample.mean.double() + sample.variance.double().sqrt() * noise[0])
+    prior = noise[1][:, latents].numpy()
+    if sample.model.prior_density is not None:  # given by functions: in the units of its mean and variance
+        prior = standardised(sample.draw_prior("aggregate prior").double())
     auc = separability(drawn, prior)
     return Aggregate(auc, math.sqrt(max(auc * (1 - auc), 0.0) / len(drawn)), gaussian_gain(drawn))
 
 
-def _prior_codes(sample: EncodedSample, latents: list[int]) -> np.ndarray:
-    """Draws from a prior that is given by functions, in the units of its mean and variance."""
-    drawn = sample.draw_prior("aggregate prior").double()
-    standard = (drawn - sample.prior_mean) / sample.prior_variance.double().sqrt()
-    return standard[:, latents].numpy()
-
-
-def separability(a: np.ndarray, b: np.ndarray) -> float:
+def separability(a: np.ndarray, b: np.ndarray, *, neighbours: int = 10) -> float:
     """Area under the curve of telling a from b by the share of a among the nearest neighbours.
 
     >>> rng = np.random.default_rng(0)
@@ -70,8 +62,8 @@ def separability(a: np.ndarray, b: np.ndarray) -> float:
     1.0
     """
     points, labels = np.concatenate([a, b]), np.repeat([1.0, 0.0], [len(a), len(b)])
-    neighbours = cKDTree(points).query(points, k=NEIGHBOURS + 1)[1][:, 1:]
-    ranks = rankdata(labels[neighbours].mean(1))
+    nearest = cKDTree(points).query(points, k=neighbours + 1)[1][:, 1:]
+    ranks = rankdata(labels[nearest].mean(1))
     return float((ranks[labels == 1].mean() - (len(a) + 1) / 2) / len(b))
 
 
@@ -84,9 +76,6 @@ def gaussian_gain(codes: np.ndarray) -> float:
     m, S = codes.mean(0), np.atleast_2d(np.cov(codes, rowvar=False))
     value = 0.5 * (np.trace(S) + m @ m - len(m) - np.linalg.slogdet(S + 1e-12 * np.eye(len(m)))[1])
     return float(max(0.0, value))
-
-
-DRAWS = 4  # of z, per sample
 
 
 @dataclass(frozen=True)
@@ -109,66 +98,47 @@ class Generalisation:
         """Nats that held-out samples have less."""
         return self.train - self.held_out
 
-    def to_data(self) -> dict[str, object]:
-        return {"train_elbo": self.train, "held_out_elbo": self.held_out, "stderr": self.stderr}
-
 
 @torch.no_grad()
 def measure_generalisation(train: EncodedSample, held_out: EncodedSample) -> Generalisation:
     """The ELBO of both; without a known likelihood, a Gaussian one with the errors of the training samples."""
-    errors = [_squared_error(sample) for sample in (train, held_out)]
-    model, n = train.model, train.observations.shape[1]
-    if not likelihood_is_known(model):
-        precision = n / max(float(errors[0].mean()), 1e-300)
-        fits = [-0.5 * precision * error + 0.5 * n * math.log(precision / (2 * math.pi)) for error in errors]
-    else:
-        fits = [_expected_log_likelihood(sample) for sample in (train, held_out)]
-    elbos = [fit - torch.from_numpy(posteriors_of(s).kl.sum(1)) for fit, s in zip(fits, (train, held_out), strict=True)]
+    errors, elbos = [], []
+    for sample in (train, held_out):
+        x, drawn = sample.observations, _draws(sample)
+        outputs = [sample.decode(z).double() for z in drawn]
+        if any(output.shape != x.shape for output in outputs):
+            raise Skipped("outputs and x differ in shape")
+        errors.append(torch.stack([(x - output).square().sum(1) for output in outputs]).mean(0))
+        if likelihood_is_known(sample.model):
+            log_p = sample_log_likelihood(sample)
+            fit = torch.stack([log_p(x.to(z), z).double() for z in drawn]).mean(0)
+        else:
+            precision = x.shape[1] / max(float(errors[0].mean()), 1e-300)
+            fit = -0.5 * precision * errors[-1] + 0.5 * x.shape[1] * math.log(precision / (2 * math.pi))
+        elbos.append(fit - torch.from_numpy(posteriors_of(sample).kl.sum(1)))
     if not all(bool(elbo.isfinite().all()) for elbo in elbos):
         raise Skipped("the ELBO of some samples is not finite")
-    means = [float(error.mean()) for error in errors]
-    x = train.observations
+
+    def stderr(groups: list[Float[Tensor, " _"]]) -> float:
+        """Of the difference of two means."""
+        return math.sqrt(sum(float(values.var()) / len(values) for values in groups))
+
+    means, x = [float(error.mean()) for error in errors], train.observations
     total = float((x - x.mean(0)).square().sum(1).mean())
     return Generalisation(
         float(elbos[0].mean()),
         float(elbos[1].mean()),
-        _stderr(elbos),
+        stderr(elbos),
         means[1] / max(means[0], 1e-300),
-        (means[1] - means[0]) / max(_stderr(errors), 1e-300),
+        (means[1] - means[0]) / max(stderr(errors), 1e-300),
         1 - means[0] / max(total, 1e-300),
     )
 
 
-def _stderr(groups: list[Float[Tensor, " _"]]) -> float:
-    """Of the difference of two means."""
-    return math.sqrt(sum(float(values.var()) / len(values) for values in groups))
-
-
-def _draws(sample: EncodedSample) -> list[Tensor]:
+def _draws(sample: EncodedSample, draws: int = 4) -> list[Tensor]:
     generator = randomness.generator(0, "generalisation")
-    noise = torch.randn(DRAWS, *sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
+    noise = torch.randn(draws, *sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
     return [sample.mean + sample.variance.sqrt() * one for one in noise]
-
-
-def _squared_error(sample: EncodedSample) -> Float[Tensor, " N"]:
-    x = sample.observations
-    outputs = [sample.decode(z).double() for z in _draws(sample)]
-    if any(output.shape != x.shape for output in outputs):
-        raise Skipped("outputs and x differ in shape")
-    return torch.stack([(x - output).square().sum(1) for output in outputs]).mean(0)
-
-
-def _expected_log_likelihood(sample: EncodedSample) -> Float[Tensor, " N"]:
-    log_p = sample_log_likelihood(sample)
-    return torch.stack([log_p(sample.observations.to(z), z).double() for z in _draws(sample)]).mean(0)
-
-
-SAMPLES = 256  # that are reconstructed
-SUSPICIOUS = 0.9  # share of variance explained above which no other input is tried
-DISPERSED = math.log(4)  # |log| of the mean square of codes in units of the prior, beyond which other inputs are tried
-FAR_CENTRE = 1.0  # squared distance of means, in units of the variance of x, beyond which they are tried too
-MOVES = (1.0, 2.0, 0.5, 4.0)  # spreads that are tried, relative to that of decoded prior samples
-RECONSTRUCTED_LATENTS = 4096  # codes of more latents are not regressed on
 
 
 @dataclass(frozen=True)
@@ -182,6 +152,8 @@ class Trial:
     stderr: float
     dispersion: float
     """Mean over latents of |log E[(μ² + σ²)/σ†²]|: 0 at any optimum, on the data that the model was trained on."""
+    formula: str = ""
+    """The change as code; empty for x itself and if it is described in words."""
 
     @property
     def misfit(self) -> float:
@@ -227,22 +199,23 @@ class Reconstruction:
         }
 
 
-def measure_reconstruction(sample: EncodedSample) -> Reconstruction:
+@torch.no_grad()
+def measure_reconstruction(sample: EncodedSample, *, samples: int = 256) -> Reconstruction:
     """Reconstruct x; if that is poor, also x changed in the ways in which people confuse inputs."""
-    subset = sample.random_subset(SAMPLES)
+    subset = sample.random_subset(samples)
     x = subset.x
     output = subset.decoded
     if output.shape != subset.observations.shape:
         raise Skipped(f"the decoder returns {output.shape[1]} numbers per sample, but x has {x[0].numel()}")
-    given = _trial("", subset)
-    generated = _prior_samples(subset)
+    given = _trial(subset)
+    generated = subset.decode(subset.draw_prior("prior samples")).double()
     best = given
     flat = subset.observations
     total = float((flat - flat.mean(0)).square().sum(1).mean())
     centre = float((generated.mean(0) - flat.mean(0)).square().sum()) / max(total, 1e-300)
-    if given.explained < SUSPICIOUS or given.dispersion > DISPERSED or centre > FAR_CENTRE:
-        trials = [given, *_trials(subset, generated)]
-        best = min(trials, key=lambda trial: trial.misfit)
+    far = given.dispersion > LIMITS.dispersed or centre > LIMITS.far_centre
+    if given.explained < LIMITS.suspicious or far:
+        best = min([given, *_trials(subset, generated)], key=lambda trial: trial.misfit)
     return Reconstruction(
         given,
         best,
@@ -254,7 +227,6 @@ def measure_reconstruction(sample: EncodedSample) -> Reconstruction:
     )
 
 
-@torch.no_grad()
 def _own_codes(sample: EncodedSample) -> OwnCodes | None:
     """None if some log-likelihoods are not finite."""
     log_p, x, z = sample_log_likelihood(sample), sample.observations, sample.mean
@@ -263,7 +235,7 @@ def _own_codes(sample: EncodedSample) -> OwnCodes | None:
     return OwnCodes(float(gain.mean()), float(gain.std() / len(gain) ** 0.5)) if finite else None
 
 
-def _trial(change: str, sample: EncodedSample) -> Trial:
+def _trial(sample: EncodedSample, change: str = "", formula: str = "") -> Trial:
     x, output = sample.observations, sample.decoded.double()
     if not bool(output.isfinite().all()):
         raise Skipped("the decoder returns NaN or infinity")
@@ -277,72 +249,65 @@ def _trial(change: str, sample: EncodedSample) -> Trial:
     dispersion = float(square.mean(0).clamp(1e-300, 1e300).log().abs().mean())
     if sample.model.latent_shape is not None:  # latent images are trained with hardly any KL
         dispersion = 0.0
-    return Trial(change, explained, float(ratio.std() / len(x) ** 0.5), dispersion)
-
-
-@torch.no_grad()
-def _prior_samples(sample: EncodedSample) -> Float[Tensor, "N n"]:
-    return sample.decode(sample.draw_prior("prior samples")).double()
+    return Trial(change, explained, float(ratio.std() / len(x) ** 0.5), dispersion, formula)
 
 
 def _trials(sample: EncodedSample, generated: Float[Tensor, "N n"]) -> Iterator[Trial]:
     x = sample.x
-    for change, inputs in _changes(x.double(), generated.reshape(x.shape)):
+    for change, formula, inputs in _changes(x.double(), generated.reshape(x.shape)):
         if not bool(inputs.isfinite().all()):
             continue
         try:
-            yield _trial(change, encode(sample.model, inputs.to(x.dtype), sample.auxiliary))
+            yield _trial(encode(sample.model, inputs.to(x.dtype), sample.auxiliary), change, formula)
         except (InputError, Skipped, RuntimeError):
             continue
 
 
-def _changes(x: Float[Tensor, "N ..."], generated: Float[Tensor, "N ..."]) -> Iterator[tuple[str, Tensor]]:
-    """Inputs that people confuse with x: other ranges, standardisation, inversion, transposition, order of channels."""
+def _changes(x: Float[Tensor, "N ..."], generated: Float[Tensor, "N ..."]) -> Iterator[tuple[str, str, Tensor]]:
+    """Inputs that people confuse with x: other ranges, standardisation, inversion, transposition, order of channels.
+
+    A description, the change as code, and the changed samples.
+    """
     low, high = float(x.min()), float(x.max())
-    named: list[tuple[str, Callable[[], Tensor]]] = [
-        ("x / 255", lambda: x / 255),
-        ("x * 255", lambda: x * 255),
-        ("x / 127.5 - 1", lambda: x / 127.5 - 1),
-        ("x / x.max()", lambda: x / max(high, 1e-12)),
-        ("2 * x - 1", lambda: 2 * x - 1),
-        ("(x + 1) / 2", lambda: (x + 1) / 2),
-        ("x.max() - x", lambda: high - x),
+    named: list[tuple[str, str, Callable[[], Tensor]]] = [
+        ("x / 255", "", lambda: x / 255),
+        ("x * 255", "", lambda: x * 255),
+        ("x / 127.5 - 1", "", lambda: x / 127.5 - 1),
+        ("x / x.max()", "", lambda: x / max(high, 1e-12)),
+        ("2 * x - 1", "", lambda: 2 * x - 1),
+        ("(x + 1) / 2", "", lambda: (x + 1) / 2),
+        ("x.max() - x", "", lambda: high - x),
     ]
     if low >= 0:
-        named.append(("x.log1p()", x.log1p))
+        named.append(("x.log1p()", "", x.log1p))
     if high < 50:
-        named.append(("x.expm1()", x.expm1))
+        named.append(("x.expm1()", "", x.expm1))
     if x.ndim == 4 and x.shape[2] == x.shape[3]:
-        named.append(("x.mT, height and width exchanged", lambda: x.mT))
+        named.append(("x.mT", ", height and width exchanged", lambda: x.mT))
     if x.ndim == 4 and x.shape[1] == 3:
-        named.append(("x.flip(1), channels in the other order", lambda: x.flip(1)))
-    yield from ((change, make()) for change, make in named)
-    yield from _matched(x, generated)
-
-
-def _matched(x: Float[Tensor, "N ..."], generated: Float[Tensor, "N ..."]) -> Iterator[tuple[str, Tensor]]:
-    """x with the mean and spread of what the decoder generates from the prior: of all numbers, or of each column."""
+        named.append(("x.flip(1)", ", channels in the other order", lambda: x.flip(1)))
+    yield from ((formula + words, formula, change()) for formula, words, change in named)
+    # x with the mean and spread of what the decoder generates from the prior: of all numbers, or of each column
     every, each = tuple(range(x.ndim)), (0, *range(2, x.ndim)) if x.ndim == 4 else (0,)
     column = "channel" if x.ndim == 4 else "column"
     for axes, what in ((every, ""), (each, f" of each {column}")):
         standard = (x - x.mean(axes, keepdim=True)) / x.std(axes, keepdim=True).clamp(min=1e-12)
         centre, spread = generated.mean(axes, keepdim=True), generated.std(axes, keepdim=True)
-        for factor in MOVES:
+        for factor in (1.0, 2.0, 0.5, 4.0):
             for sign in (1, -1):
                 moved = sign * factor * spread * standard + centre
+                if what:
+                    yield f"x with mean and spread{what} as in training" + ", negated" * (sign < 0), "", moved
+                    continue
                 a = float((sign * factor * spread / x.std(axes, keepdim=True).clamp(min=1e-12)).mean())
                 b = float((centre - a * x.mean(axes, keepdim=True)).mean())
                 formula = f"{a:.2g} * x {'+' if b >= 0 else '-'} {abs(b):.2g}"
-                kind = f"{formula} (the mean and spread{what} that the decoder generates)"
-                yield (
-                    (kind if not what else f"x with mean and spread{what} as in training" + ", negated" * (sign < 0)),
-                    moved,
-                )
+                yield f"{formula} (the mean and spread that the decoder generates)", formula, moved
 
 
 def _linear_share(codes: Float[Tensor, "N d"], x: Float[Tensor, "N n"]) -> float:
     """Share of the variance of x that a linear map of the codes explains, on the half that it was not fitted to."""
-    if codes.shape[1] > RECONSTRUCTED_LATENTS or len(codes) < 20:
+    if codes.shape[1] > 4096 or len(codes) < 20:
         return math.nan
     half = len(codes) // 2
     inputs = torch.cat([codes, torch.ones(len(codes), 1, dtype=codes.dtype)], dim=1)
