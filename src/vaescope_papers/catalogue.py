@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vaescope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from vaescope_papers.experiment import Experiment
+    from vaescope_papers.experiment import Experiment, Settings
+    from vaescope_papers.results import SeedCell
 
 PROFILES = ("quick", "laptop", "paper")
 
@@ -24,10 +25,10 @@ class ExperimentInfo:
     title: str
     source: str
 
-    def load(self) -> Experiment[Any, Any, Any]:
+    def load(self) -> Experiment[Settings, SeedCell, object]:
         """The experiment itself."""
-        module = importlib.import_module(f"vaescope_papers.{self.module}")
-        experiment: Experiment[Any, Any, Any] = module.EXPERIMENT
+        experiment: Experiment[Settings, SeedCell, object]
+        experiment = importlib.import_module(f"vaescope_papers.{self.module}").EXPERIMENT
         return experiment
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -17,7 +17,7 @@ def published(paper: str) -> dict[str, Any]:
     return tomllib.loads(files("vaescope_papers").joinpath(paper, "published.toml").read_text(encoding="utf-8"))
 
 
-def column(table: Mapping[str, Any], name: str, *, key: str = "precision") -> dict[float, float]:
+def column(table: Mapping[str, Sequence[float]], name: str, *, key: str = "precision") -> dict[float, float]:
     """A column of published numbers by the values of another column, such as the decoder precision.
 
     >>> column({"precision": [10.0, 100.0], "mcc": [0.2, 0.9]}, "mcc")

@@ -40,7 +40,6 @@ from vaescope_papers.trained import TrainedExperiment
 
 SMALLEST = 1e-4  # nats; smaller distances are drawn there
 COMPARISON = "comparison.json"
-TIMING = "timing.json"
 ResultsWithSettings = Sequence[Result[SeedCell, object]]
 
 
@@ -186,7 +185,7 @@ def _diverged_line(member: Diverged[SeedCell]) -> str:
 
 def read_seconds(folder: Path) -> float | None:
     """How long the results of a folder took, if that is known."""
-    return float(read_json(folder / TIMING)["seconds"]) if (folder / TIMING).exists() else None
+    return float(read_json(folder / "timing.json")["seconds"]) if (folder / "timing.json").exists() else None
 
 
 # running --------------------------------------------------------------------------------------
@@ -268,7 +267,7 @@ def _solve_missing(cells: Sequence[C], experiment: Experiment[S, C, M], settings
 
 
 def _add_seconds(run: RunFolder, seconds: float) -> None:
-    write_json(run.path / TIMING, {"seconds": round((read_seconds(run.path) or 0.0) + seconds, 1)})
+    write_json(run.path / "timing.json", {"seconds": round((read_seconds(run.path) or 0.0) + seconds, 1)})
 
 
 # the index ------------------------------------------------------------------------------------

@@ -84,24 +84,6 @@ def _variance_differences(results: Results, _: object) -> list[float]:
     return [abs(difference) for difference in found]
 
 
-CLAIMS: ClaimSpecs[BetaResult, object] = (
-    ClaimSpec(
-        sentence="The gradient of the β-VAE at γ₀² is β times that of the VAE at γ₀²/β.",
-        source=EXPERIMENTS["beta-precision"].source,
-        measure=of_members(lambda m: m.gradient_mismatch),
-        criterion=Bound("relative difference in float64", at_most(1e-10), statistic="largest"),
-    ),
-    ClaimSpec(
-        sentence="Trained from the same seed, both reach the same optimum.",
-        source=EXPERIMENTS["beta-precision"].source,
-        measure=_variance_differences,
-        criterion=Bound("|log ratio| of posterior variances", at_most(0.05), statistic="largest", over="pairs"),
-        note="0.05 is a difference of 5 %.",
-        requires=(members_converged(),),
-    ),
-)
-
-
 class BetaPrecision(TrainedExperiment[BetaPrecisionSettings, BetaCell, BetaPrecisionMeasurement]):
     info = EXPERIMENTS["beta-precision"]
     about = (
@@ -115,7 +97,22 @@ class BetaPrecision(TrainedExperiment[BetaPrecisionSettings, BetaCell, BetaPreci
     paper = BetaPrecisionSettings(seeds=10, samples=60_000, epochs=100, patience=100)
     cell_type = BetaCell
     measured_type = BetaPrecisionMeasurement
-    claim_specs = CLAIMS
+    claim_specs: ClaimSpecs[BetaResult, object] = (
+        ClaimSpec(
+            sentence="The gradient of the β-VAE at γ₀² is β times that of the VAE at γ₀²/β.",
+            source=EXPERIMENTS["beta-precision"].source,
+            measure=of_members(lambda m: m.gradient_mismatch),
+            criterion=Bound("relative difference in float64", at_most(1e-10), statistic="largest"),
+        ),
+        ClaimSpec(
+            sentence="Trained from the same seed, both reach the same optimum.",
+            source=EXPERIMENTS["beta-precision"].source,
+            measure=_variance_differences,
+            criterion=Bound("|log ratio| of posterior variances", at_most(0.05), statistic="largest", over="pairs"),
+            note="0.05 is a difference of 5 %.",
+            requires=(members_converged(),),
+        ),
+    )
 
     def cells(self, settings: BetaPrecisionSettings) -> list[BetaCell]:
         return [

@@ -30,8 +30,6 @@ from vaescope_papers.results import Result, paired_differences
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
 
 PRIOR = Laplace(0.0, 0.08)  # nearly all of it inside the box, outside of which a Möbius transform has its pole
-NOISE = {"even": (1.0, 1.0, 1.0), "uneven": (0.25, 1.0, 4.0)}
-"""Precisions of the three outputs, relative to γ²; their product is one."""
 MIXINGS = {"moebius": "conformal (Möbius)", "stretched": "orthogonal, not conformal"}
 GROUPS = (("isotropic", "even"), ("diagonal", "even"), ("full", "even"), ("isotropic", "uneven"))
 """Posterior family and noise."""
@@ -50,7 +48,7 @@ class CovarianceCell:
     """One of `MIXINGS`."""
     seed: int
     noise: str = "even"
-    """One of `NOISE`."""
+    """even or uneven."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,9 @@ def sample_sources(count: int, seed: int) -> torch.Tensor:
 
 
 def relative_noise(cell: CovarianceCell) -> Noise:
-    """The noise of a cell at γ² = 1."""
-    return Noise(torch.tensor(NOISE[cell.noise], dtype=torch.float64))
+    """The noise of a cell at γ² = 1: precisions of the three outputs whose product is one."""
+    precision = {"even": [1.0, 1.0, 1.0], "uneven": [0.25, 1.0, 4.0]}[cell.noise]
+    return Noise(torch.tensor(precision, dtype=torch.float64))
 
 
 # claims ---------------------------------------------------------------------------------------
@@ -130,65 +129,6 @@ def compared_families(
     )
 
 
-CONJECTURE = f"{PAPER}, §6 (conjecture)"
-CONTROL = "Our own control, not in the paper"
-CLAIMS: ClaimSpecs[CovarianceResult, object] = (
-    compared_families(
-        CONJECTURE,
-        "An isotropic posterior makes the decoder more nearly conformal than a diagonal one.",
-        "conformal contrast",
-        lambda m: m.conformal_contrast,
-        larger="diagonal",
-        smaller="isotropic",
-    ),
-    ClaimSpec(
-        sentence="With an isotropic posterior and a noise that is not isotropic, IMA holds for the encoder rather than "
-        "for the decoder.",
-        source=CONJECTURE,
-        measure=of_members(lambda m: m.ima_contrast - m.encoder_contrast, lambda c: c.noise == "uneven"),
-        criterion=PairedDifference("c_IMA", "the decoder's Jacobian", "the encoder's Jacobian", 0.001),
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="The sources of a conformal mixing are recovered with isotropic posteriors and noise.",
-        source=CONJECTURE,
-        measure=of_members(
-            lambda m: m.mcc_mean, lambda c: (c.posterior, c.mixing, c.noise) == ("isotropic", "moebius", "even")
-        ),
-        criterion=Bound("MCC", at_least(0.95)),
-        requires=(members_converged(),),
-    ),
-    compared_families(
-        CONTROL,
-        "A full-covariance posterior removes the pressure towards orthogonal columns.",
-        "c_IMA",
-        lambda m: m.ima_contrast,
-        larger="full",
-        smaller="diagonal",
-    ),
-    compared_families(
-        CONTROL,
-        "Without that pressure the sources of the stretched mixing are recovered less well.",
-        "MCC",
-        lambda m: m.mcc_mean,
-        larger="diagonal",
-        smaller="full",
-        minimum=0.01,
-        mixings=("stretched",),
-    ),
-    compared_families(
-        CONTROL,
-        "If the mixing is not conformal, an isotropic posterior recovers the sources less well than a diagonal one.",
-        "MCC",
-        lambda m: m.mcc_mean,
-        larger="diagonal",
-        smaller="isotropic",
-        minimum=0.01,
-        mixings=("stretched",),
-    ),
-)
-
-
 # experiment -----------------------------------------------------------------------------------
 
 
@@ -209,7 +149,63 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
     paper = CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     cell_type = CovarianceCell
     measured_type = CovarianceMeasurement
-    claim_specs = CLAIMS
+    claim_specs: ClaimSpecs[CovarianceResult, object] = (
+        compared_families(
+            f"{PAPER}, §6 (conjecture)",
+            "An isotropic posterior makes the decoder more nearly conformal than a diagonal one.",
+            "conformal contrast",
+            lambda m: m.conformal_contrast,
+            larger="diagonal",
+            smaller="isotropic",
+        ),
+        ClaimSpec(
+            sentence="With an isotropic posterior and a noise that is not isotropic, IMA holds for the encoder "
+            "rather than "
+            "for the decoder.",
+            source=f"{PAPER}, §6 (conjecture)",
+            measure=of_members(lambda m: m.ima_contrast - m.encoder_contrast, lambda c: c.noise == "uneven"),
+            criterion=PairedDifference("c_IMA", "the decoder's Jacobian", "the encoder's Jacobian", 0.001),
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="The sources of a conformal mixing are recovered with isotropic posteriors and noise.",
+            source=f"{PAPER}, §6 (conjecture)",
+            measure=of_members(
+                lambda m: m.mcc_mean, lambda c: (c.posterior, c.mixing, c.noise) == ("isotropic", "moebius", "even")
+            ),
+            criterion=Bound("MCC", at_least(0.95)),
+            requires=(members_converged(),),
+        ),
+        compared_families(
+            "Our own control, not in the paper",
+            "A full-covariance posterior removes the pressure towards orthogonal columns.",
+            "c_IMA",
+            lambda m: m.ima_contrast,
+            larger="full",
+            smaller="diagonal",
+        ),
+        compared_families(
+            "Our own control, not in the paper",
+            "Without that pressure the sources of the stretched mixing are recovered less well.",
+            "MCC",
+            lambda m: m.mcc_mean,
+            larger="diagonal",
+            smaller="full",
+            minimum=0.01,
+            mixings=("stretched",),
+        ),
+        compared_families(
+            "Our own control, not in the paper",
+            "If the mixing is not conformal, an isotropic posterior recovers the sources less well than a diagonal "
+            "one.",
+            "MCC",
+            lambda m: m.mcc_mean,
+            larger="diagonal",
+            smaller="isotropic",
+            minimum=0.01,
+            mixings=("stretched",),
+        ),
+    )
 
     def cells(self, settings: CovarianceSettings) -> list[CovarianceCell]:
         return [

@@ -400,94 +400,6 @@ def unfinished_note(results: Results, _: object) -> str:
     return f"The second half of training gained {median(gains):.2g} nats in the median, at most {max(gains):.2g}."
 
 
-CLAIMS: ClaimSpecs[ElboGapResult, object] = (
-    ClaimSpec(
-        sentence="Outside the IMA class ELBO* converges to L_IMA.",
-        source=f"{PAPER}, Thm. 1 and Fig. 4",
-        measure=at_highest_precision(TRIANGULAR, lambda m: abs(m.elbo_star - m.l_ima)),
-        criterion=Bound("|ELBO* − L_IMA| in nats at γ² = 1e16", at_most(0.01), statistic="largest", over="seeds"),
-        published="7.69 at the largest γ, where L_IMA = 7.785",
-    ),
-    ClaimSpec(
-        sentence="ELBO* does not converge to log p: the difference is C_IMA.",
-        source=f"{PAPER}, Eq. 13 and Fig. 4; contradicts Nielsen et al. 2020",
-        measure=at_highest_precision(TRIANGULAR, lambda m: abs(m.log_p - m.elbo_star - m.contrast)),
-        criterion=Bound("|log p − ELBO* − C_IMA| in nats", at_most(0.01), statistic="largest", over="seeds"),
-        published="C_IMA = 7.072",
-        note=difference_note,
-    ),
-    ClaimSpec(
-        sentence="|ELBO* − L_IMA| falls like 1/γ².",
-        source=f"{PAPER}, Eq. 13",
-        measure=rate(TRIANGULAR, 1e14),
-        criterion=Bound("slope, γ² from 1e14,", within(-1, 0.05), over="seeds"),
-    ),
-    ClaimSpec(
-        sentence="Inside the IMA class ELBO*, L_IMA and log p have the same limit.",
-        source=f"{PAPER}, Fig. 5 of the appendix",
-        measure=at_highest_precision(ORTHOGONAL, lambda m: m.distance),
-        criterion=Bound("mean |ELBO* − log p| in nats at γ² = 1e8", at_most(0.01), statistic="largest", over="seeds"),
-        published="C_IMA = 0",
-        note=orthogonal_note,
-    ),
-    ClaimSpec(
-        sentence="With more outputs than latents the gap also converges to c_IMA like 1/γ².",
-        source=f"{PAPER}, §5 leaves n > d open; found here, with the Gram determinant in c_IMA",
-        measure=rate(WIDE, 1e4),
-        criterion=Bound("slope, γ² from 1e4,", within(-1, 0.05), over="seeds"),
-    ),
-    ClaimSpec(
-        sentence="For observations with decoder noise of size 1/γ the gap also converges to c_IMA like 1/γ².",
-        source=f"{PAPER}, §5 leaves n > d open; found here, with the Gram determinant in c_IMA",
-        measure=rate(WIDE_NOISY, 1e4),
-        criterion=Bound("slope, γ² from 1e4,", within(-1, 0.05), over="seeds"),
-        if_refuted=(
-            "The gap converges to c_IMA, but only like 1/γ (a slope of about -0.5): the product of residual and "
-            "curvature of the decoder enters the precision of the posterior."
-        ),
-    ),
-    ClaimSpec(
-        sentence="The published curve is drawn over γ, not over γ²: read as γ, it follows the exact one.",
-        source=f"{PAPER}, Fig. 4, against ELBO* and its bound n/2 log(γ²/2π); found here",
-        measure=published_ratio,
-        criterion=Bound("ratio of the median |published − ELBO*| read as γ to that read as γ²", at_most(0.2), over=""),
-        note=published_note,
-    ),
-    ClaimSpec(
-        sentence="Read as γ, no published value exceeds the upper bound of every ELBO.",
-        source=f"{PAPER}, Fig. 4, against ELBO* and its bound n/2 log(γ²/2π); found here",
-        measure=lambda results, _: excess_over_ceiling(read_as_gamma=True),
-        criterion=Bound(
-            "published value minus bound in nats", at_most(0), statistic="largest", over="the nine published values"
-        ),
-        note=f"Read as γ², {impossible()} of the nine exceed it.",
-    ),
-    ClaimSpec(
-        sentence="No trained encoder exceeds ELBO*.",
-        source=f"{PAPER}, §5; computed here",
-        measure=amortisation_gaps,
-        criterion=Bound("ELBO* minus ELBO of the encoder in nats", at_least(-1e-3), statistic="smallest"),
-    ),
-    ClaimSpec(
-        sentence="Where trained encoders are below ELBO*, it is amortisation, not unfinished training.",
-        source=f"{PAPER}, §5; computed here, from encoders trained for half as long",
-        measure=unfinished_shares,
-        criterion=Bound(
-            "gain of the second half of training relative to the distance that remains, where that exceeds "
-            f"{NEGLIGIBLE:g} nats,",
-            at_most(0.5),
-            over="γ²",
-        ),
-        note=unfinished_note,
-        if_refuted=(
-            "Tested by training for half as long: the second half gained more than half of what remains, so that the "
-            "distance is largely unfinished training, although the rule for convergence is met."
-        ),
-        requires=(members_converged(),),
-    ),
-)
-
-
 # comparisons, table and figures ---------------------------------------------------------------
 
 
@@ -640,7 +552,97 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
     paper = ElboGapSettings(seeds=5, samples=145_000, epochs=40, patience=15, learning_rate=1e-4)
     cell_type = MixingCell
     measured_type = ElboGapMeasurement
-    claim_specs = CLAIMS
+    claim_specs: ClaimSpecs[ElboGapResult, object] = (
+        ClaimSpec(
+            sentence="Outside the IMA class ELBO* converges to L_IMA.",
+            source=f"{PAPER}, Thm. 1 and Fig. 4",
+            measure=at_highest_precision(TRIANGULAR, lambda m: abs(m.elbo_star - m.l_ima)),
+            criterion=Bound("|ELBO* − L_IMA| in nats at γ² = 1e16", at_most(0.01), statistic="largest", over="seeds"),
+            published="7.69 at the largest γ, where L_IMA = 7.785",
+        ),
+        ClaimSpec(
+            sentence="ELBO* does not converge to log p: the difference is C_IMA.",
+            source=f"{PAPER}, Eq. 13 and Fig. 4; contradicts Nielsen et al. 2020",
+            measure=at_highest_precision(TRIANGULAR, lambda m: abs(m.log_p - m.elbo_star - m.contrast)),
+            criterion=Bound("|log p − ELBO* − C_IMA| in nats", at_most(0.01), statistic="largest", over="seeds"),
+            published="C_IMA = 7.072",
+            note=difference_note,
+        ),
+        ClaimSpec(
+            sentence="|ELBO* − L_IMA| falls like 1/γ².",
+            source=f"{PAPER}, Eq. 13",
+            measure=rate(TRIANGULAR, 1e14),
+            criterion=Bound("slope, γ² from 1e14,", within(-1, 0.05), over="seeds"),
+        ),
+        ClaimSpec(
+            sentence="Inside the IMA class ELBO*, L_IMA and log p have the same limit.",
+            source=f"{PAPER}, Fig. 5 of the appendix",
+            measure=at_highest_precision(ORTHOGONAL, lambda m: m.distance),
+            criterion=Bound(
+                "mean |ELBO* − log p| in nats at γ² = 1e8", at_most(0.01), statistic="largest", over="seeds"
+            ),
+            published="C_IMA = 0",
+            note=orthogonal_note,
+        ),
+        ClaimSpec(
+            sentence="With more outputs than latents the gap also converges to c_IMA like 1/γ².",
+            source=f"{PAPER}, §5 leaves n > d open; found here, with the Gram determinant in c_IMA",
+            measure=rate(WIDE, 1e4),
+            criterion=Bound("slope, γ² from 1e4,", within(-1, 0.05), over="seeds"),
+        ),
+        ClaimSpec(
+            sentence="For observations with decoder noise of size 1/γ the gap also converges to c_IMA like 1/γ².",
+            source=f"{PAPER}, §5 leaves n > d open; found here, with the Gram determinant in c_IMA",
+            measure=rate(WIDE_NOISY, 1e4),
+            criterion=Bound("slope, γ² from 1e4,", within(-1, 0.05), over="seeds"),
+            if_refuted=(
+                "The gap converges to c_IMA, but only like 1/γ (a slope of about -0.5): the product of residual and "
+                "curvature of the decoder enters the precision of the posterior."
+            ),
+        ),
+        ClaimSpec(
+            sentence="The published curve is drawn over γ, not over γ²: read as γ, it follows the exact one.",
+            source=f"{PAPER}, Fig. 4, against ELBO* and its bound n/2 log(γ²/2π); found here",
+            measure=published_ratio,
+            criterion=Bound(
+                "ratio of the median |published − ELBO*| read as γ to that read as γ²", at_most(0.2), over=""
+            ),
+            note=published_note,
+        ),
+        ClaimSpec(
+            sentence="Read as γ, no published value exceeds the upper bound of every ELBO.",
+            source=f"{PAPER}, Fig. 4, against ELBO* and its bound n/2 log(γ²/2π); found here",
+            measure=lambda results, _: excess_over_ceiling(read_as_gamma=True),
+            criterion=Bound(
+                "published value minus bound in nats", at_most(0), statistic="largest", over="the nine published values"
+            ),
+            note=f"Read as γ², {impossible()} of the nine exceed it.",
+        ),
+        ClaimSpec(
+            sentence="No trained encoder exceeds ELBO*.",
+            source=f"{PAPER}, §5; computed here",
+            measure=amortisation_gaps,
+            criterion=Bound("ELBO* minus ELBO of the encoder in nats", at_least(-1e-3), statistic="smallest"),
+        ),
+        ClaimSpec(
+            sentence="Where trained encoders are below ELBO*, it is amortisation, not unfinished training.",
+            source=f"{PAPER}, §5; computed here, from encoders trained for half as long",
+            measure=unfinished_shares,
+            criterion=Bound(
+                "gain of the second half of training relative to the distance that remains, where that exceeds "
+                f"{NEGLIGIBLE:g} nats,",
+                at_most(0.5),
+                over="γ²",
+            ),
+            note=unfinished_note,
+            if_refuted=(
+                "Tested by training for half as long: the second half gained more than half of what remains, so that "
+                "the "
+                "distance is largely unfinished training, although the rule for convergence is met."
+            ),
+            requires=(members_converged(),),
+        ),
+    )
 
     def cells(self, settings: ElboGapSettings) -> list[MixingCell]:
         cells = [

@@ -189,49 +189,6 @@ def best_strength_note(results: Results, _: object) -> str:
     return f"Best recovery by a flow: {'; '.join(parts)}." if parts else ""
 
 
-OWN = f"{PAPER}, Theorem 1 and L_IMA; beyond the paper"
-CLAIMS: ClaimSpecs[FlowResult, object] = (
-    ClaimSpec(
-        sentence="The sources of a mixing in the IMA class are recovered better with λ = 1 than by maximum likelihood.",
-        source=OWN,
-        measure=mcc_lead((FLOW, 0.0)),
-        criterion=PairedDifference("MCC", "λ = 1", "λ = 0", 0.05),
-        note=best_strength_note,
-        requires=(enough_seeds, flows_converged),
-    ),
-    ClaimSpec(
-        sentence="At λ = 1 explicit regularisation recovers what the VAE recovers.",
-        source=OWN,
-        measure=mcc_lead((VAE_METHOD, 1.0)),
-        criterion=Bound("MCC of the flow minus that of the VAE", at_least(-0.05), over="seeds of the Möbius mixing"),
-        note=below_truth_note,
-        requires=(flows_converged, members_converged()),
-    ),
-    ClaimSpec(
-        sentence="The larger λ, the more nearly orthogonal are the columns of the learned decoder.",
-        source=OWN,
-        measure=strengths_and_contrasts,
-        criterion=RankCorrelation(sign=-1, over="flows"),
-    ),
-    ClaimSpec(
-        sentence="For a mixing in the IMA class regularisation with λ = 1 costs no likelihood.",
-        source=f"{OWN}: the truth has c_IMA = 0",
-        measure=likelihood_cost(0.0),
-        criterion=Bound("nats of log-likelihood below λ = 0", at_most(0.1), over="seeds with invertible flows"),
-        note=folded_note,
-        requires=(flows_converged,),
-    ),
-    ClaimSpec(
-        sentence="For a mixing outside the IMA class it does.",
-        source=OWN,
-        measure=likelihood_cost(1.0),
-        criterion=PairedDifference("log-likelihood of invertible flows", "λ = 0", "λ = 1", 0.02, pairs=3),
-        note=folded_note,
-        requires=(enough_seeds, flows_converged),
-    ),
-)
-
-
 # table and figures ----------------------------------------------------------------------------
 
 
@@ -344,7 +301,49 @@ class ImaFlowExperiment(MoebiusExperiment[ImaFlowSettings, FlowCell, FlowMeasure
     paper = ImaFlowSettings(seeds=20, samples=60_000, epochs=100, patience=30, flow_steps=30_000)
     cell_type = FlowCell
     measured_type = FlowMeasurement
-    claim_specs = CLAIMS
+    claim_specs: ClaimSpecs[FlowResult, object] = (
+        ClaimSpec(
+            sentence="The sources of a mixing in the IMA class are recovered better with λ = 1 than by maximum "
+            "likelihood.",
+            source=f"{PAPER}, Theorem 1 and L_IMA; beyond the paper",
+            measure=mcc_lead((FLOW, 0.0)),
+            criterion=PairedDifference("MCC", "λ = 1", "λ = 0", 0.05),
+            note=best_strength_note,
+            requires=(enough_seeds, flows_converged),
+        ),
+        ClaimSpec(
+            sentence="At λ = 1 explicit regularisation recovers what the VAE recovers.",
+            source=f"{PAPER}, Theorem 1 and L_IMA; beyond the paper",
+            measure=mcc_lead((VAE_METHOD, 1.0)),
+            criterion=Bound(
+                "MCC of the flow minus that of the VAE", at_least(-0.05), over="seeds of the Möbius mixing"
+            ),
+            note=below_truth_note,
+            requires=(flows_converged, members_converged()),
+        ),
+        ClaimSpec(
+            sentence="The larger λ, the more nearly orthogonal are the columns of the learned decoder.",
+            source=f"{PAPER}, Theorem 1 and L_IMA; beyond the paper",
+            measure=strengths_and_contrasts,
+            criterion=RankCorrelation(sign=-1, over="flows"),
+        ),
+        ClaimSpec(
+            sentence="For a mixing in the IMA class regularisation with λ = 1 costs no likelihood.",
+            source=f"{PAPER}, Theorem 1 and L_IMA; beyond the paper: the truth has c_IMA = 0",
+            measure=likelihood_cost(0.0),
+            criterion=Bound("nats of log-likelihood below λ = 0", at_most(0.1), over="seeds with invertible flows"),
+            note=folded_note,
+            requires=(flows_converged,),
+        ),
+        ClaimSpec(
+            sentence="For a mixing outside the IMA class it does.",
+            source=f"{PAPER}, Theorem 1 and L_IMA; beyond the paper",
+            measure=likelihood_cost(1.0),
+            criterion=PairedDifference("log-likelihood of invertible flows", "λ = 0", "λ = 1", 0.02, pairs=3),
+            note=folded_note,
+            requires=(enough_seeds, flows_converged),
+        ),
+    )
 
     def cells(self, settings: ImaFlowSettings) -> list[FlowCell]:
         seeds = range(settings.seeds)

@@ -28,7 +28,6 @@ from vaescope_papers.statistics import Comparison, compare, median, partial_rank
 from vaescope_papers.trained import FactorData, TrainedSettings
 
 PRECISION = 1e5
-SOURCE = f"{PAPER}, §4.3 and Fig. 3 right"
 
 
 @dataclass(frozen=True)
@@ -155,45 +154,6 @@ def contrasts_note(results: Results, _: object) -> str:
     )
 
 
-CLAIMS: ClaimSpecs[LinearMapResult, object] = (
-    ClaimSpec(
-        sentence="The larger the c_IMA of the mixing, the less well posterior means recover the sources.",
-        source=f"{SOURCE}; c_IMA of the mixing as in Tab. 4",
-        measure=pairs("mixing_contrast", "mcc_mean"),
-        criterion=RankCorrelation(sign=-1),
-        note=linear_ica_note,
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="The larger the c_IMA of the mixing, the less well posterior samples recover the sources.",
-        source=f"{SOURCE}; c_IMA of the mixing as in Tab. 4",
-        measure=pairs("mixing_contrast", "mcc_sampled"),
-        criterion=RankCorrelation(sign=-1),
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="Recovery also falls with the c_IMA of the linear map alone.",
-        source=f"{SOURCE}: the abscissa that its caption names",
-        measure=pairs("map_contrast", "mcc_mean"),
-        criterion=RankCorrelation(sign=-1),
-        note=contrasts_note,
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="Recovery falls with c_IMA also at equal linear R²: the axes are lost, not only information.",
-        source=f"{SOURCE}; beyond the paper",
-        measure=pairs("mixing_contrast", "mcc_mean", "r2_mean"),
-        criterion=RankCorrelation(sign=-1, effect=0.4, given="linear R²"),
-        note=passive_note,
-        if_refuted=(
-            "Tested: maps far from the IMA class make the data nearly flat, one latent stays passive, and MCC falls "
-            "with R² because a source is lost."
-        ),
-        requires=(members_converged(),),
-    ),
-)
-
-
 # experiment -----------------------------------------------------------------------------------
 
 
@@ -216,7 +176,44 @@ class MoebiusLinearMap(MoebiusExperiment[MoebiusLinearMapSettings, SeedOnlyCell,
     paper = MoebiusLinearMapSettings(seeds=100, samples=60_000, epochs=100, patience=30)
     cell_type = SeedOnlyCell
     measured_type = LinearMapMeasurement
-    claim_specs = CLAIMS
+    claim_specs: ClaimSpecs[LinearMapResult, object] = (
+        ClaimSpec(
+            sentence="The larger the c_IMA of the mixing, the less well posterior means recover the sources.",
+            source=f"{PAPER}, §4.3 and Fig. 3 right; c_IMA of the mixing as in Tab. 4",
+            measure=pairs("mixing_contrast", "mcc_mean"),
+            criterion=RankCorrelation(sign=-1),
+            note=linear_ica_note,
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="The larger the c_IMA of the mixing, the less well posterior samples recover the sources.",
+            source=f"{PAPER}, §4.3 and Fig. 3 right; c_IMA of the mixing as in Tab. 4",
+            measure=pairs("mixing_contrast", "mcc_sampled"),
+            criterion=RankCorrelation(sign=-1),
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="Recovery also falls with the c_IMA of the linear map alone.",
+            source=f"{PAPER}, §4.3 and Fig. 3 right: the abscissa that its caption names",
+            measure=pairs("map_contrast", "mcc_mean"),
+            criterion=RankCorrelation(sign=-1),
+            note=contrasts_note,
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="Recovery falls with c_IMA also at equal linear R²: the axes are lost, not only information.",
+            source=f"{PAPER}, §4.3 and Fig. 3 right; beyond the paper",
+            measure=pairs("mixing_contrast", "mcc_mean", "r2_mean"),
+            criterion=RankCorrelation(sign=-1, effect=0.4, given="linear R²"),
+            note=passive_note,
+            if_refuted=(
+                "Tested: maps far from the IMA class make the data nearly flat, one latent stays passive, and MCC "
+                "falls "
+                "with R² because a source is lost."
+            ),
+            requires=(members_converged(),),
+        ),
+    )
 
     def cells(self, settings: MoebiusLinearMapSettings) -> list[SeedOnlyCell]:
         return [SeedOnlyCell(seed) for seed in range(settings.seeds)]

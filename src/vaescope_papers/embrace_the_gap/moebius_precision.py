@@ -30,8 +30,6 @@ from vaescope_papers.results import Result
 from vaescope_papers.statistics import Comparison, compare_precisions, median
 from vaescope_papers.trained import FactorData
 
-SOURCE = f"{PAPER}, §4.3 and Fig. 3 left"
-
 
 @dataclass(frozen=True)
 class MoebiusPrecisionSettings(PrecisionSettings):
@@ -76,64 +74,6 @@ def over_precision(value: Value) -> Callable[[Results, object], Pairs]:
     return lambda results, _: Pairs([r.cell.precision for r in results], [value(r.measured) for r in results])
 
 
-CLAIMS: ClaimSpecs[MoebiusResult, object] = (
-    ClaimSpec(
-        sentence="Near-deterministic VAEs recover the sources of Möbius mixings, judged by posterior samples.",
-        source=SOURCE,
-        measure=recovered(lambda m: m.mcc_sampled),
-        criterion=Bound("median MCC", at_least(0.95), statistic="smallest", over="γ² from 1e4"),
-        published="0.963 and 0.961",
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="Near-deterministic VAEs recover the sources of Möbius mixings, judged by posterior means.",
-        source=SOURCE,
-        measure=recovered(lambda m: m.mcc_mean),
-        criterion=Bound("median MCC", at_least(0.95), statistic="smallest", over="γ² from 1e4"),
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="Recovery of the sources improves with γ².",
-        source=SOURCE,
-        measure=over_precision(lambda m: m.mcc_sampled),
-        criterion=RankCorrelation(sign=1),
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="The IMA contrast of the decoder falls as γ² grows.",
-        source=SOURCE,
-        measure=over_precision(lambda m: m.ima_contrast),
-        criterion=RankCorrelation(sign=-1),
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="At low γ² posterior means correlate with the sources although samples carry almost no information.",
-        source="Beyond the paper: passive latents of the polarised regime",
-        measure=of_members(lambda m: m.mcc_mean - m.mcc_sampled, noisiest),
-        criterion=Bound("MCC of means minus MCC of samples at γ² = 10", at_least(0.2)),
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="The published MCC at γ² = 10 is at chance level: that of independent codes in batches of 64.",
-        source=f"{SOURCE}; found here",
-        measure=of_members(lambda m: m.mcc_sampled_in_batches, noisiest),
-        criterion=Bound(
-            "MCC of samples at γ² = 10, averaged over batches of 64,",
-            within(authors_medians("mcc_sampled")[1e1], 0.01),
-        ),
-        published=f"{authors_medians('mcc_sampled')[1e1]:.3f} at γ² = 10",
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="A near-deterministic VAE recovers the sources better than the best linear unmixing.",
-        source="Beyond the paper: linear ICA as a baseline",
-        measure=of_members(lambda m: m.mcc_mean - m.mcc_linear_ica, near_deterministic),
-        criterion=Bound("MCC of means minus MCC of linear ICA, γ² from 1e4,", above(0)),
-        requires=(members_converged(),),
-    ),
-)
-
-
 # experiment -----------------------------------------------------------------------------------
 
 
@@ -155,7 +95,63 @@ class MoebiusPrecision(
     laptop = replace(quick, seeds=5, samples=30_000, epochs=110, patience=110).annealed(2e-3, hold=4_000, warmup=14_000)
     paper = MoebiusPrecisionSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     measured_type = Recovery
-    claim_specs = CLAIMS
+    claim_specs: ClaimSpecs[MoebiusResult, object] = (
+        ClaimSpec(
+            sentence="Near-deterministic VAEs recover the sources of Möbius mixings, judged by posterior samples.",
+            source=f"{PAPER}, §4.3 and Fig. 3 left",
+            measure=recovered(lambda m: m.mcc_sampled),
+            criterion=Bound("median MCC", at_least(0.95), statistic="smallest", over="γ² from 1e4"),
+            published="0.963 and 0.961",
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="Near-deterministic VAEs recover the sources of Möbius mixings, judged by posterior means.",
+            source=f"{PAPER}, §4.3 and Fig. 3 left",
+            measure=recovered(lambda m: m.mcc_mean),
+            criterion=Bound("median MCC", at_least(0.95), statistic="smallest", over="γ² from 1e4"),
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="Recovery of the sources improves with γ².",
+            source=f"{PAPER}, §4.3 and Fig. 3 left",
+            measure=over_precision(lambda m: m.mcc_sampled),
+            criterion=RankCorrelation(sign=1),
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="The IMA contrast of the decoder falls as γ² grows.",
+            source=f"{PAPER}, §4.3 and Fig. 3 left",
+            measure=over_precision(lambda m: m.ima_contrast),
+            criterion=RankCorrelation(sign=-1),
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="At low γ² posterior means correlate with the sources although samples carry almost no "
+            "information.",
+            source="Beyond the paper: passive latents of the polarised regime",
+            measure=of_members(lambda m: m.mcc_mean - m.mcc_sampled, noisiest),
+            criterion=Bound("MCC of means minus MCC of samples at γ² = 10", at_least(0.2)),
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="The published MCC at γ² = 10 is at chance level: that of independent codes in batches of 64.",
+            source=f"{PAPER}, §4.3 and Fig. 3 left; found here",
+            measure=of_members(lambda m: m.mcc_sampled_in_batches, noisiest),
+            criterion=Bound(
+                "MCC of samples at γ² = 10, averaged over batches of 64,",
+                within(authors_medians("mcc_sampled")[1e1], 0.01),
+            ),
+            published=f"{authors_medians('mcc_sampled')[1e1]:.3f} at γ² = 10",
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="A near-deterministic VAE recovers the sources better than the best linear unmixing.",
+            source="Beyond the paper: linear ICA as a baseline",
+            measure=of_members(lambda m: m.mcc_mean - m.mcc_linear_ica, near_deterministic),
+            criterion=Bound("MCC of means minus MCC of linear ICA, γ² from 1e4,", above(0)),
+            requires=(members_converged(),),
+        ),
+    )
 
     def mixing(self, cell: PrecisionCell) -> Mixing:
         return Moebius(DIM, seed=cell.seed, low=BOX.low, high=BOX.high)

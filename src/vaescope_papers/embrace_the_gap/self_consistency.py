@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -171,75 +170,6 @@ def amortisation_rise(results: Results, _: object) -> list[float]:
     return [medians[-1] - medians[0]] if len(medians) > 1 else []
 
 
-CLAIMS: ClaimSpecs[SelfConsistencyResult, object] = (
-    ClaimSpec(
-        sentence="Posterior variances vanish like 1/γ²: the slope of log σ² on log γ² is -1 (γ² from 1e2).",
-        source=f"{PAPER}, Prop. 1 and Fig. 2 left",
-        measure=variance_slopes,
-        criterion=Bound("slope", within(-1, 0.15), over="seeds"),
-        published="-0.92 (slope of the authors' medians)",
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="Trained posterior variances equal those that Eq. 12 predicts from the decoder (γ² from 1e2).",
-        source=f"{PAPER}, Eq. 12 and Fig. 2 middle",
-        measure=eq12_differences,
-        criterion=Bound("median relative difference", at_most(0.1), statistic="largest", over="γ²"),
-        published="0.01 to 0.04 (of the authors' medians)",
-        requires=(members_converged(),),
-    ),
-    ClaimSpec(
-        sentence="The mean squared error of decoding the mean encoding falls monotonically with γ².",
-        source=f"{PAPER}, Prop. 1 and Fig. 2 right",
-        measure=error_steps,
-        criterion=Bound("ratio of successive medians", below(1), statistic="largest", over="steps of γ²"),
-        published="0.02 to 0.33 per step (of the authors' medians)",
-        requires=(members_converged(),),
-    ),
-    *(
-        ClaimSpec(
-            sentence=sentence,
-            source=f"{PAPER}, {source}; computed here, not trained",
-            measure=limit_slopes(pick),
-            criterion=Bound("slope, γ² from 1e3 to 1e6,", within(-1, 0.05), over="seeds"),
-        )
-        for sentence, source, pick in (
-            (
-                "Exact posterior variances of the trained decoder vanish like 1/γ².",
-                "Prop. 1",
-                lambda limits: limits.variance,
-            ),
-            (
-                "The exact gap log p(x) − ELBO* of the trained decoder converges to c_IMA like 1/γ².",
-                "Eq. 13",
-                lambda limits: limits.gap_error,
-            ),
-            (
-                "Exact variances converge to those of Eq. 12 like 1/γ².",
-                "Eq. 12",
-                lambda limits: limits.variance_error,
-            ),
-        )
-    ),
-    ClaimSpec(
-        sentence="The gap log p − ELBO splits into two non-negative parts: family and amortisation.",
-        source="log p − ELBO = (log p − ELBO*) + (ELBO* − ELBO); beyond the paper",
-        measure=lambda results, _: [
-            part for r in results for part in (r.measured.family_gap, r.measured.amortisation_gap)
-        ],
-        criterion=Bound("part in nats", at_least(-1e-6), statistic="smallest"),
-    ),
-    ClaimSpec(
-        sentence="The trained encoder loses more as γ² grows.",
-        source="Beyond the paper: the amortisation gap of the trained decoder, computed exactly",
-        measure=amortisation_rise,
-        criterion=Bound(
-            "rise of the median amortisation gap from the lowest to the highest γ², in nats,", above(0), over=""
-        ),
-    ),
-)
-
-
 # comparisons, tables and figures --------------------------------------------------------------
 
 Value = Callable[[SelfConsistencyMeasurement], float]
@@ -272,7 +202,7 @@ PANELS: Mapping[str, tuple[str, str, Value, str]] = {
 
 def authors_medians() -> dict[str, dict[float, float]]:
     """The published medians of every panel, by γ²."""
-    table: Mapping[str, Any] = published("embrace_the_gap")["self-consistency"]
+    table = published("embrace_the_gap")["self-consistency"]
     return {name: column(table, name) for name in PANELS}
 
 
@@ -355,7 +285,73 @@ class SelfConsistency(PrecisionExperiment[SelfConsistencySettings, SelfConsisten
     )
     paper = SelfConsistencySettings(seeds=20, samples=60_000, epochs=250, patience=30)
     measured_type = SelfConsistencyMeasurement
-    claim_specs = CLAIMS
+    claim_specs: ClaimSpecs[SelfConsistencyResult, object] = (
+        ClaimSpec(
+            sentence="Posterior variances vanish like 1/γ²: the slope of log σ² on log γ² is -1 (γ² from 1e2).",
+            source=f"{PAPER}, Prop. 1 and Fig. 2 left",
+            measure=variance_slopes,
+            criterion=Bound("slope", within(-1, 0.15), over="seeds"),
+            published="-0.92 (slope of the authors' medians)",
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="Trained posterior variances equal those that Eq. 12 predicts from the decoder (γ² from 1e2).",
+            source=f"{PAPER}, Eq. 12 and Fig. 2 middle",
+            measure=eq12_differences,
+            criterion=Bound("median relative difference", at_most(0.1), statistic="largest", over="γ²"),
+            published="0.01 to 0.04 (of the authors' medians)",
+            requires=(members_converged(),),
+        ),
+        ClaimSpec(
+            sentence="The mean squared error of decoding the mean encoding falls monotonically with γ².",
+            source=f"{PAPER}, Prop. 1 and Fig. 2 right",
+            measure=error_steps,
+            criterion=Bound("ratio of successive medians", below(1), statistic="largest", over="steps of γ²"),
+            published="0.02 to 0.33 per step (of the authors' medians)",
+            requires=(members_converged(),),
+        ),
+        *(
+            ClaimSpec(
+                sentence=sentence,
+                source=f"{PAPER}, {source}; computed here, not trained",
+                measure=limit_slopes(pick),
+                criterion=Bound("slope, γ² from 1e3 to 1e6,", within(-1, 0.05), over="seeds"),
+            )
+            for sentence, source, pick in (
+                (
+                    "Exact posterior variances of the trained decoder vanish like 1/γ².",
+                    "Prop. 1",
+                    lambda limits: limits.variance,
+                ),
+                (
+                    "The exact gap log p(x) − ELBO* of the trained decoder converges to c_IMA like 1/γ².",
+                    "Eq. 13",
+                    lambda limits: limits.gap_error,
+                ),
+                (
+                    "Exact variances converge to those of Eq. 12 like 1/γ².",
+                    "Eq. 12",
+                    lambda limits: limits.variance_error,
+                ),
+            )
+        ),
+        ClaimSpec(
+            sentence="The gap log p − ELBO splits into two non-negative parts: family and amortisation.",
+            source="log p − ELBO = (log p − ELBO*) + (ELBO* − ELBO); beyond the paper",
+            measure=lambda results, _: [
+                part for r in results for part in (r.measured.family_gap, r.measured.amortisation_gap)
+            ],
+            criterion=Bound("part in nats", at_least(-1e-6), statistic="smallest"),
+        ),
+        ClaimSpec(
+            sentence="The trained encoder loses more as γ² grows.",
+            source="Beyond the paper: the amortisation gap of the trained decoder, computed exactly",
+            measure=amortisation_rise,
+            criterion=Bound(
+                "rise of the median amortisation gap from the lowest to the highest γ², in nats,", above(0), over=""
+            ),
+        ),
+    )
 
     def model(self, cell: PrecisionCell, settings: SelfConsistencySettings) -> VAE:
         return VAE.mlp(DIM, DIM, hidden=(10 * DIM, 10 * DIM))

@@ -387,72 +387,6 @@ def has_controls(results: Results, _: object) -> str | None:
     return None if controls(results) else "This run has no members that start at the true factors."
 
 
-CLAIMS: ClaimSpecs[SpriteResult, object] = (
-    ClaimSpec(
-        sentence="The best VAE of a data set recovers the factors.",
-        source=f"{PAPER}, §4.3 and Fig. 5",
-        measure=lambda results, _: [r.measured.mcc for r in best_members(results)],
-        criterion=Bound("MCC of the member with the highest ELBO", at_least(0.95), over="data sets"),
-        published="0.977 (mean of 0.996, 0.989, 0.933, 0.989)",
-        note=failure_note,
-        if_refuted=(
-            "Members that start at the true factors tell whether the objective or its optimisation is the reason: see "
-            "the claims about them."
-        ),
-        requires=(recovery_settled,),
-    ),
-    ClaimSpec(
-        sentence="The best VAE recovers every factor better than principal components.",
-        source=f"{PAPER}, §4.3 and Fig. 5",
-        measure=lead_over(lambda f: f.mcc_pca),
-        criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
-        note=leads_note(lambda f: f.mcc_pca),
-        requires=(recovery_settled,),
-    ),
-    ClaimSpec(
-        sentence="The best VAE recovers every factor better than linear ICA.",
-        source="Beyond the paper",
-        measure=lead_over(lambda f: f.mcc_ica),
-        criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
-        note=leads_note(lambda f: f.mcc_ica),
-        requires=(recovery_settled,),
-    ),
-    ClaimSpec(
-        sentence="Recovery improves during training.",
-        source=f"{PAPER}, §4.3 and Fig. 5 left",
-        measure=ranks_along_training(lambda curve: curve.epoch),
-        criterion=RankCorrelation(sign=1, over="epochs of the best members"),
-    ),
-    ClaimSpec(
-        sentence="After its peak the contrast of the decoder falls while recovery improves.",
-        source=f"{PAPER}, §4.3 and Fig. 5 left",
-        measure=ranks_along_training(lambda curve: curve.contrast, after_peak=True),
-        criterion=RankCorrelation(sign=-1, over="epochs of the best members"),
-    ),
-    ClaimSpec(
-        sentence="The renderer is close to the IMA class.",
-        source=f"{PAPER}, §4.3 assumes it; computed here by differentiating the renderer",
-        measure=of_members(lambda m: m.renderer_contrast),
-        criterion=Bound("c_IMA of the renderer in nats", at_most(0.05)),
-        note=fine_renderer_note,
-    ),
-    ClaimSpec(
-        sentence="A VAE that starts at the true factors keeps them.",
-        source="Beyond the paper: whether the ELBO prefers the factors and training fails to find them",
-        measure=of_members(lambda m: m.mcc, lambda c: c.start == "factors"),
-        criterion=Bound("MCC of members that started at the factors", at_least(0.95), over="data sets"),
-        requires=(has_controls,),
-    ),
-    ClaimSpec(
-        sentence="A VAE that starts at the true factors has a higher ELBO than VAEs from random weights.",
-        source="Beyond the paper: whether the ELBO prefers the factors and training fails to find them",
-        measure=elbo_leads,
-        criterion=Bound("lead in nats", above(0), over="data sets"),
-        requires=(has_controls,),
-    ),
-)
-
-
 # tables and figures ---------------------------------------------------------------------------
 
 
@@ -605,6 +539,71 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
     paper = SpritesSettings(seeds=2, samples=60_000, epochs=500, patience=30, learning_rate=1e-5)
     cell_type = SpriteCell
     measured_type = SpriteMeasurement
+    claim_specs: ClaimSpecs[SpriteResult, object] = (
+        ClaimSpec(
+            sentence="The best VAE of a data set recovers the factors.",
+            source=f"{PAPER}, §4.3 and Fig. 5",
+            measure=lambda results, _: [r.measured.mcc for r in best_members(results)],
+            criterion=Bound("MCC of the member with the highest ELBO", at_least(0.95), over="data sets"),
+            published="0.977 (mean of 0.996, 0.989, 0.933, 0.989)",
+            note=failure_note,
+            if_refuted=(
+                "Members that start at the true factors tell whether the objective or its optimisation is the "
+                "reason: see "
+                "the claims about them."
+            ),
+            requires=(recovery_settled,),
+        ),
+        ClaimSpec(
+            sentence="The best VAE recovers every factor better than principal components.",
+            source=f"{PAPER}, §4.3 and Fig. 5",
+            measure=lead_over(lambda f: f.mcc_pca),
+            criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
+            note=leads_note(lambda f: f.mcc_pca),
+            requires=(recovery_settled,),
+        ),
+        ClaimSpec(
+            sentence="The best VAE recovers every factor better than linear ICA.",
+            source="Beyond the paper",
+            measure=lead_over(lambda f: f.mcc_ica),
+            criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
+            note=leads_note(lambda f: f.mcc_ica),
+            requires=(recovery_settled,),
+        ),
+        ClaimSpec(
+            sentence="Recovery improves during training.",
+            source=f"{PAPER}, §4.3 and Fig. 5 left",
+            measure=ranks_along_training(lambda curve: curve.epoch),
+            criterion=RankCorrelation(sign=1, over="epochs of the best members"),
+        ),
+        ClaimSpec(
+            sentence="After its peak the contrast of the decoder falls while recovery improves.",
+            source=f"{PAPER}, §4.3 and Fig. 5 left",
+            measure=ranks_along_training(lambda curve: curve.contrast, after_peak=True),
+            criterion=RankCorrelation(sign=-1, over="epochs of the best members"),
+        ),
+        ClaimSpec(
+            sentence="The renderer is close to the IMA class.",
+            source=f"{PAPER}, §4.3 assumes it; computed here by differentiating the renderer",
+            measure=of_members(lambda m: m.renderer_contrast),
+            criterion=Bound("c_IMA of the renderer in nats", at_most(0.05)),
+            note=fine_renderer_note,
+        ),
+        ClaimSpec(
+            sentence="A VAE that starts at the true factors keeps them.",
+            source="Beyond the paper: whether the ELBO prefers the factors and training fails to find them",
+            measure=of_members(lambda m: m.mcc, lambda c: c.start == "factors"),
+            criterion=Bound("MCC of members that started at the factors", at_least(0.95), over="data sets"),
+            requires=(has_controls,),
+        ),
+        ClaimSpec(
+            sentence="A VAE that starts at the true factors has a higher ELBO than VAEs from random weights.",
+            source="Beyond the paper: whether the ELBO prefers the factors and training fails to find them",
+            measure=elbo_leads,
+            criterion=Bound("lead in nats", above(0), over="data sets"),
+            requires=(has_controls,),
+        ),
+    )
 
     def cells(self, settings: SpritesSettings) -> list[SpriteCell]:
         starts = [("random", settings.seeds), ("factors", settings.controls)]
@@ -689,7 +688,7 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
 
     def claims(self, settings: SpritesSettings) -> ClaimSpecs[SpriteResult, SpritesSettings]:
         """All claims, with one for each remedy."""
-        return [*CLAIMS, *(remedy_claim(name, REMEDIES[name].title) for name in settings.remedies)]
+        return [*self.claim_specs, *(remedy_claim(name, REMEDIES[name].title) for name in settings.remedies)]
 
     def comparisons(self, results: Results, settings: SpritesSettings) -> list[Comparison]:
         best = best_members(results)

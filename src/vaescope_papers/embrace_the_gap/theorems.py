@@ -21,7 +21,6 @@ from vaescope.distributions import Normal, Prior
 from vaescope.inference.derivatives import Decoder, jacobians
 from vaescope.inference.expansion import Taylor, along, expand_misfit, mean_offset
 
-ROUNDING = 1e-9
 STANDARD_NORMAL = (0.5, 0.5 * math.log(2 * math.pi))  # (D, E) with -log N(u; 0, 1) = D u² + E
 
 
@@ -34,7 +33,7 @@ def check_lipschitz(*, lipschitz: float | None = None, lipschitz_inverse: float 
     for name, value in given.items():
         if value is not None and value != float("inf"):
             validation.number(name, value, above=0.0)
-    if lipschitz is not None and lipschitz_inverse is not None and lipschitz * lipschitz_inverse < 1 - ROUNDING:
+    if lipschitz is not None and lipschitz_inverse is not None and lipschitz * lipschitz_inverse < 1 - 1e-9:
         raise InputError(
             f"lipschitz * lipschitz_inverse must be at least 1 for a map and its inverse, got {lipschitz:g} * "
             f"{lipschitz_inverse:g}."
@@ -45,7 +44,7 @@ def check_log_concave(prior: Prior) -> None:
     """Assumption 1 (i) of Reizinger et al. 2022: supported on all of R, with (log p₀)'' <= 0."""
     if prior.bounds is not None:
         raise InputError("the bound needs a prior that is supported on all of R; this one is bounded.")
-    if bool((prior.curvature(examined_points(prior)) < -ROUNDING).any()):
+    if bool((prior.curvature(examined_points(prior)) < -1e-9).any()):
         raise InputError("the bound needs a log-concave prior; this one is not.")
 
 
@@ -54,7 +53,7 @@ def check_domination(prior: Prior, domination: tuple[float, float]) -> None:
     D, E = domination
     check_log_concave(prior)
     points = examined_points(prior)
-    if bool((-prior.log_density(points) > D * points.square() + E + ROUNDING).any()):
+    if bool((-prior.log_density(points) > D * points.square() + E + 1e-9).any()):
         raise InputError(
             f"domination must satisfy -log p(u) <= D u² + E for every u; D = {D:g}, E = {E:g} does not for this prior."
         )
