@@ -9,33 +9,31 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from vaescope.products.watch.row import EarlyFinding, Row
+from vaescope.products.watch.row import Row
 from vaescope.report.page import number, render
 
 if TYPE_CHECKING:
-    from vaescope.products.watch.watch import Trend
+    from vaescope.products.watch.watch import Watch
 
 
 COLOURS = ("#1f5fa8", "#d1592b", "#2c8a5b", "#8150a8", "#b08a1e", "#5d6b78")
 WIDTH, HEIGHT = 520, 240
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 30, 34
-MAX_POINTS = 300
 
 
 @dataclass(frozen=True)
 class Line:
-    """Values at steps; those that are not finite are left out."""
+    """Values at steps; those that are not finite are left out, and at most about 300 are drawn."""
 
     label: str
     steps: Sequence[int]
     values: Sequence[float]
     colour: str = COLOURS[0]
-    faint: bool = False
 
     @property
     def points(self) -> list[tuple[int, float]]:
         found = [(s, v) for s, v in zip(self.steps, self.values, strict=True) if math.isfinite(v)]
-        stride = max(1, len(found) // MAX_POINTS)
+        stride = max(1, len(found) // 300)
         return found[::-1][::stride][::-1]  # the last point is always drawn
 
 
@@ -48,36 +46,42 @@ def chart(title: str, lines: Sequence[Line], *, marks: Sequence[int] = (), focus
         marks: steps with findings, drawn as vertical lines.
         focus: leave the lowest tenth of the values out of the range, so that a poor start does not hide the rest.
     """
-    points = [point for line in lines for point in line.points]
+    drawn = [line.points for line in lines]
+    points = [point for line in drawn for point in line]
     if not points:
         return Markup("")
     low, high = _limits([v for _, v in points], focus)
     first, last = min(s for s, _ in points), max(s for s, _ in points)
-    scale = _Scale(float(first), float(max(last, first + 1)), float(low), float(high))
+
+    def x(step: float) -> str:
+        return f"{LEFT + (WIDTH - LEFT - RIGHT) * (step - first) / max(last - first, 1):.1f}"
+
+    def y(value: float) -> float:
+        return TOP + (HEIGHT - TOP - BOTTOM) * (high - min(max(value, low), high)) / (high - low)
+
     parts = [f'<text x="{LEFT}" y="16" class="title">{escape(title)}</text>']
-    parts += [_tick(scale, value) for value in _ticks(low, high)]
+    for value in _ticks(low, high):
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>')
+        label = f'y="{y(value) + 4:.1f}" text-anchor="end" class="tick">{_short(value)}</text>'
+        parts.append(f'<text x="{LEFT - 6}" {label}')
     for step, anchor in ((first, "start"), (last, "end")):
-        x = scale.x(step)
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 12}" text-anchor="{anchor}" class="tick">step {step:,}</text>')
-    parts += [_mark(scale.x(step)) for step in marks if first <= step <= last]
-    parts += [_polyline(scale, line) for line in lines]
-    parts += _legend(lines)
+        label = f'text-anchor="{anchor}" class="tick">step {step:,}</text>'
+        parts.append(f'<text x="{x(step)}" y="{HEIGHT - 12}" {label}')
+    mark = '<line x1="{0}" x2="{0}" y1="{1}" y2="{2}" class="mark"/>'
+    parts += [mark.format(x(step), TOP, HEIGHT - BOTTOM) for step in marks if first <= step <= last]
+    for line, own in zip(lines, drawn, strict=True):
+        if len(own) == 1:
+            ((step, value),) = own
+            parts.append(f'<circle cx="{x(step)}" cy="{y(value):.1f}" r="3" fill="{line.colour}"/>')
+        else:
+            path = " ".join(f"{x(s)},{y(v):.1f}" for s, v in own)
+            parts.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="1.8"/>')
+    right = float(WIDTH - RIGHT)  # labels at the right of the title, in the colours of their lines
+    for name, colour in reversed({line.label: line.colour for line in lines if line.label}.items()):
+        label = f'text-anchor="end" fill="{colour}" class="key">{escape(name)}</text>'
+        parts.append(f'<text x="{right:.0f}" y="16" {label}')
+        right -= 7.0 * len(name) + 14
     return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>')
-
-
-@dataclass(frozen=True)
-class _Scale:
-    first: float
-    last: float
-    low: float
-    high: float
-
-    def x(self, step: float | int) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (step - self.first) / (self.last - self.first)
-
-    def y(self, value: float | int) -> float:
-        inside = min(max(value, self.low), self.high)
-        return TOP + (HEIGHT - TOP - BOTTOM) * (self.high - inside) / (self.high - self.low)
 
 
 def _limits(values: list[float], focus: bool) -> tuple[float, float]:
@@ -95,142 +99,85 @@ def _ticks(low: float, high: float) -> list[float]:
     return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _tick(scale: _Scale, value: float | int) -> str:
-    y = scale.y(value)
-    line = f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
-    return line + f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" class="tick">{_short(value)}</text>'
-
-
-def _short(value: float | int) -> str:
+def _short(value: float) -> str:
     """A tick with few characters."""
     if value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:.4g}"
     return f"{value:.1e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
 
-def _mark(x: float) -> str:
-    return f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" class="mark"/>'
-
-
-def _polyline(scale: _Scale, line: Line) -> str:
-    points = line.points
-    if len(points) == 1:
-        (step, value) = points[0]
-        return f'<circle cx="{scale.x(step):.1f}" cy="{scale.y(value):.1f}" r="3" fill="{line.colour}"/>'
-    path = " ".join(f"{scale.x(s):.1f},{scale.y(v):.1f}" for s, v in points)
-    opacity = ' stroke-opacity="0.35"' if line.faint else ""
-    return f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="1.8"{opacity}/>'
-
-
-def _legend(lines: Sequence[Line]) -> list[str]:
-    """Labels at the right of the title, in the colours of their lines."""
-    labels = {line.label: line.colour for line in lines if line.label}
-    found, x = [], float(WIDTH - RIGHT)
-    for label, colour in reversed(labels.items()):
-        found.append(f'<text x="{x:.0f}" y="16" text-anchor="end" fill="{colour}" class="key">{escape(label)}</text>')
-        x -= 7.0 * len(label) + 14
-    return found
-
-
-MAX_LATENTS = 64  # whose KL is drawn
-
-
-def html(
-    name: str, rows: Sequence[Row], findings: Sequence[EarlyFinding], trend: Trend | None, *, refresh: int | None
-) -> str:
-    """The page.
+def html(watch: Watch, template: str, *, refresh: int | None = None) -> str:
+    """The page (`watch.html`), or findings and charts without a page around them (`watch_fragment.html`).
 
     Args:
-        name: of the model.
-        rows: all rows.
-        findings: all findings.
-        trend: of the ELBO.
+        watch: what is shown.
+        template: of the page or of the fragment.
         refresh: seconds after which a browser reloads the page.
     """
-    return render("watch.html", name=name, refresh=refresh, **_content(rows, findings, trend))
+    return render(
+        template,
+        name=watch.name,
+        refresh=refresh,
+        rows=len(watch.rows),
+        findings=watch.findings[::-1],
+        verdict=watch.verdict,
+        facts=facts(watch),
+        charts=charts(watch),
+    )
 
 
-def fragment(rows: Sequence[Row], findings: Sequence[EarlyFinding], trend: Trend | None) -> str:
-    """The findings and charts without a page around them."""
-    return render("watch_fragment.html", **_content(rows, findings, trend))
-
-
-def _content(rows: Sequence[Row], findings: Sequence[EarlyFinding], trend: Trend | None) -> dict[str, object]:
-    return {
-        "rows": len(rows),
-        "findings": list(reversed(findings)),
-        "verdict": _verdict(rows, findings),
-        "facts": _facts(rows[-1], trend) if rows else [],
-        "charts": _charts(rows, findings),
-    }
-
-
-def _verdict(rows: Sequence[Row], findings: Sequence[EarlyFinding]) -> str:
-    if not rows:
-        return "No rows yet."
-    serious = [f for f in findings if f.severity != "note"]
-    return serious[0].title if serious else "No issues found so far."
-
-
-def _facts(now: Row, trend: Trend | None) -> list[tuple[str, str]]:
-    shown: list[tuple[str, object]] = [("Step", f"{now.step:,}"), ("ELBO", now.elbo)]
-    shown += [] if now.validation is None else [("Validation ELBO", now.validation.elbo)]
-    shown += [] if trend is None else [("Still learning?", _trend(trend))]
-    shown += [("KL", now.bound.kl), ("In use", f"{now.used} of {len(now.kl)} latents"), ("β", now.beta)]
-    shown += [("σ", now.sigma), ("β / γ²", now.effective_beta), ("Explained variance", now.bound.explained)]
-    shown += [("c_IMA", now.latents.contrast), ("Log-variance", "{:.3g} to {:.3g}".format(*now.latents.log_variance))]
+def facts(watch: Watch) -> list[tuple[str, str]]:
+    """The last row, with labels."""
+    if not watch.rows:
+        return []
+    now, trend = watch.rows[-1], watch.trend()
+    learning = None
+    if trend is not None:
+        sign = "yes" if trend.improving else "no"
+        learning = f"{sign}: {trend.change:+.3g} ± {trend.stderr:.2g} nats since step {trend.since:,}"
+    shown: list[tuple[str, object]] = [
+        ("Step", f"{now.step:,}"),
+        ("ELBO", now.elbo),
+        ("Validation ELBO", None if now.validation is None else now.validation.elbo),
+        ("Still learning?", learning),
+        ("KL", now.bound.kl),
+        ("In use", f"{now.used} of {len(now.kl)} latents"),
+        ("β", now.beta),
+        ("σ", now.sigma),
+        ("β / γ²", now.effective_beta),
+        ("Explained variance", now.bound.explained),
+        ("c_IMA", now.latents.contrast),
+        ("Log-variance", "{:.3g} to {:.3g}".format(*now.latents.log_variance)),
+    ]
     return [(label, number(value)) for label, value in shown if value is not None]
 
 
-def _trend(trend: Trend) -> str:
-    sign = "yes" if trend.improving else "no"
-    return f"{sign}: {trend.change:+.3g} ± {trend.stderr:.2g} nats since step {trend.since:,}"
-
-
-def _charts(rows: Sequence[Row], findings: Sequence[EarlyFinding]) -> list[Markup]:
-    marks = sorted({f.step for f in findings if f.severity != "note"})
+def charts(watch: Watch) -> list[Markup]:
+    """What is drawn over steps, with marks at findings."""
+    rows = watch.rows
+    marks = sorted({f.step for f in watch.findings if f.severity != "note"})
     steps = [row.step for row in rows]
 
-    def line(label: str, value: Callable[[Row], float | None], colour: int = 0, *, faint: bool = False) -> Line:
+    def line(label: str, value: Callable[[Row], float | None], colour: int = 0) -> Line:
         values = [math.nan if (found := value(row)) is None else float(found) for row in rows]
-        return Line(label, steps, values, COLOURS[colour % len(COLOURS)], faint)
+        return Line(label, steps, values, COLOURS[colour % len(COLOURS)])
 
-    latents = range(min(MAX_LATENTS, len(rows[-1].kl))) if rows else range(0)
-    drawn = [
-        chart(
-            "ELBO, nats per sample",
-            [
-                line("training", lambda r: r.elbo),
-                line("validation", lambda r: None if r.validation is None else r.validation.elbo, 1),
-            ],
-            marks=marks,
-            focus=True,
-        ),
-        chart("KL of each latent, nats", [line("", _kl(k), k) for k in latents], marks=marks),
-        chart("Latents in use", [line("", lambda r: r.used, 2)], marks=marks),
-        chart("σ of the decoder", [line("", lambda r: r.sigma, 3)], marks=marks),
-        chart("β", [line("", lambda r: r.beta, 4)], marks=marks) if _varies(rows) else Markup(""),
-        chart(
-            "Log-variance of posteriors",
-            [
-                line("largest", lambda r: r.latents.log_variance[1], 1),
-                line("smallest", lambda r: r.latents.log_variance[0]),
-            ],
-            marks=marks,
-        ),
-        chart("Gradient norm", [line("", _gradient, 5)], marks=marks),
-        chart("c_IMA of the decoder, nats", [line("", lambda r: r.latents.contrast, 3)], marks=marks),
-    ]
+    def validation(row: Row) -> float | None:
+        return None if row.validation is None else row.validation.elbo
+
+    latents = range(min(64, len(rows[-1].kl))) if rows else range(0)
+    lines = {
+        "ELBO, nats per sample": [line("training", lambda r: r.elbo), line("validation", validation, 1)],
+        "KL of each latent, nats": [line("", lambda r, k=k: r.kl[k], k) for k in latents],  # type: ignore[misc]
+        "Latents in use": [line("", lambda r: r.used, 2)],
+        "σ of the decoder": [line("", lambda r: r.sigma, 3)],
+        "β": [line("", lambda r: r.beta, 4)] if len({row.beta for row in rows}) > 1 else [],
+        "Log-variance of posteriors": [
+            line("largest", lambda r: r.latents.log_variance[1], 1),
+            line("smallest", lambda r: r.latents.log_variance[0]),
+        ],
+        "Gradient norm": [line("", lambda r: None if r.weights is None else r.weights.gradient_norm, 5)],
+        "c_IMA of the decoder, nats": [line("", lambda r: r.latents.contrast, 3)],
+    }
+    drawn = [chart(title, shown, marks=marks, focus=title.startswith("ELBO")) for title, shown in lines.items()]
     return [one for one in drawn if one]
-
-
-def _kl(k: int) -> Callable[[Row], float]:
-    return lambda row: row.kl[k]
-
-
-def _gradient(row: Row) -> float | None:
-    return None if row.weights is None else row.weights.gradient_norm
-
-
-def _varies(rows: Sequence[Row]) -> bool:
-    return len({row.beta for row in rows}) > 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vaescope.report.findings import Finding
@@ -50,14 +49,6 @@ class LatentState:
     """Nats per sample that better means would gain, at the present decoder (an estimate); None if not measured."""
     contrast: float | None = None
     """Mean c_IMA of the decoder at a few codes, latents in use; None if not measured at this step."""
-
-    @property
-    def used(self) -> int:
-        return sum(kind != "passive" for kind in self.kind)
-
-    @property
-    def passive(self) -> int:
-        return len(self.kind) - self.used
 
 
 @dataclass(frozen=True)
@@ -116,12 +107,12 @@ class Row:
     @property
     def used(self) -> int:
         """Latents in use."""
-        return self.latents.used
+        return sum(kind != "passive" for kind in self.latents.kind)
 
     @property
     def passive(self) -> int:
         """Latents that stay at their prior."""
-        return self.latents.passive
+        return len(self.latents.kind) - self.used
 
     @property
     def sigma(self) -> float | None:
@@ -154,9 +145,16 @@ class Row:
             "contrast": self.latents.contrast,
             "loss": self.loss,
             "validation_elbo": None if self.validation is None else self.validation.elbo,
-            **_weight_numbers(self.weights),
             **{f"kl/{k}": value for k, value in enumerate(self.kl)},
         }
+        if self.weights is not None:
+            found |= {
+                "weights/norm": self.weights.norm,
+                "weights/change": self.weights.change,
+                "gradient/norm": self.weights.gradient_norm,
+                "gradient/max": self.weights.largest_gradient,
+                "gradient/zero_units": self.weights.zero_units,
+            }
         return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
     def __str__(self) -> str:
@@ -170,15 +168,3 @@ class Row:
         parts += [] if self.sigma is None else [f"σ {self.sigma:.3g}"]
         parts += [] if self.beta == 1 else [f"β {self.beta:.3g}"]
         return " · ".join(parts) + "".join(f"\n  {f.severity}: {f.title} {f.advice}" for f in self.findings)
-
-
-def _weight_numbers(weights: WeightState | None) -> Mapping[str, float | None]:
-    if weights is None:
-        return {}
-    return {
-        "weights/norm": weights.norm,
-        "weights/change": weights.change,
-        "gradient/norm": weights.gradient_norm,
-        "gradient/max": weights.largest_gradient,
-        "gradient/zero_units": weights.zero_units,
-    }

@@ -18,12 +18,14 @@ from torch import Tensor
 from vaescope.analysis.models import as_models, with_normal_prior
 from vaescope.core.checks import number, whole_number
 from vaescope.core.errors import InputError, RunError
+from vaescope.core.tables import Table
 from vaescope.models import Member
 from vaescope.products.watch import page as pages
 from vaescope.products.watch.probe import Measured, Probe, Weights
 from vaescope.products.watch.row import Bound, EarlyFinding, LatentState, Row
-from vaescope.products.watch.rules import CHANGE, Watched, mean_change, new_findings
+from vaescope.products.watch.rules import THRESHOLDS, Watched, mean_change, new_findings
 from vaescope.protocol import LatentModel, ModelSpec, WrappedModel
+from vaescope.report.report import Report
 from vaescope.runs.files import write_text
 from vaescope.training.progress import Observer
 
@@ -137,7 +139,7 @@ class Trend:
         return self.change > 2 * self.stderr
 
 
-class Watch:
+class Watch(Report):
     """Measure a model while it is trained.
 
     Call `update` after every step of the optimiser, before gradients are set to zero. Most calls return at once: rows
@@ -168,6 +170,9 @@ class Watch:
     (0, 2, [])
     """
 
+    name: str
+    findings: list[EarlyFinding]
+
     def __init__(
         self,
         model: object,
@@ -192,7 +197,7 @@ class Watch:
         own = as_models(model)[0]
         self.name = own.name
         self.rows: list[Row] = []
-        self.findings: list[EarlyFinding] = []
+        self.findings = []
         self._model = _CurrentModel(with_normal_prior(own), beta, precision)
         self._probe = Probe(x, auxiliary, count=samples)
         self._validation = _validation_probe(own, validation, validation_auxiliary, samples)
@@ -200,7 +205,7 @@ class Watch:
         self._weights = Weights(trained) if trained != () else None
         self._clock = Clock(every, number("overhead", overhead, above=0.0))
         self._loggers: list[RowLogger] = [*loggers, *([LiveLine(self.name)] if show else [])]
-        self._page = None if page is None else Path(page)
+        self._page_file = None if page is None else Path(page)
         self._created = time.perf_counter()
         self._extra = 0.0
         """Seconds of the present row that are charged on their own."""
@@ -230,7 +235,7 @@ class Watch:
     def _is_urgent(self, step: int, loss: float | Tensor | None) -> bool:
         """Whether something cannot wait: a step that changed the weights beyond reason, a loss that is not finite."""
         change = None if self._weights is None else self._weights.compare(step)
-        if change is not None and not change <= CHANGE and not self._knows("learning-rate"):
+        if change is not None and not change <= THRESHOLDS.change and not self._knows("learning-rate"):
             return True
         if loss is None or (isinstance(loss, Tensor) and loss.device.type != "cpu"):
             return False  # a number on another device is not waited for
@@ -306,6 +311,28 @@ class Watch:
     # results ----------------------------------------------------------------------------------
 
     @property
+    def verdict(self) -> str:
+        """The first warning or error, in a sentence."""
+        if not self.rows:
+            return "No rows yet."
+        return next((f.title for f in self.findings if f.severity != "note"), "No issues found so far.")
+
+    def summary(self) -> Table:
+        """A row per measurement: its step and all of its numbers that are finite in any row."""
+        numbers = [row.numbers() for row in self.rows]
+        names = dict.fromkeys(name for row in numbers for name in row)
+        found = zip(self.rows, numbers, strict=True)
+        return Table({"step": row.step, **{name: own.get(name) for name in names}} for row, own in found)
+
+    def content(self) -> dict[str, object]:
+        """Everything that `to_json` writes: rows and findings."""
+        return {"name": self.name, "rows": list(self.summary()), "findings": [f.to_data() for f in self.findings]}
+
+    def page(self) -> str:
+        """The HTML page."""
+        return pages.html(self, "watch.html")
+
+    @property
     def overhead(self) -> float:
         """The share of the time since the first update that measurements have taken."""
         return self._clock.spent / self._clock.elapsed if self._clock.elapsed else 0.0
@@ -330,19 +357,19 @@ class Watch:
             path: the file.
             refresh: seconds after which a browser reloads it.
         """
-        write_text(Path(path), pages.html(self.name, self.rows, self.findings, self.trend(), refresh=refresh))
+        write_text(Path(path), pages.html(self, "watch.html", refresh=refresh))
         return Path(path)
 
     def _redraw(self) -> None:
-        if self._page is not None and (len(self.rows) == 1 or self._clock.affords("page")):
+        if self._page_file is not None and (len(self.rows) == 1 or self._clock.affords("page")):
             with self._charged("page"):
-                self.to_html(self._page, refresh=5)
+                self.to_html(self._page_file, refresh=5)
             self._extra = 0.0
 
     def close(self) -> None:
         """Write the page for the last time, without reloading, and close loggers."""
-        if self._page is not None:
-            self.to_html(self._page)
+        if self._page_file is not None:
+            self.to_html(self._page_file)
         for log in self._loggers:
             if isinstance(log, Closable):
                 log.close()
@@ -354,7 +381,7 @@ class Watch:
         self.close()
 
     def _repr_html_(self) -> str:
-        return pages.fragment(self.rows, self.findings, self.trend())
+        return pages.html(self, "watch_fragment.html")
 
     def __repr__(self) -> str:
         last = str(replace(self.rows[-1], findings=())) if self.rows else "no rows yet"
