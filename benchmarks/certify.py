@@ -125,11 +125,10 @@ def bounds(latents: int, precision: float, budget: float) -> dict[str, object]:
 def _against_quadrature(member: Member, x: Tensor) -> dict[str, object]:
     """Bounds of the same simulated x, and log p(x) by quadrature."""
     from vaescope.analysis.models import RepairedModel, repair
-    from vaescope.products.certify.bounds import POINTS, bound_gap
-    from vaescope.products.certify.simulate import simulate
+    from vaescope.products.certify.simulate import bound_gap, simulate
     from vaescope.report.budget import Budget
 
-    simulation = simulate(RepairedModel(member), repair(member, x, None, 100).sample, POINTS, None, 0)
+    simulation = simulate(RepairedModel(member), repair(member, x, None, 100).sample, 48, None, 0)
     found = bound_gap(simulation, Budget(60.0)).sandwich
     observed = simulation.encoded.observations.double()
     exact = vs.theory.log_marginal(

@@ -11,10 +11,9 @@ import vaescope as vs
 from tests.certification.models import LinearModel, curved
 from vaescope.analysis.models import RepairedModel, repair
 from vaescope.cli.main import dispatch
-from vaescope.products.certify.bounds import Joint
 from vaescope.products.certify.findings import Evidence, judge
+from vaescope.products.certify.measure import find_cause, measure_optimality
 from vaescope.products.certify.simulate import calibrate, simulate, simultaneous_band
-from vaescope.products.certify.tests import find_cause, measure_optimality
 
 PLANTED = LinearModel.random(3, 8, precision=10.0)
 
@@ -23,7 +22,7 @@ def quick(model, x, *, draws=600, seed=0):
     """Findings about posteriors alone: without bounds on log p(x) and without the comparison with real x."""
     repaired = repair(model, x, None, 200)
     simulation = simulate(RepairedModel(model), repaired.sample, draws, None, seed)
-    optimality = measure_optimality(Joint.of(simulation), simulation.posterior, seed=seed)
+    optimality = measure_optimality(simulation.joint(), simulation.posterior, seed=seed)
     cause = find_cause(simulation, simulation.encoded.variance, repaired.sample)
     return judge(Evidence(calibrate(simulation), optimality, cause, None, None))
 
@@ -75,7 +74,7 @@ def test_widths_against_closed_forms():
     marginal = torch.linalg.inv(linear.posterior_precision).diagonal().sqrt()
     found = calibrate(simulation)
     assert found.width_ratio == pytest.approx((sd / marginal).numpy(), rel=0.05)
-    optimality = measure_optimality(Joint.of(simulation), simulation.posterior)
+    optimality = measure_optimality(simulation.joint(), simulation.posterior)
     assert optimality.width_ratio == pytest.approx(np.full(3, 1.5), rel=0.03)
     assert optimality.scatter == pytest.approx(np.zeros(3), abs=1e-6)
 
@@ -90,7 +89,7 @@ def test_scatter_of_means_is_that_which_was_added():
     model = PLANTED.model(change)
     repaired = repair(model, PLANTED.draw(50), None, 50)
     simulation = simulate(RepairedModel(model), repaired.sample, 2000, None, 0)
-    optimality = measure_optimality(Joint.of(simulation), simulation.posterior)
+    optimality = measure_optimality(simulation.joint(), simulation.posterior)
     assert optimality.scatter == pytest.approx(np.full(3, 0.6), rel=0.08)
     assert calibrate(simulation).width_ratio == pytest.approx(np.full(3, 1 / 1.36**0.5), rel=0.06)
     assert codes(quick(model, PLANTED.draw(50))) == ["scattered-means"]

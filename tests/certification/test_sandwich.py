@@ -7,20 +7,16 @@ import vaescope as vs
 from tests.certification.models import LinearModel, curved
 from vaescope.analysis.models import RepairedModel, repair
 from vaescope.distributions import Normal
-from vaescope.products.certify.bounds import (
-    MIXING,
-    GapBounds,
-    Joint,
-    Laplace,
+from vaescope.inference.annealing import (
+    Proposal,
     Sandwich,
     _Path,
-    bound_gap,
     bound_log_marginal,
     laplace_at_mode,
     next_temperatures,
 )
 from vaescope.products.certify.findings import Evidence, judge
-from vaescope.products.certify.simulate import calibrate, simulate, unbounded_moments
+from vaescope.products.certify.simulate import GapBounds, bound_gap, calibrate, simulate, unbounded_moments
 from vaescope.report.budget import Budget
 
 ROUNDING = 1e-8
@@ -43,7 +39,7 @@ def test_bounds_of_a_linear_model_are_exact(latents):
 
 def check(found, exact):
     """Estimates are on the right side on average, within the error of that."""
-    forward, reverse = found.mean_errors
+    forward, reverse = found.errors.square().sum(1).sqrt() / found.errors.shape[1]  # observations are independent
     assert float((found.forward - exact).mean()) <= 3 * forward
     assert float((exact - found.reverse).mean()) <= 3 * reverse
     assert not found.contradictory
@@ -52,11 +48,14 @@ def check(found, exact):
 def test_bounds_contain_the_closed_form():
     linear = LinearModel.random(3, 6, mixing=0.2)
     simulation = simulated(linear.model(), linear.draw(50))
-    joint, q = Joint.of(simulation, 16), simulation.posterior
-    wrong = Laplace(0.3 + q.mean[:16], torch.diag_embed(1.5 * q.variance[:16].sqrt()))
+    joint, q = simulation.joint(16), simulation.posterior
+    wrong = Proposal(0.3 + q.mean[:16], torch.diag_embed(1.5 * q.variance[:16].sqrt()))
     found = bound_log_marginal(joint, wrong, simulation.u[:16], Budget(600.0), tolerance=0.5)
     assert found.width < 0.5
-    check(found, vs.theory.linear.log_likelihood(joint.sample.observations, linear.W, linear.precision))
+    check(
+        found,
+        vs.theory.linear.log_likelihood(simulation.encoded.observations[: len(joint)], linear.W, linear.precision),
+    )
 
 
 @pytest.mark.parametrize("latents", [1, 2, pytest.param(4, marks=pytest.mark.long)])
@@ -78,8 +77,8 @@ def test_nine_intervals_of_ten_contain_the_truth(latents):
     model, decode = curved(bend=0.8, precision=10.0, latents=latents)
     simulation = simulated(model, decode(torch.randn(20, latents, dtype=torch.float64)), count=24)
     exact = vs.theory.log_marginal(decode, simulation.encoded.observations, precision=10.0, latent_dim=latents).value
-    joint = Joint.of(simulation)
-    start = laplace_at_mode(joint, simulation.posterior)
+    joint = simulation.joint()
+    start = laplace_at_mode(joint, simulation.posterior.mean)
     found = [bound_log_marginal(joint, start, simulation.u, Budget(1e-9), seed=seed) for seed in range(5)]
     inside = torch.stack([(f.lower <= exact) & (exact <= f.upper) for f in found])
     assert float(inside.double().mean()) >= 0.9
@@ -88,8 +87,8 @@ def test_nine_intervals_of_ten_contain_the_truth(latents):
 def test_codes_that_x_were_not_drawn_from_give_contradictory_bounds():
     linear = LinearModel.random(3, 6, mixing=0.2)
     simulation = simulated(linear.model(), linear.draw(50))
-    joint, q = Joint.of(simulation, 16), simulation.posterior
-    start = Laplace(q.mean[:16], torch.diag_embed(1.2 * q.variance[:16].sqrt()))
+    joint, q = simulation.joint(16), simulation.posterior
+    start = Proposal(q.mean[:16], torch.diag_embed(1.2 * q.variance[:16].sqrt()))
     right, wrong = (bound_log_marginal(joint, start, simulation.u[:16] + k, Budget(1e-9)) for k in (0.0, 1e4))
     assert not right.contradictory
     assert wrong.contradictory
@@ -102,11 +101,11 @@ def test_chains_forget_where_they_began():
     """Four leapfrog steps of √2 return to the beginning in a standard normal distribution."""
     linear = LinearModel.random(2, 6)  # its posteriors are those of the encoder
     simulation = simulated(linear.model(), linear.draw(50))
-    joint, q = Joint.of(simulation, 1), simulation.posterior
-    start = Laplace(q.mean[:1], torch.diag_embed(q.variance[:1].sqrt()))
-    path = _Path(joint, start, torch.Generator().manual_seed(0))
+    joint, q = simulation.joint(1), simulation.posterior
+    start = Proposal(q.mean[:1], torch.diag_embed(q.variance[:1].sqrt()))
+    path = _Path(joint, start, torch.Generator().manual_seed(0), 1e-16)
     state = path.state(torch.full((400, 1, 2), 3.0, dtype=torch.float64))
-    for _ in range(MIXING):
+    for _ in range(path.mixing):
         state, _ = path._transition(state, 1.0, torch.tensor([2**0.5], dtype=torch.float64))
     assert state.t.mean(0).abs().max() < 4 / 400**0.5
     assert state.t.std() == pytest.approx(1.0, abs=0.1)
@@ -128,10 +127,10 @@ def test_the_number_of_temperatures_grows_with_the_width_and_within_the_time():
 def test_no_time_means_wide_bounds_not_wrong_ones():
     linear = LinearModel.random(3, 6)
     simulation = simulated(linear.model(), linear.draw(50))
-    joint = Joint.of(simulation, 64)
-    far = Laplace(3 + simulation.posterior.mean[:64], torch.diag_embed(simulation.posterior.variance[:64].sqrt()))
+    joint = simulation.joint(64)
+    far = Proposal(3 + simulation.posterior.mean[:64], torch.diag_embed(simulation.posterior.variance[:64].sqrt()))
     found = bound_log_marginal(joint, far, simulation.u[:64], Budget(1e-9))
-    exact = vs.theory.linear.log_likelihood(joint.sample.observations, linear.W, linear.precision)
+    exact = vs.theory.linear.log_likelihood(simulation.encoded.observations[: len(joint)], linear.W, linear.precision)
     assert found.temperatures == 16
     assert found.lower.mean() < exact.mean() < found.upper.mean()
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from vaescope import theory
-from vaescope.analysis.gap import ORDERS, quadrature_gap
 from vaescope.distributions import DiagonalGaussian, Normal
+from vaescope.inference.gap import QUADRATURE_ORDERS, quadrature_gap
 
 PRECISION = 50.0
 
@@ -26,7 +26,7 @@ def curved(dim, outputs=6, seed=0):
     return decoder, x, DiagonalGaussian(z + 0.5 * variance.sqrt(), 1.3 * variance)
 
 
-@pytest.mark.parametrize("dim", sorted(ORDERS)[:3])
+@pytest.mark.parametrize("dim", sorted(QUADRATURE_ORDERS)[:3])
 def test_agreement_with_the_exact_gap(dim):
     decoder, x, posterior = curved(dim)
     exact = theory.gap(decoder, x, posterior, precision=PRECISION)

@@ -181,7 +181,7 @@ def test_families_are_nested():
 
 
 def test_points_that_do_not_converge_are_marked(monkeypatch):
-    monkeypatch.setattr("vaescope.inference.projection.NEWTON_STEPS", 0)
+    monkeypatch.setattr("vaescope.inference.projection.MAX_STEPS", 0)
     decoder, _ = SMOOTH["triangular"]
     found = project(decoder, decoder(latents("triangular")), precision=1e2)
     assert not found.converged.any()

@@ -7,7 +7,7 @@ import torch
 
 from vaescope import theory
 from vaescope.distributions import DiagonalGaussian, Normal
-from vaescope.inference.marginal import sampled_gap
+from vaescope.inference.gap import sampled_gap
 
 PRECISION = 4.0
 

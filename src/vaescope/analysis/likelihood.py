@@ -14,13 +14,12 @@ from vaescope.analysis.models import RepairedModel, likelihood_is_known, sample_
 from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
 from vaescope.core.errors import Skipped
-from vaescope.inference.marginal import smooth
+from vaescope.distributions import Prior
+from vaescope.inference.joint import LikelihoodJoint
+from vaescope.inference.marginal import smoothed_mean
 from vaescope.protocol import LatentModel
 from vaescope.report.budget import Budget
 
-DRAWS = 8  # of z per sample, for the terms
-PROPOSALS = 400  # of z per sample, for log p(x)
-POINTS = 64  # samples at which log p(x) is estimated
 UNKNOWN = "the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter"
 
 
@@ -56,7 +55,7 @@ class ElboTerms:
 
 
 @torch.no_grad()
-def measure_elbo(sample: EncodedSample) -> ElboTerms:
+def measure_elbo(sample: EncodedSample, *, draws: int = 8) -> ElboTerms:
     """Both terms at every sample: the KL in closed form where there is one, the rest by draws of z ~ q."""
     if not likelihood_is_known(sample.model):
         raise Skipped(UNKNOWN)
@@ -64,7 +63,7 @@ def measure_elbo(sample: EncodedSample) -> ElboTerms:
     log_p, x = sample_log_likelihood(sample), sample.observations
     ratios, fits = [], []
     with randomness.seeded("elbo"):
-        for z in (draw_posterior(sample, k) for k in range(DRAWS)):
+        for z in (draw_posterior(sample, k) for k in range(draws)):
             fits.append(log_p(x.to(z), z).double())
             ratios.append(log_ratio(sample, z) if given_by_functions(sample) else None)
     rate = [r for r in ratios if r is not None]
@@ -73,6 +72,25 @@ def measure_elbo(sample: EncodedSample) -> ElboTerms:
     if not bool(found.elbo.isfinite().all()):
         raise Skipped("the ELBO of some samples is not finite")
     return found
+
+
+def joint_of(sample: EncodedSample, prior: Prior, points: int | None = None) -> LikelihoodJoint:
+    """p(x, u) of the first samples.
+
+    Args:
+        sample: encoded samples, the posteriors as moments of z.
+        prior: of their latents; with a row per sample, or the same for all.
+        points: how many samples; all by default.
+    """
+    rows = torch.arange(len(sample))[:points]
+    return LikelihoodJoint(
+        prior,
+        sample.mean.shape[1],
+        lambda at, z: sample_log_likelihood(sample, at)(sample.observations[at], z),
+        rows,
+        smallest=0.25 / sample.prior_variance[rows].double().amax(1),
+        codes_at_once=max(len(rows), 2**21 // max(1, sample.observations.shape[1])),
+    )
 
 
 def _check_densities(model: LatentModel) -> None:
@@ -130,14 +148,13 @@ def estimate_marginal(sample: EncodedSample, budget: Budget) -> MarginalEstimate
     """For posteriors and priors that are given by functions."""
     if not likelihood_is_known(sample.model):
         raise Skipped(UNKNOWN)
-    points, weights = sample.random_subset(POINTS), []
+    points, weights = sample.random_subset(64), []
     log_p, x = sample_log_likelihood(points), points.observations
     with randomness.seeded("marginal"):
-        for k in range(PROPOSALS):
+        for k in range(400):
             z = draw_posterior(points, k)
             weights.append(log_p(x.to(z), z).double() - log_ratio(points, z))
             budget.need(0.0)
     values = torch.stack(weights, dim=1)
-    smoothed, shape = smooth(values)
-    log_marginal = smoothed.logsumexp(1) - math.log(PROPOSALS)
+    log_marginal, _, shape = smoothed_mean(values)
     return MarginalEstimate(log_marginal - values.mean(1), float(shape.max()))

@@ -112,6 +112,21 @@ def push_forward(function: Decoder, z: Tensor, direction: Tensor) -> tuple[Tenso
     return found[0], found[1]
 
 
+def along(function: Decoder, direction: Float[Tensor, "*shape"]) -> Decoder:
+    """The derivative of a function in a direction of its own at each point."""
+
+    def derivative(u: Tensor) -> Tensor:
+        return push_forward(function, u, direction)[1]
+
+    return derivative
+
+
+def elementwise_derivatives(function: Decoder, u: Float[Tensor, "N d"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Value, first and second derivative of a function that acts on every entry separately."""
+    ones = torch.ones_like(u)
+    return function(u), along(function, ones)(u), along(along(function, ones), ones)(u)
+
+
 def along_axes(z: Float[Tensor, "N *Q d"]) -> tuple[Float[Tensor, "M *Q d"], Float[Tensor, "M *Q d"]]:
     """All points once for each latent, and its direction: `push_forward` then gives all columns of a Jacobian at once.
 

@@ -18,7 +18,7 @@ Reizinger et al. 2022, whose gap is c_IMA + O(1/γ²), and corrects its Prop. 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -31,22 +31,21 @@ from vaescope.distributions.quadrature import hermite_grid
 from vaescope.inference.derivatives import (
     CHUNK_ELEMENTS,
     Decoder,
+    along,
     check_decoder,
     check_latents,
     decode_flat,
-    push_forward,
+    elementwise_derivatives,
 )
 from vaescope.inference.geometry import check_support, contrast_of_matrix, ima_contrast
-from vaescope.inference.joint import Problem, quasi_random
-
-Function = Callable[[Tensor], Tensor]
+from vaescope.inference.joint import DecoderJoint, quasi_random
 
 
 @dataclass(frozen=True, eq=False)
 class Taylor:
     """The decoder's first two derivatives at some points, and those of the prior's log density, in u."""
 
-    function: Function
+    function: Decoder
     prior: Prior
     u: Float[Tensor, "N d"]
     J: Float[Tensor, "N n d"]
@@ -78,21 +77,6 @@ class Taylor:
         return second + 4 * torch.stack(third).sum(0)
 
 
-def along(function: Function, direction: Float[Tensor, "*shape"]) -> Function:
-    """The derivative of a function in a direction of its own at each point."""
-
-    def derivative(u: Tensor) -> Tensor:
-        return push_forward(function, u, direction)[1]
-
-    return derivative
-
-
-def elementwise_derivatives(function: Function, u: Float[Tensor, "N d"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Value, first and second derivative of a function that acts on every entry separately."""
-    ones = torch.ones_like(u)
-    return function(u), along(function, ones)(u), along(along(function, ones), ones)(u)
-
-
 def expand_misfit(decoder: Decoder, z: Float[Tensor, "N d"], prior: Prior) -> Iterator[Taylor]:
     """Taylor coefficients of consecutive chunks of points, so that memory does not grow with N."""
     check_latents(z)
@@ -111,7 +95,7 @@ def expand_misfit(decoder: Decoder, z: Float[Tensor, "N d"], prior: Prior) -> It
         yield Taylor(function, prior, u, J, H, value.sum(1), slope, -second)
 
 
-def _first_and_second(function: Function, u: Float[Tensor, "N d"]) -> tuple[Tensor, Tensor]:
+def _first_and_second(function: Decoder, u: Float[Tensor, "N d"]) -> tuple[Tensor, Tensor]:
     d = u.shape[1]
     axes = torch.eye(d, dtype=u.dtype, device=u.device).unsqueeze(1).expand(d, *u.shape)
     first = [along(function, axis) for axis in axes]
@@ -241,8 +225,8 @@ def _expected_log_joint(
     """E[-γ²/2 ‖x - f(z)‖² + log p₀(z)] under a diagonal Gaussian around z, by quadrature."""
     d = variance.shape[1]
     nodes = hermite_grid(d, ORDER, taylor.u) if ORDER**d <= NODES else quasi_random(d, NODES, taylor.u)
-    problem = Problem(decoder, taylor.function(taylor.u), torch.full_like(taylor.u[:, 0], gamma2), taylor.prior, d)
-    misfit = problem.expected_misfit(taylor.u, torch.diag_embed(variance.sqrt()), nodes)
+    joint = DecoderJoint(taylor.prior, d, decoder, taylor.function(taylor.u), torch.full_like(taylor.u[:, 0], gamma2))
+    misfit = joint.expected_misfit(taylor.u, torch.diag_embed(variance.sqrt()), nodes)
     return misfit + taylor.prior.expected_log_density(taylor.u, variance).sum(1)
 
 

@@ -1,44 +1,61 @@
-"""An inference problem: a decoder, observations, a precision and a prior, in the unbounded coordinate u."""
+"""p(x, u) of a batch of points, in the unbounded coordinate u of the prior; its mode and its curvature.
+
+A `DecoderJoint` has a decoder with Gaussian noise, which torch differentiates by forward mode. A `LikelihoodJoint` has
+any log-likelihood. Everything that needs p(x, u) is written against their common base, `Joint`.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.core import validation
-from vaescope.core.checks import choice
-from vaescope.core.errors import InputError
-from vaescope.distributions import Prior, quadrature
-from vaescope.inference.derivatives import Decoder, check_decoder, check_latents, decode_flat, jacobian_columns
+from vaescope.core import randomness, validation
+from vaescope.core.errors import InputError, Skipped
+from vaescope.distributions import DiagonalGaussian, Normal, Prior, quadrature
+from vaescope.inference.derivatives import (
+    Decoder,
+    check_decoder,
+    check_latents,
+    decode_flat,
+    elementwise_derivatives,
+    hessian,
+    jacobian_columns,
+)
 from vaescope.inference.geometry import check_support
 
-ORDERS = (3, 7, 13, 21)
-ORDERS_OF_FOUR_LATENTS = (3, 5, 7)  # exact moments at the largest grid, where quasi-random nodes have errors of 1 %
-LARGEST_GRID = 5000  # nodes of a tensor-product rule; larger problems use quasi-random nodes
-QUASI_RANDOM_NODES = 4096
-
 Rule = tuple[Float[Tensor, "Q d"], Float[Tensor, " Q"]]
+Nodes = Float[Tensor, "Q d"]
+LogLikelihood = Callable[[Tensor, Tensor], Tensor]
+"""(rows, z) -> log p(x|z): row i of z (M, d) is a code of point rows[i]."""
+Curvature = Callable[[Tensor], Tensor]
+"""(N, d) codes, one per point -> (N, d, d) expected curvatures of -log p(x|z)."""
+
+LARGEST_GRID = 5000  # nodes of a tensor-product rule; larger problems use quasi-random nodes
+CHUNK_NUMBERS = 2**20  # decoded numbers at a time: more would leave the cache
+
+
+# quadrature rules -------------------------------------------------------------------------------
 
 
 def increasing_orders(dim: int) -> list[int]:
     """Orders to try in turn until the result stops changing; 0 is the quasi-random rule."""
     if dim == 4:
-        return list(ORDERS_OF_FOUR_LATENTS)
-    orders = [order for order in ORDERS if order**dim <= LARGEST_GRID]
+        return [3, 5, 7]  # exact moments at the largest grid, where quasi-random nodes have errors of 1 %
+    orders = [order for order in (3, 7, 13, 21) if order**dim <= LARGEST_GRID]
     return orders if len(orders) > 2 else [*orders, 0]
 
 
 def rule(dim: int, order: int, like: Tensor) -> Rule:
     """Nodes and weights of this order (see `increasing_orders`), with the dtype and device of `like`."""
-    nodes, weights = quadrature.hermite_grid(dim, order, like) if order else quasi_random(dim, QUASI_RANDOM_NODES, like)
-    return nodes, weights
+    return quadrature.hermite_grid(dim, order, like) if order else quasi_random(dim, 4096, like)
 
 
 def quasi_random(dim: int, count: int, like: Tensor) -> Rule:
@@ -57,8 +74,127 @@ def matched_nodes(dim: int, count: int) -> Tensor:
     return torch.linalg.solve_triangular(scale, nodes.T, upper=False).T
 
 
-MAX_TRIED_LATENTS = 64  # where nothing else says how many latents there are
-CHUNK_NUMBERS = 2**20  # decoded numbers at a time: more would leave the cache
+def transform_nodes(mean: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"], nodes: Tensor) -> Tensor:
+    """Nodes (Q, d), or (N, Q, d) of each point, of a standard rule, moved to each Gaussian: (N, Q, d)."""
+    moved = torch.einsum("nij,qj->nqi" if nodes.ndim == 2 else "nij,nqj->nqi", factor, nodes)
+    return mean.unsqueeze(1) + moved
+
+
+# p(x, u) ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Joint(ABC):
+    """p(x, u) of N points."""
+
+    prior: Prior
+    dim: int
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def take(self, rows: Tensor | slice) -> Self:
+        """The same for some of the points."""
+
+    @abstractmethod
+    def log_joint(self, u: Float[Tensor, "N Q d"]) -> Float[Tensor, "N Q"]:
+        """log p(x, u) of several u per point."""
+
+    @abstractmethod
+    def derivatives(self, u: Float[Tensor, "N d"]) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d d"]]:
+        """Gradient of log p(x, u), and a positive definite matrix in place of minus its Hessian."""
+
+    @abstractmethod
+    def chunks(self, nodes: int) -> Iterator[slice]:
+        """Slices of points, such that `log_joint` of as many u per point fits in memory."""
+
+    def log_prior(self, u: Float[Tensor, "*N d"], rows: Tensor | None = None) -> Float[Tensor, "*N"]:
+        """log p(u): the prior's density in z times dz/du. `rows` are the points of u if the prior has rows."""
+        prior = self.prior
+        if rows is not None and isinstance(prior, Normal):
+            prior = Normal(*(_rows_of(value, rows) for value in (prior.mean, prior.variance)))
+        return (prior.log_density(prior.to_support(u)) + prior.log_derivative(u)).sum(-1)
+
+
+def _rows_of(value: float | Tensor, rows: Tensor) -> float | Tensor:
+    """A parameter of the prior at some points: the same for all, or a row per point."""
+    return value[rows] if isinstance(value, Tensor) and value.ndim == 2 and len(value) > 1 else value
+
+
+@dataclass(frozen=True, eq=False)
+class LikelihoodJoint(Joint):
+    """p(x, u) for any log-likelihood.
+
+    Without a `curvature`, that of log p(x, u) is its Hessian with the absolute values of all eigenvalues, at least
+    `smallest` at each point.
+    """
+
+    log_likelihood: LogLikelihood
+    points: Tensor
+    """Indices of the points, as the log-likelihood counts them."""
+    curvature: Curvature | None = None
+    smallest: Float[Tensor, " N"] | None = None
+    codes_at_once: int = 1024
+    """Codes that are decoded at a time."""
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def take(self, rows: Tensor | slice) -> Self:
+        return replace(self, points=self.points[rows], smallest=None if self.smallest is None else self.smallest[rows])
+
+    def chunks(self, nodes: int) -> Iterator[slice]:
+        yield slice(None)  # `log_joint` splits codes itself
+
+    def at(self, rows: Tensor, u: Float[Tensor, "M d"]) -> Float[Tensor, " M"]:
+        """log p(x, u), where u[i] is of point rows[i]; differentiable."""
+        points = self.points[rows]
+        return self.log_likelihood(points, self.prior.to_support(u)) + self.log_prior(u, points)
+
+    def log_joint(self, u: Float[Tensor, "N Q d"]) -> Float[Tensor, "N Q"]:
+        rows = torch.arange(len(u)).repeat_interleave(u.shape[1])
+        pairs = zip(rows.split(self.codes_at_once), u.flatten(0, 1).split(self.codes_at_once), strict=True)
+        return torch.cat([self.at(r, part) for r, part in pairs]).reshape(u.shape[:2])
+
+    def with_gradient(self, rows: Tensor, u: Float[Tensor, "M d"]) -> tuple[Tensor, Tensor]:
+        """log p(x, u) and its gradient, where u[i] is of point rows[i]; zero where it is not finite."""
+        values, slopes = [], []
+        for r, part in zip(rows.split(self.codes_at_once), u.split(self.codes_at_once), strict=True):
+            with torch.enable_grad():
+                here = part.detach().requires_grad_()
+                value = self.at(r, here)
+                if not value.requires_grad:
+                    raise InputError("the decoder detaches its output from its input")
+                if bool(value.detach().isnan().all()):
+                    raise Skipped("the likelihood is not a number")
+                slopes.append(torch.autograd.grad(value.sum(), here)[0].nan_to_num(0.0, 0.0, 0.0))
+            values.append(value.detach())
+        return torch.cat(values), torch.cat(slopes)
+
+    def derivatives(self, u: Float[Tensor, "N d"]) -> tuple[Tensor, Tensor]:
+        rows = torch.arange(len(u))
+        if self.curvature is None:
+            _, slope, second = hessian(lambda v: self.at(rows, v), u)
+            symmetric = (-0.5 * (second + second.mT)).nan_to_num(0.0, 0.0, 0.0)
+            values, vectors = torch.linalg.eigh(symmetric)
+            floor = torch.full_like(u[:, 0], 1e-6) if self.smallest is None else self.smallest
+            values = torch.maximum(values.abs(), floor[:, None])
+            return slope.nan_to_num(0.0, 0.0, 0.0), (vectors * values.unsqueeze(1)) @ vectors.mT
+        return self.with_gradient(rows, u)[1], self.laplace_precision(u)
+
+    def laplace_precision(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N d d"]:
+        """Σ†⁻¹ plus the curvature of the likelihood, under a normal prior."""
+        assert self.curvature is not None
+        assert isinstance(self.prior, Normal)
+        variance = torch.as_tensor(_rows_of(self.prior.variance, self.points)).to(u)
+        return self.curvature(u) + torch.diag_embed((1 / variance).expand(u.shape))
+
+    def elbo(self, q: DiagonalGaussian, nodes: Nodes, weights: Tensor | None = None) -> Float[Tensor, " N"]:
+        """E_q log p(x, u) + entropy, by the rule; equal weights by default."""
+        with torch.no_grad():
+            value = self.log_joint(q.mean.unsqueeze(1) + q.variance.sqrt().unsqueeze(1) * nodes.to(q.mean))
+            return (value.mean(1) if weights is None else value @ weights) + q.entropy()
 
 
 @runtime_checkable
@@ -76,35 +212,26 @@ class InvertibleDecoder(SizedDecoder, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """p(x, z) of a batch of points."""
+class DecoderJoint(Joint):
+    """p(x, u) for a decoder with Gaussian noise of one precision per point."""
 
     decoder: Decoder
     x: Float[Tensor, "N n"]
     precision: Float[Tensor, " N"]
     """γ² of each point."""
-    prior: Prior
-    dim: int
+
+    def __len__(self) -> int:
+        return len(self.x)
 
     @property
     def constant(self) -> Float[Tensor, " N"]:
         """The Gaussian likelihood's n/2 log(γ²/2π)."""
         return 0.5 * self.x.shape[1] * (self.precision.log() - math.log(2 * math.pi))
 
-    def take(self, rows: Tensor | slice) -> Problem:
-        """The same problem for some of the points."""
+    def take(self, rows: Tensor | slice) -> Self:
         return replace(self, x=self.x[rows], precision=self.precision[rows])
 
-    def repeat(self, times: int) -> Problem:
-        """The same points several times, one copy after another."""
-        return replace(self, x=self.x.repeat(times, 1), precision=self.precision.repeat(times))
-
-    def with_precision(self, precision: float) -> Problem:
-        """The same points with one γ² for all."""
-        return replace(self, precision=torch.full_like(self.precision, precision))
-
     def chunks(self, nodes: int) -> Iterator[slice]:
-        """Slices of points, at least one each, such that decoding `nodes` codes per point stays in the cache."""
         size = max(1, CHUNK_NUMBERS // (nodes * max(self.x.shape[1], 16 * self.dim)))
         for first in range(0, len(self.x), size):
             yield slice(first, min(first + size, len(self.x)))
@@ -118,12 +245,7 @@ class Problem:
         output = self.output(u.flatten(0, 1)).unflatten(0, u.shape[:2])
         return -0.5 * self.precision.unsqueeze(1) * (self.x.unsqueeze(1) - output).square().sum(-1)
 
-    def log_prior(self, u: Float[Tensor, "*N d"]) -> Float[Tensor, "*N"]:
-        """log p(u): the prior's density in z times dz/du."""
-        return (self.prior.log_density(self.prior.to_support(u)) + self.prior.log_derivative(u)).sum(-1)
-
     def log_joint(self, u: Float[Tensor, "N Q d"]) -> Float[Tensor, "N Q"]:
-        """log p(x, u)."""
         return self.misfit(u) + self.constant.unsqueeze(1) + self.log_prior(u)
 
     def expected_misfit(
@@ -137,174 +259,137 @@ class Problem:
         ]
         return torch.cat(values)
 
-    def prior_curvature(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
-        """-∂² log p(u)/∂u_k², clamped above zero so that it is a valid precision."""
-
-        def one(value: Tensor) -> Tensor:
-            return self.log_prior(value.unsqueeze(-1))
-
-        second = _elementwise_second_derivative(one, u)
-        return (-second).clamp_min(1e-6)
-
     def linearise(self, u: Float[Tensor, "N d"]) -> tuple[Float[Tensor, "N n"], Float[Tensor, "N n d"]]:
         """f and its Jacobian with respect to u."""
         return self.output(u), jacobian_columns(self.output, u, self.x.shape[1])
 
-    def laplace_precision(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N d d"]:
-        """Σ†⁻¹ + γ² JᵀJ in u: the Gauss–Newton precision of the posterior at u."""
-        chunks = []
+    def derivatives(self, u: Float[Tensor, "N d"]) -> tuple[Tensor, Tensor]:
+        """With the Gauss–Newton precision Σ†⁻¹ + γ² JᵀJ in u; that of the prior is at least 1e-6."""
+        gradients, precisions = [], []
         for rows in self.chunks(self.dim):
             part = self.take(rows)
-            _, J = part.linearise(u[rows])
-            chunks.append(part.laplace_precision_of(u[rows], J))
-        return torch.cat(chunks)
-
-    def laplace_precision_of(self, u: Float[Tensor, "N d"], J: Float[Tensor, "N n d"]) -> Float[Tensor, "N d d"]:
-        """The same, given the Jacobian."""
-        return torch.diag_embed(self.prior_curvature(u)) + self.precision[:, None, None] * J.mT @ J
-
-
-def transform_nodes(mean: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"], nodes: Float[Tensor, "Q d"]) -> Tensor:
-    """The nodes of a standard normal rule, moved to each Gaussian: (N, Q, d)."""
-    return mean.unsqueeze(1) + torch.einsum("nij,qj->nqi", factor, nodes)
+            output, J = part.linearise(u[rows])
+            _, slope, second = elementwise_derivatives(lambda v: self.log_prior(v.unsqueeze(-1)), u[rows])
+            gradients.append(slope + part.precision[:, None] * torch.einsum("nij,ni->nj", J, part.x - output))
+            prior = torch.diag_embed((-second).clamp_min(1e-6))
+            precisions.append(prior + part.precision[:, None, None] * J.mT @ J)
+        return torch.cat(gradients), torch.cat(precisions)
 
 
-def _elementwise_second_derivative(function: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
-    """f'' of a scalar function, at each entry of u."""
-    slope = torch.func.grad(lambda v: function(v).sum())
-    return torch.func.jvp(slope, (u,), (torch.ones_like(u),))[1]
-
-
-def make_problem(
+def decoder_joint(
     decoder: Decoder,
     x: Float[Tensor, "N ..."],
     *,
     precision: float | Float[Tensor, " N"],
-    prior: Prior,
-    dim: int,
-    probe: Tensor,
-) -> Problem:
-    """A problem with its arguments checked."""
-    _check_observations(x)
-    gamma2 = validation.precisions(precision, len(x)).to(x)
-    outputs = check_decoder(decoder, prior.to_support(probe[:1]))
-    flat = x.flatten(1)
-    if outputs != flat.shape[1]:
-        raise InputError(f"decoder gives {outputs} outputs per point, but x has {flat.shape[1]}.")
-    return Problem(decoder, flat, gamma2, prior, dim)
+    prior: Prior | None = None,
+    start: Float[Tensor, "N d"] | None = None,
+    latent_dim: int | None = None,
+) -> tuple[DecoderJoint, Float[Tensor, "N d"] | None]:
+    """p(x, u) of a decoder with its arguments checked, and where to start in u.
 
-
-def _check_observations(x: object) -> None:
+    Args:
+        decoder: maps latents (N, d) to outputs (N, ...).
+        x: observations.
+        precision: γ²; one number, or one for each observation.
+        prior: N(0, I) by default.
+        start: latents to start from; by default the decoder's own inverse of x, if it has one.
+        latent_dim: d; by default that of the start, the decoder's `dim`, or the only number that the decoder takes.
+    """
+    prior = Normal() if prior is None else prior
+    known = latent_dim or (start.shape[-1] if start is not None else None)
+    if known is None and isinstance(decoder, SizedDecoder):
+        known = decoder.dim
     if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
         raise InputError("x must be a floating-point tensor with a row per point.")
     if not bool(x.isfinite().all()):
         raise InputError("x must be finite, got NaN or infinity.")
-
-
-def latent_dimension(decoder: Decoder, x: Tensor, prior: Prior, *, start: Tensor | None, latent_dim: int | None) -> int:
-    """d, from the argument, the start, the decoder's `dim`, or the only number of latents that the decoder takes."""
-    known = latent_dim or (start.shape[-1] if start is not None else None)
-    if known is None and isinstance(decoder, SizedDecoder):
-        known = decoder.dim
-    if known is not None:
-        return int(known)
-    _check_observations(x)
-    accepted = [dim for dim in range(1, MAX_TRIED_LATENTS + 1) if _takes(decoder, dim, x, prior)]
-    if len(accepted) == 1:
-        return accepted[0]
-    shown = ", ".join(str(dim) for dim in accepted[:3]) + (", …" if len(accepted) > 3 else "")
-    found = f"the decoder takes {shown} latents" if accepted else f"no number up to {MAX_TRIED_LATENTS} fits x"
-    raise InputError(f"the number of latents could not be found: {found}; pass latent_dim.")
-
-
-def _takes(decoder: Decoder, dim: int, x: Tensor, prior: Prior) -> bool:
-    """Whether a decoder makes observations of this size from `dim` latents."""
-    centre = torch.full((1, dim), prior.unbounded_centre(), dtype=x.dtype, device=x.device)
-    try:
-        with torch.no_grad():
-            return decode_flat(decoder, prior.to_support(centre)).shape == (1, x[:1].numel())
-    except (RuntimeError, ValueError, IndexError, TypeError):  # what a decoder raises for codes of another size
-        return False
-
-
-def prepare(
-    decoder: Decoder,
-    x: Tensor,
-    precision: float | Float[Tensor, " N"],
-    prior: Prior,
-    start: Tensor | None,
-    dim: int,
-) -> tuple[Problem, Tensor | None]:
-    """The problem, and the start in the coordinate u (from the decoder's inverse, if it has one)."""
+    dim = int(known) if known is not None else _only_dimension(decoder, x, prior)
     if start is not None:
         check_latents(start, "start")
         check_support(start, prior, "start")
+    gamma2 = validation.precisions(precision, len(x)).to(x)
     probe = torch.full((1, dim), prior.unbounded_centre(), dtype=x.dtype, device=x.device)
-    probe = prior.from_support(start[:1]) if start is not None else probe
-    problem = make_problem(decoder, x, precision=precision, prior=prior, dim=dim, probe=probe)
-    if start is None and isinstance(decoder, InvertibleDecoder) and problem.x.shape[1] == dim:
-        guess = prior.from_support(decoder.inverse(problem.x))
-        start_u = guess if bool(guess.isfinite().all()) else None
-    else:
-        start_u = None if start is None else prior.from_support(start.to(problem.x))
-    return problem, start_u
+    outputs = check_decoder(decoder, start[:1] if start is not None else prior.to_support(probe))
+    flat = x.flatten(1)
+    if outputs != flat.shape[1]:
+        raise InputError(f"decoder gives {outputs} outputs per point, but x has {flat.shape[1]}.")
+    joint = DecoderJoint(prior, dim, decoder, flat, gamma2)
+    if start is not None:
+        return joint, prior.from_support(start.to(flat))
+    if isinstance(decoder, InvertibleDecoder) and flat.shape[1] == dim:
+        guess = prior.from_support(decoder.inverse(flat))
+        return joint, guess if bool(guess.isfinite().all()) else None
+    return joint, None
 
 
-@dataclass(frozen=True)
-class Family:
-    """Which parameter sets each entry of K(b): entry (rows[i], columns[i]) is set by b[owner[i]]."""
+def _only_dimension(decoder: Decoder, x: Tensor, prior: Prior, largest: int = 64) -> int:
+    """The number of latents from which a decoder makes observations of this size."""
 
-    dim: int
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    owner: tuple[int, ...]
+    def takes(dim: int) -> bool:
+        centre = torch.full((1, dim), prior.unbounded_centre(), dtype=x.dtype, device=x.device)
+        try:
+            with torch.no_grad():
+                return decode_flat(decoder, prior.to_support(centre)).shape == (1, x[:1].numel())
+        except (RuntimeError, ValueError, IndexError, TypeError):  # what a decoder raises for codes of another size
+            return False
 
-    @property
-    def scales(self) -> int:
-        """The length of b."""
-        return max(self.owner) + 1
-
-    @property
-    def size(self) -> int:
-        """The length of p = (a, b)."""
-        return self.dim + self.scales
-
-    def log_scales(self) -> list[int]:
-        """Indices in p of the parameters that enter as exp(b): those on the diagonal of K."""
-        diagonal = [o for r, c, o in zip(self.rows, self.columns, self.owner, strict=True) if r == c]
-        return [self.dim + o for o in sorted(set(diagonal))]
-
-    def factor(self, b: Float[Tensor, "*N s"]) -> Float[Tensor, "*N d d"]:
-        """K(b)."""
-        d = self.dim
-        on_diagonal = torch.tensor([r == c for r, c in zip(self.rows, self.columns, strict=True)], device=b.device)
-        values = b[..., list(self.owner)]
-        entries = torch.where(on_diagonal, values.exp(), values)
-        index = torch.tensor([r * d + c for r, c in zip(self.rows, self.columns, strict=True)], device=b.device)
-        flat = torch.zeros(*b.shape[:-1], d * d, dtype=b.dtype, device=b.device)
-        return flat.index_add(-1, index, entries).unflatten(-1, (d, d))
-
-    def log_det(self, b: Float[Tensor, "*N s"]) -> Float[Tensor, "*N"]:
-        """log det K(b)."""
-        diagonal = [o for r, c, o in zip(self.rows, self.columns, self.owner, strict=True) if r == c]
-        return b[..., diagonal].sum(-1)
-
-    def features(self, nodes: Float[Tensor, "Q d"]) -> Float[Tensor, "Q d p"]:
-        """∂(a + K t)/∂p at p = 0, for each node t."""
-        count, d = nodes.shape
-        features = torch.zeros(count, d, self.size, dtype=nodes.dtype, device=nodes.device)
-        features[:, range(d), range(d)] = 1
-        for row, column, owner in zip(self.rows, self.columns, self.owner, strict=True):
-            features[:, row, d + owner] += nodes[:, column]
-        return features
+    accepted = [dim for dim in range(1, largest + 1) if takes(dim)]
+    if len(accepted) == 1:
+        return accepted[0]
+    shown = ", ".join(str(dim) for dim in accepted[:3]) + (", …" if len(accepted) > 3 else "")
+    found = f"the decoder takes {shown} latents" if accepted else f"no number up to {largest} fits x"
+    raise InputError(f"the number of latents could not be found: {found}; pass latent_dim.")
 
 
-def make_family(name: str, dim: int) -> Family:
-    """The family of this name: diagonal, isotropic or full."""
-    choice("family", name, ("diagonal", "isotropic", "full"))
-    if name == "diagonal":
-        return Family(dim, tuple(range(dim)), tuple(range(dim)), tuple(range(dim)))
-    if name == "isotropic":
-        return Family(dim, tuple(range(dim)), tuple(range(dim)), (0,) * dim)
-    rows, columns = torch.tril_indices(dim, dim).tolist()
-    return Family(dim, tuple(rows), tuple(columns), tuple(range(len(rows))))
+# mode -------------------------------------------------------------------------------------------
+
+
+def find_mode(
+    joint: Joint, start: Float[Tensor, "N d"] | None = None, *, steps: int = 200, tolerance: float = 1e-12
+) -> Float[Tensor, "N d"]:
+    """The u that maximises log p(x, u), by the method of Levenberg and Marquardt; converged points drop out.
+
+    Args:
+        joint: p(x, u).
+        start: u to start from; by default the prior's centre and seven draws from the prior, of which the best wins.
+        steps: largest number of steps.
+        tolerance: predicted gain in nats below which a point has converged.
+    """
+    if start is not None:
+        return _climb(joint, start, steps, tolerance)[0]
+    generator, dim = randomness.generator(0, "starts"), joint.dim
+    draws = joint.prior.sample(7, dim, generator=generator, dtype=torch.float64)
+    centre = torch.full((1, dim), joint.prior.unbounded_centre(), dtype=torch.float64)
+    starts = torch.cat([centre, joint.prior.from_support(draws)])
+    like = joint.x if isinstance(joint, DecoderJoint) else starts
+    found = [_climb(joint, s.expand(len(joint), -1), steps, tolerance) for s in starts.to(like)]
+    best, best_value = found[0]
+    for u, value in found[1:]:
+        better = value > best_value
+        best, best_value = torch.where(better[:, None], u, best), torch.where(better, value, best_value)
+    return best
+
+
+@torch.no_grad()
+def _climb(joint: Joint, start: Float[Tensor, "N d"], steps: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    """The mode from one start, and log p(x, u) there."""
+    u, value = start.clone(), joint.log_joint(start.unsqueeze(1)).squeeze(1)
+    damping = torch.full((len(u),), 1e-3, dtype=u.dtype, device=u.device)
+    active = torch.arange(len(u), device=u.device)
+    for _ in range(steps):
+        if not len(active):
+            break
+        part = joint.take(active)
+        gradient, precision = part.derivatives(u[active])
+        diagonal = precision.diagonal(dim1=1, dim2=2)
+        damped = precision + torch.diag_embed(damping[active, None] * diagonal)
+        step = torch.linalg.solve_ex(damped, gradient.unsqueeze(-1)).result.squeeze(-1)
+        decrement = (gradient * step).sum(-1)
+        trial = u[active] + step
+        trial_value = part.log_joint(trial.unsqueeze(1)).squeeze(1)
+        better = trial_value >= value[active]
+        u[active] = torch.where(better[:, None], trial, u[active])
+        value[active] = torch.where(better, trial_value, value[active])
+        damping[active] = torch.where(better, damping[active] / 5, damping[active] * 4).clamp(1e-14, 1e12)
+        active = active[(decrement > tolerance) & (damping[active] < 1e10)]
+    return u, value

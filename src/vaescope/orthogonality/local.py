@@ -25,18 +25,10 @@ from vaescope.core.validation import posterior, same_rows, tensor, whole_number
 from vaescope.distributions import quadrature
 from vaescope.inference.derivatives import Decoder, decode_flat, jacobian
 
-STEPS = 30  # of Levenberg–Marquardt, at most
-LINEAR_SCALE = 100.0  # tanh of inputs divided by this is linear; used if no other fit is better
-CONVERGED = 1e-3  # relative gain of an accepted step below which an output is finished
-HERMITE_ORDERS = 5  # coefficients by which the start is chosen
-START_DRAWS = 1024  # draws that these are computed from, at most
-STEEPNESS = torch.logspace(-1.3, 1.0, 16, dtype=torch.float64)  # of the candidate starts
-CENTRES = torch.linspace(-3.0, 3.0, 25, dtype=torch.float64)  # of the candidate starts, in deviations of the input
-QUADRATURE_ORDER = 200
 WIDTH = 16  # matrix products are slow for other widths
-DAMPING = 1e-2  # initial; divided or multiplied by five after each step
-LARGEST_DAMPING = 1e6  # an output whose damping exceeds it is finished
-REACH = 3.0  # largest distance of the centre of a tanh, relative to its width
+HERMITE_ORDERS = 5  # coefficients by which the start is chosen
+ROWS_AT_ONCE = 2**16  # decoded codes at a time: a decoder's activations may be wider than its output
+HELD_OUT = 0.3  # share of the draws on which errors are measured
 
 
 class TanhFit(NamedTuple):
@@ -77,7 +69,7 @@ class State(NamedTuple):
     error: Float[Tensor, "o 1"]
 
 
-def fit_tanh(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "o i"]) -> TanhFit:
+def fit_tanh(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "o i"], *, steps: int = 30) -> TanhFit:
     """Fit each output separately; scale and offset are always optimal for the weights (variable projection).
 
     The cost is in passes over o x R numbers, so finished outputs leave the batch.
@@ -86,19 +78,21 @@ def fit_tanh(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "
         draws: inputs.
         target: outputs at these inputs.
         linear: the linear least-squares solution.
+        steps: of Levenberg–Marquardt, at most.
     """
     unit = target.abs().amax(1, keepdim=True).clamp(min=torch.finfo(target.dtype).tiny ** 0.5)
     target, linear = target / unit, linear / unit  # so that the scale of an output does not matter
-    straight = _state(draws, target, torch.cat([linear[:, :-1] / LINEAR_SCALE, torch.zeros_like(unit)], dim=1))
+    # tanh of inputs divided by 100 is linear; used if no other fit is better
+    straight = _state(draws, target, torch.cat([linear[:, :-1] / 100, torch.zeros_like(unit)], dim=1))
     now = _state(draws, target, _start(draws, target, linear))
     best = [t.clone() for t in (now.weights, now.scale, now.offset, now.error)]
-    rows, damping = torch.arange(len(unit), device=unit.device), torch.full_like(unit, DAMPING)
+    rows, damping = torch.arange(len(unit), device=unit.device), torch.full_like(unit, 1e-2)
     floor = torch.finfo(target.dtype).eps ** 2
-    for _ in range(STEPS):
+    for _ in range(steps):
         trial = _state(draws, target, _limit_centres(now.weights + _step(draws, now, damping)))
         better = trial.error < now.error
-        gained = trial.error < (1 - CONVERGED) * now.error
-        unfinished = ((gained | (~better & (damping < LARGEST_DAMPING))) & (trial.error > floor)).squeeze(1)
+        gained = trial.error < (1 - 1e-3) * now.error
+        unfinished = ((gained | (~better & (damping < 1e6))) & (trial.error > floor)).squeeze(1)
         damping = torch.where(better, damping / 5, damping * 5).clamp(min=1e-9)
         refused = (~better).squeeze(1).nonzero().squeeze(1)
         for new, old in zip(trial, now, strict=True):
@@ -121,7 +115,7 @@ def fit_tanh(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "
 
 def _limit_centres(weights: Float[Tensor, "o i"]) -> Float[Tensor, "o i"]:
     """Keep centres near the data: far away tanh is an exponential, whose scale and offset are not determined."""
-    largest = REACH * (1 + weights[:, :-1].norm(dim=1, keepdim=True))
+    largest = 3 * (1 + weights[:, :-1].norm(dim=1, keepdim=True))
     return torch.cat([weights[:, :-1], weights[:, -1:].clamp(-largest, largest)], dim=1)
 
 
@@ -164,7 +158,7 @@ def _start(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "o 
     """
     table, steepness, centre = (t.to(target) for t in _tanh_table())
     direction = linear[:, :-1] / linear[:, :-1].norm(dim=1, keepdim=True).clamp(min=torch.finfo(target.dtype).tiny)
-    target, inputs = target[:, :START_DRAWS], draws.inputs[:-1, :START_DRAWS]
+    target, inputs = target[:, :1024], draws.inputs[:-1, :1024]
     along = direction @ inputs
     previous, power = torch.ones_like(along), along.clone()
     coefficients = []
@@ -178,8 +172,10 @@ def _start(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "o 
 @functools.cache
 def _tanh_table() -> tuple[Float[Tensor, "k g"], Float[Tensor, " g"], Float[Tensor, " g"]]:
     """Normalised Hermite coefficients of tanh(s x + c), a column per (s, c), and these s and c."""
-    nodes, weights = quadrature.hermite_nodes(QUADRATURE_ORDER, STEEPNESS)
-    steepness, centres = (t.flatten() for t in torch.meshgrid(STEEPNESS, CENTRES, indexing="ij"))
+    slopes = torch.logspace(-1.3, 1.0, 16, dtype=torch.float64)
+    places = torch.linspace(-3.0, 3.0, 25, dtype=torch.float64)  # in deviations of the input
+    nodes, weights = quadrature.hermite_nodes(200, slopes)
+    steepness, centres = (t.flatten() for t in torch.meshgrid(slopes, places, indexing="ij"))
     offset = -steepness * centres
     values = torch.tanh(steepness[:, None] * nodes + offset[:, None])
     columns = []
@@ -188,12 +184,6 @@ def _tanh_table() -> tuple[Float[Tensor, "k g"], Float[Tensor, " g"], Float[Tens
         columns.append(values @ (weights * basis) / math.factorial(order) ** 0.5)
     table = torch.stack(columns)
     return table / table.norm(dim=0), steepness, offset
-
-
-HELD_OUT = 0.3  # share of the draws on which errors are measured
-OUTPUTS_AT_ONCE = 2048  # fits in a shared cache
-NUMBERS_AT_ONCE = 2**24  # decoded numbers in memory at a time
-ROWS_AT_ONCE = 2**16  # decoded codes at a time: a decoder's activations may be wider than its output
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +259,7 @@ def _changes(
     """ε and Δ(ε), point by point; several points are decoded at once."""
     generator = randomness.generator(seed, "local")
     outputs = _decode(decoder, mean[:1]).shape[1]
-    points = max(1, min(NUMBERS_AT_ONCE // (draws * outputs), ROWS_AT_ONCE // draws))
+    points = max(1, min(2**24 // (draws * outputs), ROWS_AT_ONCE // draws))
     for means, deviations in zip(mean.split(points), variance.sqrt().split(points), strict=True):
         noise = torch.randn((len(means), draws, means.shape[1]), generator=generator, dtype=mean.dtype).to(mean.device)
         z = means.unsqueeze(1) + noise * deviations.unsqueeze(1)
@@ -299,7 +289,7 @@ def _fit_point(epsilon: Float[Tensor, "R d"], delta: Float[Tensor, "R n"]) -> tu
     target = delta.mT.contiguous()
     Q, R = torch.linalg.qr(inputs[:, :training].mT)
     linear = torch.linalg.solve_triangular(R.mT, target[:, :training] @ Q, upper=False, left=False)
-    chunks = zip(linear.split(OUTPUTS_AT_ONCE), target.split(OUTPUTS_AT_ONCE), strict=True)
+    chunks = zip(linear.split(2048), target.split(2048), strict=True)  # fits in a shared cache
     fitted = [
         _fit_outputs(draws, inputs[:, training:], rows[:, :training], rows[:, training:], start)
         for start, rows in chunks
@@ -327,9 +317,6 @@ def _fit_outputs(
 
 def _square_sum(t: Tensor) -> Tensor:
     return torch.linalg.vecdot(t, t).sum()
-
-
-SAMPLES_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,7 +365,7 @@ def loss_split(
     generator = randomness.generator(seed, "loss split")
     chunks = [
         _split(decoder, target[rows], means[rows], variances[rows].sqrt(), draws, generator)
-        for rows in torch.arange(len(target)).split(SAMPLES_AT_ONCE)
+        for rows in torch.arange(len(target)).split(1024)
     ]
     return LossSplit(*torch.cat(chunks, dim=1))
 

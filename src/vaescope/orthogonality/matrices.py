@@ -72,12 +72,6 @@ def column_angles(M: object) -> Float[Tensor, "*batch d d"]:
     return angles.column_angles(matrices(M, "M"))
 
 
-COINCIDE = 1e-3  # relative gap below which singular values are treated as equal
-NEARLY_COINCIDE = 0.02  # relative gap below which there is a warning
-ROUNDING = 64  # times d and the machine epsilon of the input: smaller relative distances count as zero
-MINIMUM_DISTANCE = 1e-8  # relative distances below this also count as zero
-NULL_DRAWS = 32
-
 Distances = Float[Tensor, "k 3"]
 
 
@@ -131,7 +125,7 @@ def od_distances(matrices: object, *, align: bool = True) -> np.ndarray:
     return _distances(*_check_list(matrices), align=align)[0].numpy()
 
 
-def od_report(matrices: object, *, align: bool = True, null_draws: int = NULL_DRAWS, seed: int = 0) -> ODReport:
+def od_report(matrices: object, *, align: bool = True, null_draws: int = 32, seed: int = 0) -> ODReport:
     """Scores with the values needed to interpret them.
 
     Args:
@@ -188,7 +182,7 @@ def _distances(given: Sequence[Tensor], rounding: Sequence[float], *, align: boo
                 warnings.append(
                     f"matrix {k} has (nearly) equal singular values, so its V is ambiguous; use the contrast."
                 )
-        distances.append(_distance(M, U, S, V, max(ROUNDING * rounding[k] * len(S), MINIMUM_DISTANCE)))
+        distances.append(_distance(M, U, S, V, max(64 * rounding[k] * len(S), 1e-8)))
     return torch.stack(distances), warnings
 
 
@@ -218,14 +212,14 @@ def aligned(
         turn = polar(V[:, group].mT @ target)
         outU[:, own], outV[:, own] = U[:, group] @ turn, V[:, group] @ turn
         outS[own] = torch.einsum("ij,i,ij->j", turn, S[group], turn)
-    return outU, outS, outV, bool((S[:-1] - S[1:] <= NEARLY_COINCIDE * S[:-1]).any())
+    return outU, outS, outV, bool((S[:-1] - S[1:] <= 0.02 * S[:-1]).any())
 
 
 def _groups(S: Float[Tensor, " d"]) -> list[list[int]]:
     """Indices of singular values that coincide; values are in descending order."""
     groups = [[0]]
     for k in range(1, len(S)):
-        near = float(S[groups[-1][0]] - S[k]) <= COINCIDE * float(S[groups[-1][0]])
+        near = float(S[groups[-1][0]] - S[k]) <= 1e-3 * float(S[groups[-1][0]])
         groups = [*groups[:-1], [*groups[-1], k]] if near else [*groups, [k]]
     return groups
 
@@ -259,35 +253,31 @@ def _null(given: Sequence[Tensor], draws: int, *, align: bool, seed: int) -> Dis
     chi-distributed ones on the diagonal (Bartlett).
     """
     generator = torch.Generator().manual_seed(seed)
-    values = []
-    for M in given:
+
+    def draw(M: Tensor) -> Tensor:
         n, d = M.shape
+        triangle = torch.randn((d, d), generator=generator, dtype=M.dtype).triu(1)
         degrees = n - torch.arange(d, dtype=M.dtype)
-        total = torch.zeros(3, dtype=M.dtype)
-        for _ in range(draws):
-            triangle = torch.randn((d, d), generator=generator, dtype=M.dtype).triu(1)
-            triangle += torch.diag((2 * torch._standard_gamma(degrees / 2, generator)).sqrt())
-            draw = unit_columns(triangle)[0] * M.norm(dim=0)
-            total += _distances([draw], [torch.finfo(M.dtype).eps], align=align)[0][0]
-        values.append(total / draws)
-    return torch.stack(values)
+        triangle += torch.diag((2 * torch._standard_gamma(degrees / 2, generator)).sqrt())
+        return unit_columns(triangle)[0] * M.norm(dim=0)
+
+    return torch.stack([_mean_distances([draw(M) for _ in range(draws)], align=align) for M in given])
 
 
 def _rotated(given: Sequence[Tensor], draws: int, *, align: bool, seed: int) -> Distances:
     """Mean distances of the same matrices after random rotations of the latents, uniform over rotations."""
     generator = torch.Generator().manual_seed(seed)
-    values = []
-    for M in given:
-        total = torch.zeros(3, dtype=M.dtype)
-        triangle = torch.linalg.qr(M).R
-        for _ in range(draws):
-            turn = polar(torch.randn((M.shape[1], M.shape[1]), generator=generator, dtype=M.dtype))
-            total += _distances([triangle @ turn], [torch.finfo(M.dtype).eps], align=align)[0][0]
-        values.append(total / draws)
-    return torch.stack(values)
+
+    def draw(M: Tensor) -> Tensor:
+        turn = polar(torch.randn((M.shape[1], M.shape[1]), generator=generator, dtype=M.dtype))
+        return torch.linalg.qr(M).R @ turn
+
+    return torch.stack([_mean_distances([draw(M) for _ in range(draws)], align=align) for M in given])
 
 
-SAME_LENGTH = 1e-4  # columns whose log lengths differ by less have the same length
+def _mean_distances(drawn: Sequence[Tensor], *, align: bool) -> Float[Tensor, " 3"]:
+    rounding = [torch.finfo(M.dtype).eps for M in drawn]
+    return _distances(drawn, rounding, align=align)[0].mean(0)
 
 
 @dataclass(frozen=True)
@@ -328,7 +318,7 @@ def inverse_square(variance: object, norms: object, *, resamples: int = 200, see
     y, x = (a - a.mean(1, keepdims=True) for a in (y, x))
     # slopes of bootstrap samples follow from sums per sample
     products, squares = (x * y).sum(1), (x * x).sum(1)
-    if not squares.mean() > SAME_LENGTH**2:
+    if not squares.mean() > 1e-8:  # log lengths that differ by less than 1e-4
         raise InputError("all columns have the same length, so the slope is undefined.")
     weights = np.random.default_rng(seed).multinomial(len(x), np.full(len(x), 1 / len(x)), size=resamples)
     slopes = (weights @ products) / np.maximum(weights @ squares, np.finfo(float).tiny)

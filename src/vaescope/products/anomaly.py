@@ -5,7 +5,6 @@ A low ELBO is not an anomaly by itself, and a high one is no proof of the contra
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,23 +13,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample, check_samples, encode_chunks
-from vaescope.analysis.models import RepairedModel, as_models
+from vaescope.analysis.likelihood import joint_of
+from vaescope.analysis.models import RepairedModel, as_models, sample_log_likelihood
 from vaescope.core import randomness
-from vaescope.core.checks import whole_number
 from vaescope.core.errors import InputError, Skipped
-from vaescope.distributions import DiagonalGaussian
-from vaescope.inference.marginal import FREEDOM, draw_student, log_student, smooth
-from vaescope.products.certify.bounds import Joint
-
-RELIABLE = 0.7  # largest k̂ of an estimate of log p(x) that can be trusted (Vehtari et al. 2024)
-DRAWS = 400
-FEWEST_DRAWS = 100
-FEWEST_REFERENCES = 50
-WIDENED = 1.2  # proposals are this much wider than q, since q is narrower than the posterior
+from vaescope.core.tables import Table
+from vaescope.core.validation import whole_number
+from vaescope.distributions import DiagonalGaussian, Normal, kl
+from vaescope.inference.marginal import FREEDOM, by_importance, draw_student
+from vaescope.report.report import Report
 
 
-@dataclass(frozen=True, eq=False)
-class AnomalyScores:
+@dataclass(frozen=True, eq=False, repr=False)
+class AnomalyScores(Report):
     """Scores of each sample, in nats. `elbo` is -(misfit + spread + kl)."""
 
     log_marginal: Float[Tensor, " N"]
@@ -47,6 +42,10 @@ class AnomalyScores:
     """KL[q(z|x) || p(z)]: how unusual the code is under the prior."""
     typicality: Float[Tensor, " N"]
     """Share of reference samples whose log p(x) is at least as extreme, on either side; small is unusual."""
+    name: str = "model"
+
+    kind = "Anomaly scores"
+    unit = "samples"
 
     @property
     def elbo(self) -> Float[Tensor, " N"]:
@@ -54,10 +53,17 @@ class AnomalyScores:
 
     @property
     def reliable(self) -> Bool[Tensor, " N"]:
-        """Where log p(x) can be trusted."""
-        return self.pareto_k <= RELIABLE
+        """Where log p(x) can be trusted: k̂ up to 0.7 (Vehtari et al. 2024)."""
+        return self.pareto_k <= 0.7
 
-    def summary(self) -> list[dict[str, object]]:
+    @property
+    def verdict(self) -> str:
+        """The result in a sentence."""
+        unusual, unreliable = int((self.typicality < 0.05).sum()), int((~self.reliable).sum())
+        found = f"{unusual} of {len(self.typicality)} samples are less typical than 95 % of the reference samples."
+        return found + (f" log p(x) of {unreliable} is unreliable (Pareto k̂ above 0.7)." if unreliable else "")
+
+    def summary(self) -> Table:
         """A row per sample, the least typical first."""
         columns = {
             "typicality": self.typicality,
@@ -70,11 +76,15 @@ class AnomalyScores:
             "KL": self.kl,
         }
         order = torch.argsort(self.typicality, stable=True).tolist()
-        return [{"sample": row, **{name: float(v[row]) for name, v in columns.items()}} for row in order]
+        return Table({"sample": row, **{name: float(v[row]) for name, v in columns.items()}} for row in order)
+
+    def content(self) -> dict[str, object]:
+        """All scores, a row per sample."""
+        return {"name": self.name, "samples": list(self.summary())}
 
 
 @torch.no_grad()
-def anomaly_scores(model: object, x: object, *, reference: object, draws: int = DRAWS, seed: int = 0) -> AnomalyScores:
+def anomaly_scores(model: object, x: object, *, reference: object, draws: int = 400, seed: int = 0) -> AnomalyScores:
     """Score samples by how unusual they are under a model.
 
     Args:
@@ -93,21 +103,21 @@ def anomaly_scores(model: object, x: object, *, reference: object, draws: int = 
     >>> (found.typicality < 0.05).tolist()
     [False, True]
     """
-    whole_number("draws", draws, minimum=FEWEST_DRAWS)
+    whole_number("draws", draws, minimum=100)
     first = as_models(model)[0]
     if first.auxiliary_dim:
         raise InputError("anomaly_scores supports models without an auxiliary input, and this is an iVAE.")
     if not first.has_decoder:
         raise InputError("anomaly_scores needs a decoder.")
     usual = check_samples(reference)[0]
-    if len(usual) < FEWEST_REFERENCES:
-        raise InputError(f"reference needs at least {FEWEST_REFERENCES} samples, got {len(usual)}.")
+    if len(usual) < 50:
+        raise InputError(f"reference needs at least 50 samples, got {len(usual)}.")
     if first.log_likelihood is None and first.likelihood != "bernoulli" and first.precision is None:
         raise InputError("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter.")
     repaired = RepairedModel(first)
     scored, known = (_log_marginals(repaired, part, draws, seed) for part in (x, usual))
     typicality = two_sided_rank(scored["log_marginal"], known["log_marginal"])
-    return AnomalyScores(**scored, typicality=typicality)
+    return AnomalyScores(**scored, typicality=typicality, name=first.name)
 
 
 def two_sided_rank(values: Float[Tensor, " N"], reference: Float[Tensor, " M"]) -> Float[Tensor, " N"]:
@@ -134,33 +144,25 @@ def _log_marginals(model: RepairedModel, x: object, draws: int, seed: int) -> di
 
 
 def _score(sample: EncodedSample, draws: int, generator: torch.Generator) -> dict[str, Tensor]:
-    joint = Joint(sample, sample.prior)
+    prior, x = sample.prior, sample.observations
     q = DiagonalGaussian(sample.mean.double(), sample.variance.double())
-    noise = draw_student(draws, len(sample), q.mean.shape[1], FREEDOM, generator)
-    codes = q.mean + WIDENED * q.variance.sqrt() * noise
-    log_q = log_student(noise, FREEDOM) - 0.5 * q.variance.log().sum(1) - q.mean.shape[1] * math.log(WIDENED)
-    log_joint = torch.cat([joint(row.unsqueeze(0)) for row in codes])
-    weights, k = smooth((log_joint - log_q).T.contiguous())
-    value = torch.logsumexp(weights, dim=1) - math.log(draws)
-    relative = (weights - value[:, None]).exp()
-    return {
-        "log_marginal": value,
-        "stderr": relative.std(1) / math.sqrt(draws),
-        "pareto_k": k,
-        **_elbo_parts(joint, q, generator, draws),
-    }
-
-
-def _elbo_parts(joint: Joint, q: DiagonalGaussian, generator: torch.Generator, draws: int) -> dict[str, Tensor]:
-    """Misfit at the mean, what the width of q adds, and the KL."""
-    x, sample = joint.sample.observations, joint.sample
-    at_mean = joint.log_likelihood(x, q.mean)
+    noise = draw_student(draws, len(sample), q.mean.shape[1], FREEDOM, generator).transpose(0, 1)
+    # wider than q, since q is narrower than the posterior
+    factor = torch.diag_embed(1.2 * q.variance.sqrt())
+    found = by_importance(joint_of(sample, prior), q.mean, factor, draws, generator, noise=noise)
+    # misfit at the mean, and what the width of q adds
+    log_likelihood = sample_log_likelihood(sample)
+    at_mean = log_likelihood(x, q.mean)
     total = torch.zeros_like(at_mean)
     for _ in range(draws // 8):
         half = torch.randn(q.mean.shape, generator=generator, dtype=torch.float64)
-        total += sum(joint.log_likelihood(x, q.sample(noise)) for noise in (half, -half))
-    expected = total / (2 * (draws // 8))
-    prior_mean, prior_variance = sample.prior_mean.double(), sample.prior_variance.double()
-    ratio = q.variance / prior_variance
-    kl = 0.5 * (ratio + (q.mean - prior_mean) ** 2 / prior_variance - 1 - ratio.log()).sum(1)
-    return {"misfit": -at_mean, "spread": at_mean - expected, "kl": kl}
+        total += sum(log_likelihood(x, q.sample(side)) for side in (half, -half))
+    assert found.pareto_k is not None
+    return {
+        "log_marginal": found.value,
+        "stderr": found.stderr,
+        "pareto_k": found.pareto_k,
+        "misfit": -at_mean,
+        "spread": at_mean - total / (2 * (draws // 8)),
+        "kl": kl(q, Normal(sample.prior_mean.double(), sample.prior_variance.double())),
+    }

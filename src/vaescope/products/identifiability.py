@@ -12,11 +12,10 @@ from vaescope.core import validation
 from vaescope.core.tables import Table
 from vaescope.core.validation import number
 from vaescope.regime.model import regime_of
-from vaescope.report.page import render, versions
 from vaescope.report.report import Report
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Identifiability(Identification, Report):
     """A verdict per latent of the first model. Print it for a sentence per latent."""
 
@@ -24,19 +23,20 @@ class Identifiability(Identification, Report):
         """A row per latent."""
         return Table(self.rows())
 
-    def page(self) -> str:
-        """The HTML page: a table and a sentence per latent."""
-        rows = self.summary()
-        return render(
-            "table.html",
-            title=f"Identifiability of {self.name}",
-            kind="identifiability",
-            paragraphs=[self.note] if self.note else [],
-            columns=list(rows[0]),
-            rows=rows,
-            sentences=self.sentences,
-            versions=versions(),
-        )
+    def _kind(self) -> str:
+        return "Identifiability"  # `kind` is the verdict per latent
+
+    @property
+    def verdict(self) -> str:
+        """The result in a sentence."""
+        count = self.kind.count("axis")
+        own = f"{count} of {len(self.kind)} latents can be read on {'its' if count == 1 else 'their'} own."
+        return f"{own} {self.note}".strip()
+
+    def page_values(self) -> dict[str, object]:
+        """The table of the page has a sentence per latent."""
+        rows = [row | {"why": text} for row, text in zip(self.rows(), self.sentences, strict=True)]
+        return super().page_values() | {"rows": rows, "columns": list(rows[0])}
 
     def __repr__(self) -> str:
         return "\n".join([f"Identifiability of {self.name}", *(f"  {line}" for line in self.sentences)])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,13 +11,12 @@ from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample, check_samples
 from vaescope.analysis.models import RepairedModel, as_models, repair
-from vaescope.core.checks import number, whole_number
 from vaescope.core.errors import Attempts, InputError, Skipped
-from vaescope.products.certify.bounds import LARGEST_DIM, GapBounds, Joint, bound_gap
+from vaescope.core.tables import Table
+from vaescope.core.validation import number, whole_number
+from vaescope.products.certify.figures import drawings
 from vaescope.products.certify.findings import Evidence, judge
-from vaescope.products.certify.page import fragment, html
-from vaescope.products.certify.simulate import COVERAGE, Calibration, Simulation, calibrate, simulate
-from vaescope.products.certify.tests import (
+from vaescope.products.certify.measure import (
     Cause,
     Optimality,
     Transfer,
@@ -26,19 +24,16 @@ from vaescope.products.certify.tests import (
     find_cause,
     measure_optimality,
 )
+from vaescope.products.certify.simulate import COVERAGE, GapBounds, Simulation, bound_gap, calibrate, simulate
 from vaescope.protocol import LatentModel
 from vaescope.report.budget import Budget, Progress, to_stderr
-from vaescope.report.findings import Finding, by_severity, worst_severity
-from vaescope.runs.files import json_data, write_json, write_text
-
-SIMULATIONS = 1000
-FEWEST_SIMULATIONS = 200
-REAL_SAMPLES = 1000
-BINARY = 0.02  # share of values between 0 and 1 from which x is not binary
+from vaescope.report.findings import Finding, by_severity
+from vaescope.report.page import Drawing
+from vaescope.report.report import Report
 
 
-@dataclass(frozen=True, eq=False)
-class Certificate:
+@dataclass(frozen=True, eq=False, repr=False)
+class Certificate(Report):
     """Whether the encoder's posteriors are right on simulated x, and whether real x look like these."""
 
     name: str
@@ -47,13 +42,26 @@ class Certificate:
     """Most severe first."""
     evidence: Evidence
     """What was measured."""
-    skipped: dict[str, str]
+    skipped: dict[str, str] = field(default_factory=dict)
     """Analyses that could not be made, and why."""
 
+    legend = (
+        "Width ratio: standard deviation of q over a calibrated one; below 1, too narrow. Width / best of family: over "
+        "that of the best diagonal Gaussian, so an error of the encoder. Scatter of means: distance of the encoder's "
+        "means from the best ones. Bias: mean of (true z - mean) over the standard deviation. Coverage: share of true "
+        "values in central intervals of that probability. Bounds on log p(x): annealed importance sampling from below "
+        "and, from the exact z, from above."
+    )
+
     @property
-    def worst(self) -> str | None:
-        """error, warning, note, or None."""
-        return worst_severity(self.findings)
+    def verdict(self) -> str:
+        """The result in a sentence."""
+        return {
+            None: "Posteriors are right on simulated x.",
+            "note": "Posteriors are as good as their family allows on simulated x; see the notes.",
+            "warning": "Read the warnings before you rely on these posteriors.",
+            "error": "These posteriors are wrong.",
+        }[self.worst]
 
     @property
     def ranks(self) -> Float[np.ndarray, "N d"]:
@@ -78,7 +86,7 @@ class Certificate:
         """Whether real x look like simulated ones; None if that could not be decided."""
         return None if self.evidence.transfer is None else self.evidence.transfer.transfers
 
-    def summary(self) -> list[dict[str, object]]:
+    def summary(self) -> Table:
         """A row per latent: widths, bias and coverage."""
         calibration, encoder = self.evidence.calibration, self.evidence.optimality
         columns: dict[str, np.ndarray] = {"width ratio": calibration.width_ratio}
@@ -87,53 +95,57 @@ class Certificate:
             columns["scatter of means"] = encoder.scatter
         columns["bias"] = calibration.bias
         columns |= {f"{level:.0%} coverage": calibration.coverage(level) for level in COVERAGE}
-        return [
+        return Table(
             {"latent": k, **{name: float(values[k]) for name, values in columns.items()}}
             for k in range(self.ranks.shape[1])
-        ]
+        )
 
-    def to_data(self) -> dict[str, object]:
-        """Findings and numbers as JSON data."""
+    def content(self) -> dict[str, object]:
+        """Findings and numbers."""
         bounds, transfer = self.evidence.bounds, self.evidence.transfer
-        data: dict[str, object] = {
+        return {
             "name": self.name,
             "worst": self.worst,
             "simulations": len(self.ranks),
             "findings": [finding.to_data() for finding in self.findings],
-            "latents": self.summary(),
+            "latents": list(self.summary()),
             "log_marginal_bounds": None if bounds is None else bounds.sandwich.bounds.tolist(),
             "gap": None if bounds is None else bounds.gap,
             "transfers": self.transfers,
             "auc": {} if transfer is None else {test.features: test.auc for test in transfer.tests},
             "skipped": self.skipped,
         }
-        return {key: json_data(value) for key, value in data.items()}
 
-    def to_json(self, path: str | Path) -> Path:
-        """Write findings and numbers.
+    def figures(self) -> list[Drawing]:
+        """Rank histograms, widths, and bounds on log p(x)."""
+        return drawings(self.evidence)
 
-        Args:
-            path: the file.
-        """
-        write_json(Path(path), self.to_data())
-        return Path(path)
+    def facts(self) -> list[tuple[str, str]]:
+        """Single numbers with their labels."""
+        evidence, ratio = self.evidence, self.width_ratio
+        found = [
+            ("simulated x", str(len(self.ranks))),
+            ("latents", str(len(ratio))),
+            ("width ratio", f"{ratio.min():.2f} to {ratio.max():.2f}" if len(ratio) > 1 else f"{ratio[0]:.2f}"),
+        ]
+        found += [(f"{p:.0%} coverage, mean", f"{evidence.calibration.coverage(p).mean():.1%}") for p in COVERAGE]
+        if (bounds := evidence.bounds) is not None:
+            found.append(("log p(x) known to", f"{_rounded(bounds.sandwich.width)} nats"))
+            if bounds.gap is not None:
+                low, high = bounds.gap
+                close = abs(high - low) < 5e-4
+                gap = _rounded(low) if close else f"{_rounded(low)} to {_rounded(high)}"
+                found.append(("log p(x) - ELBO", f"{gap} nats"))
+            if bounds.amortisation is not None:
+                found.append(("lost by the encoder", f"≥ {_rounded(bounds.amortisation)} nats"))
+        if evidence.transfer is not None:
+            worst = max(evidence.transfer.tests, key=lambda test: test.auc)
+            found.append(("real against simulated, AUC", f"{worst.auc:.2f} ({worst.features})"))
+        return found
 
-    def to_html(self, path: str | Path) -> Path:
-        """Write the page: one file that loads nothing from the network.
 
-        Args:
-            path: the file.
-        """
-        write_text(Path(path), html(self))
-        return Path(path)
-
-    def _repr_html_(self) -> str:
-        return fragment(self)
-
-    def __repr__(self) -> str:
-        lines = [f"Certificate of {self.name}: {len(self.findings)} findings"]
-        lines += [f"  {f.severity}: {f.title} {f.advice}" for f in self.findings]
-        return "\n".join(lines)
+def _rounded(value: float) -> str:
+    return "0" if abs(value) < 5e-4 else f"{value:.2g}"
 
 
 @torch.no_grad()
@@ -141,7 +153,7 @@ def certify(
     model: object,
     x: object,
     *,
-    simulations: int = SIMULATIONS,
+    simulations: int = 1000,
     auxiliary: object | None = None,
     name: str | None = None,
     budget: float = 90.0,
@@ -173,67 +185,54 @@ def certify(
     >>> found.findings, round(float(found.width_ratio[0]), 1), found.transfers
     ([], 1.0, True)
     """
-    whole_number("simulations", simulations, minimum=FEWEST_SIMULATIONS)
+    whole_number("simulations", simulations, minimum=200)
     clock = Budget(number("budget", budget, above=0.0, hint="it is in seconds"), progress, name="certify")
     first = as_models(model)[0]
     if not first.has_decoder:
         raise InputError("certify needs a decoder: it simulates x from draws of the prior.")
     samples, labels = check_samples(x, auxiliary)
     clock.say(f"simulating {simulations} x from the prior and the decoder")
-    real, simulation, raw = _simulated(first, samples, labels, simulations, seed)
-    evidence, skipped = _measure(first, real, simulation, raw, clock, seed)
-    return Certificate(name or first.name, by_severity(judge(evidence)), evidence, skipped)
-
-
-def _simulated(
-    model: LatentModel, x: object, auxiliary: object | None, count: int, seed: int
-) -> tuple[EncodedSample, Simulation, Float[Tensor, "N d"]]:
-    """Encoded real samples, simulations, and the encoder's second output for these as it is."""
-    repaired = repair(model, x, auxiliary, REAL_SAMPLES)
-    plain = RepairedModel(model, scale=repaired.model.scale, logits=repaired.model.logits)
+    repaired = repair(first, samples, labels, 1000)
+    real = repaired.sample
+    plain = RepairedModel(first, scale=repaired.model.scale, logits=repaired.model.logits)
     try:
-        simulation = simulate(plain, repaired.sample, count, auxiliary, seed)
+        simulation = simulate(plain, real, simulations, labels, seed)
     except Skipped as reason:
         raise InputError(f"certify cannot simulate x: {reason}.") from None
-    if plain.scale == "variance":
-        return repaired.sample, simulation, simulation.encoded.variance
-    untouched = RepairedModel(model, logits=repaired.model.logits, replace_zero_variance=False)
-    return repaired.sample, simulation, untouched.encode(simulation.encoded.x, simulation.auxiliary)[1]
+    raw = simulation.encoded.variance  # the encoder's second output as it is
+    if plain.scale != "variance":
+        untouched = RepairedModel(first, logits=repaired.model.logits, replace_zero_variance=False)
+        raw = untouched.encode(simulation.encoded.x, simulation.auxiliary)[1]
+    evidence, skipped = _measure(first, real, simulation, raw, clock, seed)
+    return Certificate(name or first.name, by_severity(judge(evidence)), evidence, skipped)
 
 
 def _measure(
     model: LatentModel, real: EncodedSample, simulation: Simulation, raw: Tensor, clock: Budget, seed: int
 ) -> tuple[Evidence, dict[str, str]]:
-    attempts = Attempts()
+    attempts, latents = Attempts(), simulation.z.shape[1]
+
+    def optimality() -> Optimality:
+        if simulation.encoded.model.posterior_family != "diagonal":
+            raise Skipped("encode returns the marginals of q(z|x), not q itself")
+        return measure_optimality(simulation.joint(), simulation.posterior, seed=seed)
+
+    def bounds() -> GapBounds:
+        if latents > 64:
+            raise Skipped("more than 64 latents would take too long")
+        if cause is not None and cause.code == "units-of-x":
+            raise Skipped(f"it means nothing with the finding {cause.code}")
+        clock.say("bounding log p(x) from both sides")
+        return bound_gap(simulation, clock, seed=seed)
+
     clock.say("comparing real with simulated x")
     transfer: Transfer | None = attempts("transfer", lambda: compare_with_real(real, simulation.encoded))
     cause: Cause | None = attempts("named causes", lambda: find_cause(simulation, raw, real))
     clock.say("comparing posteriors with the best of their family")
-    optimality: Optimality | None = attempts("best of family", lambda: _optimality(simulation, seed))
-    bounds: GapBounds | None = attempts("bounds on log p(x)", lambda: _gap(simulation, cause, clock, seed))
-    calibration: Calibration = calibrate(simulation)
-    evidence = Evidence(
-        calibration, optimality, cause, bounds, transfer, model.beta, _only_simulated_binary(model, real)
-    )
-    return evidence, attempts.skipped
-
-
-def _optimality(simulation: Simulation, seed: int) -> Optimality:
-    if simulation.encoded.model.posterior_family != "diagonal":
-        raise Skipped("encode returns the marginals of q(z|x), not q itself")
-    return measure_optimality(Joint.of(simulation), simulation.posterior, seed=seed)
-
-
-def _gap(simulation: Simulation, cause: Cause | None, clock: Budget, seed: int) -> GapBounds:
-    if simulation.z.shape[1] > LARGEST_DIM:
-        raise Skipped(f"more than {LARGEST_DIM} latents would take too long")
-    if cause is not None and cause.code == "units-of-x":
-        raise Skipped(f"it means nothing with the finding {cause.code}")
-    clock.say("bounding log p(x) from both sides")
-    return bound_gap(simulation, clock, seed=seed)
-
-
-def _only_simulated_binary(model: LatentModel, real: EncodedSample) -> bool:
+    measured: Optimality | None = attempts("best of family", optimality)
+    bounded: GapBounds | None = attempts("bounds on log p(x)", bounds)
     x = real.observations
-    between = ((x > 0.01) & (x < 0.99)).double().mean()
-    return model.likelihood == "bernoulli" and float(between) > BINARY
+    between = float(((x > 0.01) & (x < 0.99)).double().mean())
+    binary = model.likelihood == "bernoulli" and between > 0.02  # only simulated x are
+    evidence = Evidence(calibrate(simulation), measured, cause, bounded, transfer, model.beta, binary)
+    return evidence, attempts.skipped

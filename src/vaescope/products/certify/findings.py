@@ -8,18 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vaescope.products.certify.bounds import GapBounds
-from vaescope.products.certify.simulate import Calibration
-from vaescope.products.certify.tests import Cause, Optimality, Transfer
+from vaescope.products.certify.measure import THRESHOLDS, Cause, Optimality, Transfer
+from vaescope.products.certify.simulate import Calibration, GapBounds, Widths
 from vaescope.report.findings import Finding
 from vaescope.report.wording import listed, times
-
-WIDTH = 0.1  # |log width ratio| from which a width is wrong
-BIAS = 0.15  # standard deviations from which a mean is wrong
-SCATTER = 0.35  # root mean square of shifts from which means are wrong
-SEVERE = 2.0  # factor of a width that makes it an error
-STANDARD_ERRORS = 4.0
-TOLERANCE = 0.1  # nats between bounds from which they say little
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +62,10 @@ def _posteriors(evidence: Evidence) -> Iterator[Finding]:
 def _wrong(ratio: np.ndarray, error: np.ndarray) -> np.ndarray:
     """Latents whose width is wrong by more than the tolerance, and surely so."""
     distance = np.abs(np.log(ratio))
-    return np.flatnonzero((distance > WIDTH) & (distance > STANDARD_ERRORS * error))
+    return np.flatnonzero((distance > THRESHOLDS.width) & (distance > THRESHOLDS.standard_errors * error))
 
 
-def _widths(evidence: Evidence, measured: Optimality | Calibration, *, known: bool) -> Iterator[Finding]:
+def _widths(evidence: Evidence, measured: Widths, *, known: bool) -> Iterator[Finding]:
     ratio = measured.width_ratio
     wrong = _wrong(ratio, measured.width_error)
     for code, word, latents in (
@@ -85,10 +77,10 @@ def _widths(evidence: Evidence, measured: Optimality | Calibration, *, known: bo
             whose = "than the best posterior of its family" if known else "than calibrated ones"
             yield Finding(
                 code,
-                "error" if factor > SEVERE else "warning",
+                "error" if factor > THRESHOLDS.severe else "warning",
                 f"Posteriors of {_named_latents(latents)} are {times(factor)} too {word}.",
                 f"Ratio of standard deviations {_range(ratio[latents])} {whose}, over "
-                f"{len(evidence.calibration.residual)} simulated x; 90 % intervals contain "
+                f"{len(evidence.calibration.ranks)} simulated x; 90 % intervals contain "
                 f"{_percent(evidence.calibration.coverage(0.9)[latents])} of the true values.",
                 _width_advice(evidence.beta),
             )
@@ -103,9 +95,9 @@ def _width_advice(beta: float) -> str:
     return "Train the encoder longer with the decoder fixed, or check the declared precision of the decoder."
 
 
-def _means(evidence: Evidence, measured: Optimality | Calibration) -> Iterator[Finding]:
+def _means(evidence: Evidence, measured: Widths) -> Iterator[Finding]:
     bias, error = measured.bias, measured.bias_error
-    latents = np.flatnonzero((np.abs(bias) > BIAS) & (np.abs(bias) > STANDARD_ERRORS * error))
+    latents = np.flatnonzero((np.abs(bias) > THRESHOLDS.bias) & (np.abs(bias) > THRESHOLDS.standard_errors * error))
     if len(latents):
         yield Finding(
             "biased",
@@ -120,7 +112,7 @@ def _family(calibration: Calibration, encoder: Optimality) -> Iterator[Finding]:
     """Marginal widths that are wrong although the encoder's are the best of its family."""
     off = set(_wrong(calibration.width_ratio, calibration.width_error).tolist())
     own = set(_wrong(encoder.width_ratio, encoder.width_error).tolist())
-    latents = sorted(k for k in off - own if calibration.width_ratio[k] < 1 and encoder.scatter[k] < SCATTER)
+    latents = sorted(k for k in off - own if calibration.width_ratio[k] < 1 and encoder.scatter[k] < THRESHOLDS.scatter)
     if latents:
         yield Finding(
             "family-limit",
@@ -135,7 +127,7 @@ def _family(calibration: Calibration, encoder: Optimality) -> Iterator[Finding]:
 
 
 def _scatter(encoder: Optimality) -> Iterator[Finding]:
-    latents = np.flatnonzero(encoder.scatter > SCATTER)
+    latents = np.flatnonzero(encoder.scatter > THRESHOLDS.scatter)
     if len(latents):
         yield Finding(
             "scattered-means",
@@ -147,7 +139,8 @@ def _scatter(encoder: Optimality) -> Iterator[Finding]:
 
 
 def _shape(calibration: Calibration) -> Iterator[Finding]:
-    latents = np.flatnonzero(calibration.outside)
+    (low, high), counts = calibration.band, calibration.counts
+    latents = np.flatnonzero(((counts < low) | (counts > high)).any(1))
     if len(latents):
         yield Finding(
             "ranks",
@@ -171,7 +164,7 @@ def _bounds(evidence: Evidence) -> Iterator[Finding]:
             f"simulated x; mean estimates cross by {sandwich.crossing:.1f} standard errors.",
             "Check that sample_observations draws from log_likelihood; else pass a larger budget=.",
         )
-    elif sandwich.width > TOLERANCE:
+    elif sandwich.width > THRESHOLDS.bounds:
         yield Finding(
             "wide-bounds",
             "note",

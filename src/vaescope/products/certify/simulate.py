@@ -13,14 +13,15 @@ from scipy import stats
 from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample
+from vaescope.analysis.likelihood import joint_of
 from vaescope.core import randomness
 from vaescope.core.calls import call_user_function
 from vaescope.core.errors import InputError, Skipped
-from vaescope.distributions import DiagonalGaussian, Prior
+from vaescope.distributions import DiagonalGaussian, Normal, Prior
+from vaescope.inference.annealing import Clock, Sandwich, bound_log_marginal, laplace_at_mode
+from vaescope.inference.gap import sampled_gap
+from vaescope.inference.joint import LikelihoodJoint, matched_nodes
 from vaescope.protocol import LatentModel
-
-STEPS = 40  # of Newton's method
-SMALLEST = 1e-6  # distance of a mean from the bounds, as a share of the width
 
 
 def unbounded_moments(prior: Prior, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,12 +43,12 @@ def unbounded_moments(prior: Prior, mean: Tensor, variance: Tensor) -> tuple[Ten
     if prior.bounds is None:
         return mean, variance
     low, high = prior.bounds
-    margin = SMALLEST * (high - low)
+    margin = 1e-6 * (high - low)
     inside = mean.clamp(low + margin, high - margin)
     spread = torch.minimum(variance, 0.98 * (inside - low) * (high - inside))
     u = prior.from_support(inside)
     log_v = spread.log() - 2 * prior.log_derivative(u)
-    for _ in range(STEPS):
+    for _ in range(40):
         u, log_v = _newton_step(prior, u, log_v, inside, spread)
     return u, log_v.exp()
 
@@ -70,9 +71,6 @@ def _newton_step(prior: Prior, u: Tensor, log_v: Tensor, mean: Tensor, variance:
     return u + step_u.nan_to_num(0.0).clamp(-1, 1), log_v + step_v.nan_to_num(0.0).clamp(-1, 1)
 
 
-NUMBERS_AT_ONCE = 2**22  # of decoded x
-
-
 @dataclass(frozen=True, eq=False)
 class Simulation:
     """z drawn from the prior, x drawn from p(x|z), and what the encoder returns for x."""
@@ -92,6 +90,10 @@ class Simulation:
         """z in its unbounded coordinate."""
         return self.prior.from_support(self.z)
 
+    def joint(self, points: int | None = None) -> LikelihoodJoint:
+        """p(x, u) of all draws, or of the first ones."""
+        return joint_of(self.encoded, self.prior, points)
+
     @property
     def posterior(self) -> DiagonalGaussian:
         """The encoder's posterior in the unbounded coordinate, in float64."""
@@ -110,12 +112,14 @@ def simulate(model: LatentModel, real: EncodedSample, count: int, auxiliary: obj
         seed: of all draws.
     """
     generator = randomness.generator(seed, "simulation")
-    labels = _draw_rows(auxiliary, count, generator)
-    like = real.mean
+    labels, like = None, real.mean
+    if isinstance(auxiliary, Tensor | np.ndarray):
+        rows = torch.randint(len(auxiliary), (count,), generator=generator)
+        labels = auxiliary[rows] if isinstance(auxiliary, Tensor) else auxiliary[rows.numpy()]
     with torch.no_grad():
         prior = model.prior_at(labels, like=like.double()) if labels is not None else model.prior
         z = prior.sample(count, model.latent_dim, generator=generator, dtype=torch.float64)
-        parts = z.split(_rows_at_once(real))
+        parts = z.split(max(1, 2**22 // max(1, real.x[0].numel())))
         x = torch.cat([draw_observations(model, part.to(like), generator) for part in parts])
     if not bool(x.isfinite().all()):
         raise Skipped("the decoder returned NaN or infinity for draws from the prior")
@@ -129,7 +133,7 @@ def encode_simulated(
     model: LatentModel, x: Tensor, prior: Prior, auxiliary: Tensor | np.ndarray | None
 ) -> EncodedSample:
     """Encode simulated x in chunks, under any prior."""
-    step = max(1, NUMBERS_AT_ONCE // max(1, x[0].numel()))
+    step = max(1, 2**22 // max(1, x[0].numel()))
     starts = range(0, len(x), step)
     with torch.no_grad():
         labels = [None if auxiliary is None else auxiliary[s : s + step] for s in starts]
@@ -168,88 +172,60 @@ def draw_observations(
     return mean + noise / model.precision**0.5
 
 
-def _rows_at_once(real: EncodedSample) -> int:
-    return max(1, NUMBERS_AT_ONCE // max(1, real.x[0].numel()))
-
-
-def _draw_rows(auxiliary: object | None, count: int, generator: torch.Generator) -> Tensor | np.ndarray | None:
-    """Rows of the auxiliary input, drawn with replacement."""
-    if auxiliary is None:
-        return None
-    assert isinstance(auxiliary, Tensor | np.ndarray)
-    rows = torch.randint(len(auxiliary), (count,), generator=generator)
-    return auxiliary[rows] if isinstance(auxiliary, Tensor) else auxiliary[rows.numpy()]
-
-
-BINS = 20
-LEVEL = 0.01  # probability that any bin of any latent of an exact posterior is outside the band
-NULL_DRAWS = 4000
-COVERAGE = (0.5, 0.9)
+BINS = 20  # of rank histograms
+COVERAGE = (0.5, 0.9)  # levels that are reported
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
-    """How the encoder's posteriors compare with the true ones, per latent."""
+class Widths:
+    """Per latent: how wide the encoder's posteriors are, and how far their means are off in one direction."""
 
-    residual: Float[np.ndarray, "N d"]
-    """(u - mean) / standard deviation of the encoder's posterior, in the unbounded coordinate."""
+    width_ratio: Float[np.ndarray, " d"]
+    """Standard deviation of q over the right one."""
+    width_error: Float[np.ndarray, " d"]
+    """Standard error of log width_ratio."""
+    bias: Float[np.ndarray, " d"]
+    """Mean distance of the right mean from that of q, in standard deviations; > 0 if q is too low."""
+    bias_error: Float[np.ndarray, " d"]
 
-    @property
-    def ranks(self) -> Float[np.ndarray, "N d"]:
-        """Share of the encoder's posterior below the true value; uniform if the posterior is exact."""
-        return stats.norm.cdf(self.residual)
 
-    @property
-    def width_ratio(self) -> Float[np.ndarray, " d"]:
-        """Standard deviation of q over what would be calibrated: 1 / root mean square of the residuals."""
-        return 1 / np.sqrt(np.square(self.residual).mean(0))
+@dataclass(frozen=True, eq=False)
+class Calibration(Widths):
+    """How the encoder's posteriors compare with the true ones; the right width is 1 / root mean square residual."""
 
-    @property
-    def width_error(self) -> Float[np.ndarray, " d"]:
-        """Standard error of log width_ratio."""
-        squares = np.square(self.residual)
-        return 0.5 * squares.std(0) / squares.mean(0) / math.sqrt(len(squares))
-
-    @property
-    def bias(self) -> Float[np.ndarray, " d"]:
-        """Mean residual, in standard deviations of q; > 0 if q is too low."""
-        return self.residual.mean(0)
-
-    @property
-    def bias_error(self) -> Float[np.ndarray, " d"]:
-        return self.residual.std(0) / math.sqrt(len(self.residual))
+    ranks: Float[np.ndarray, "N d"]
+    """Share of the encoder's posterior below the true value; uniform if the posterior is exact."""
+    counts: Float[np.ndarray, "d bins"]
+    """Histograms of the ranks."""
+    band: tuple[float, float]
+    """Counts between which all bins of all latents of exact posteriors are, with probability 99 %."""
 
     def coverage(self, level: float) -> Float[np.ndarray, " d"]:
         """Share of true values in the central interval of that probability under q."""
         inside: np.ndarray = np.abs(self.ranks - 0.5) <= level / 2
         return inside.mean(0)
 
-    @property
-    def counts(self) -> Float[np.ndarray, "d bins"]:
-        """Histograms of the ranks."""
-        edges = np.linspace(0, 1, BINS + 1)
-        return np.stack([np.histogram(column, edges)[0] for column in self.ranks.T]).astype(float)
-
-    @property
-    def band(self) -> tuple[float, float]:
-        """Counts between which all bins of all latents of exact posteriors are, with probability 1 - `LEVEL`."""
-        return simultaneous_band(len(self.residual), BINS, self.residual.shape[1])
-
-    @property
-    def outside(self) -> np.ndarray:
-        """Whether a latent's histogram leaves the band."""
-        low, high = self.band
-        return np.any((self.counts < low) | (self.counts > high), axis=1, keepdims=True)[:, 0]
-
 
 def calibrate(simulation: Simulation) -> Calibration:
-    """Residuals of the true z under the encoder's posteriors."""
+    """The true z under the encoder's posteriors."""
     q = simulation.posterior
-    return Calibration(((simulation.u - q.mean) / q.variance.sqrt()).numpy())
+    residual = ((simulation.u - q.mean) / q.variance.sqrt()).numpy()
+    squares, count = np.square(residual), len(residual)
+    ranks = stats.norm.cdf(residual)
+    edges = np.linspace(0, 1, BINS + 1)
+    return Calibration(
+        width_ratio=1 / np.sqrt(squares.mean(0)),
+        width_error=0.5 * squares.std(0) / squares.mean(0) / math.sqrt(count),
+        bias=residual.mean(0),
+        bias_error=residual.std(0) / math.sqrt(count),
+        ranks=ranks,
+        counts=np.stack([np.histogram(column, edges)[0] for column in ranks.T]).astype(float),
+        band=simultaneous_band(count, BINS, residual.shape[1]),
+    )
 
 
 @cache
-def simultaneous_band(samples: int, bins: int, latents: int, level: float = LEVEL) -> tuple[float, float]:
+def simultaneous_band(samples: int, bins: int, latents: int, level: float = 0.01) -> tuple[float, float]:
     """Counts per bin that uniform ranks leave, in any bin of any latent, with probability `level`.
 
     Pointwise binomial limits, widened as far as simulated uniform histograms need (as Säilynoja, Bürkner & Vehtari
@@ -259,7 +235,7 @@ def simultaneous_band(samples: int, bins: int, latents: int, level: float = LEVE
     True
     """
     single = 1 - (1 - level) ** (1 / latents)
-    draws = max(NULL_DRAWS, math.ceil(10 / single))
+    draws = max(4000, math.ceil(10 / single))
     counts = np.random.default_rng(0).multinomial(samples, np.full(bins, 1 / bins), size=draws)
     binomial = stats.binom(samples, 1 / bins)
     values = np.arange(counts.max() + 1)
@@ -267,3 +243,47 @@ def simultaneous_band(samples: int, bins: int, latents: int, level: float = LEVE
     limit = np.quantile(tail[counts].min(1), single)
     allowed = values[tail >= limit]
     return float(allowed.min()), float(max(allowed.max(), samples / bins))
+
+
+# bounds on log p(x) -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class GapBounds:
+    """Bounds on log p(x), and the ELBOs of the encoder and of the best posterior of its family."""
+
+    sandwich: Sandwich
+    elbo: Float[Tensor, " N"] | None
+    """Of the encoder; None if `encode` returns only marginals of q."""
+    best_elbo: Float[Tensor, " N"] | None
+    """Of the best diagonal Gaussian that gradient ascent found; None without time left or with another prior."""
+
+    @property
+    def gap(self) -> tuple[float, float] | None:
+        """Mean log p(x) - ELBO: at least and at most."""
+        if self.elbo is None:
+            return None
+        return float((self.sandwich.lower - self.elbo).mean()), float((self.sandwich.upper - self.elbo).mean())
+
+    @property
+    def amortisation(self) -> float | None:
+        """Mean loss of the encoder against the best posterior of its family; a lower bound."""
+        return None if self.best_elbo is None or self.elbo is None else float((self.best_elbo - self.elbo).mean())
+
+
+def bound_gap(simulation: Simulation, budget: Clock, *, points: int = 48, seed: int = 0) -> GapBounds:
+    """Bound log p(x) of some simulated x from both sides, and compare with the ELBO."""
+    q, sample = simulation.posterior, simulation.encoded
+    q = DiagonalGaussian(q.mean[:points], q.variance[:points])
+    joint = simulation.joint(points)
+    rounding = torch.finfo(sample.mean.dtype).eps
+    start = laplace_at_mode(joint, q.mean)
+    sandwich = bound_log_marginal(joint, start, simulation.u[:points], budget, seed=seed, rounding=rounding)
+    if sample.model.posterior_family != "diagonal":
+        return GapBounds(sandwich, None, None)
+    elbo = joint.elbo(q, matched_nodes(joint.dim, max(256, 4 * joint.dim)))
+    if budget.left <= 0 or not isinstance(joint.prior, Normal):
+        return GapBounds(sandwich, elbo, None)
+    prior = Normal(sample.prior_mean.double(), sample.prior_variance.double())
+    found = sampled_gap(joint.log_likelihood, q, prior)
+    return GapBounds(sandwich, elbo, torch.maximum(found.best_elbo.double(), elbo))

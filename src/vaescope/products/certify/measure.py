@@ -12,8 +12,9 @@ simulation-based calibration alone would report it as too narrow.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,48 +32,39 @@ from vaescope.analysis.models import SCALES
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
 from vaescope.distributions import DiagonalGaussian
-from vaescope.products.certify.bounds import Joint
-from vaescope.products.certify.simulate import Simulation, encode_simulated
+from vaescope.inference.joint import LikelihoodJoint
+from vaescope.products.certify.simulate import Simulation, Widths, encode_simulated
 
-PAIRS = 4  # mirrored draws of q per simulated x; an even number
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What a certificate calls wrong. Calibrated on the zoo of wrong and right encoders, unless it says otherwise."""
+
+    width: float = 0.1  # |log width ratio| from which a width is wrong
+    bias: float = 0.15  # standard deviations from which a mean is wrong
+    scatter: float = 0.35  # root mean square of shifts from which means are wrong
+    severe: float = 2.0  # factor of a width that makes it an error
+    standard_errors: float = 4.0  # by which any of these must be certain
+    bounds: float = 0.1  # nats between bounds from which they say little: convention
+    alike: float = 0.6  # AUC up to which a certificate transfers: convention
+    gain: float = 0.05  # nats per latent that undoing a named cause must gain
+    swapped: float = 0.2  # gain in squared correlation that says a latent is another one
+    unit: float = 1.25  # smallest factor between units
+    shift: float = 0.25  # smallest shift between units, in standard deviations
+
+
+THRESHOLDS = Thresholds()
 
 
 @dataclass(frozen=True, eq=False)
-class Optimality:
-    """First-order conditions of the best posterior of the family, per simulated x and latent."""
+class Optimality(Widths):
+    """The encoder's posteriors compared with the best of their family, to first order."""
 
-    curvature: Float[np.ndarray, "N d"]
-    """-σ E_q[ε g]: 1 at the optimum, (σ/σ*)² near it."""
-    shift: Float[np.ndarray, "2 N d"]
-    """σ E_q[g], from two independent halves of the draws: 0 at the optimum, (μ* - μ)/σ* near it."""
-
-    @property
-    def width_ratio(self) -> Float[np.ndarray, " d"]:
-        """σ of the encoder over that of the best posterior of its family, to first order."""
-        return np.sqrt(np.clip(self.curvature.mean(0), 1e-12, None))
-
-    @property
-    def width_error(self) -> Float[np.ndarray, " d"]:
-        """Standard error of log width_ratio."""
-        mean = np.clip(self.curvature.mean(0), 1e-12, None)
-        return 0.5 * self.curvature.std(0) / mean / math.sqrt(len(self.curvature))
-
-    @property
-    def bias(self) -> Float[np.ndarray, " d"]:
-        """Mean shift to the best posterior, in standard deviations."""
-        return self.shift.mean((0, 1))
-
-    @property
-    def bias_error(self) -> Float[np.ndarray, " d"]:
-        return self.shift.mean(0).std(0) / math.sqrt(self.shift.shape[1])
-
-    @property
-    def scatter(self) -> Float[np.ndarray, " d"]:
-        """Root mean square shift over x, without the noise of the draws."""
-        return np.sqrt(np.clip((self.shift[0] * self.shift[1]).mean(0), 0, None))
+    scatter: Float[np.ndarray, " d"]
+    """Root mean square shift to the best posterior over x, in standard deviations, without the noise of the draws."""
 
 
-def measure_optimality(joint: Joint, q: DiagonalGaussian, *, pairs: int = PAIRS, seed: int = 0) -> Optimality:
+def measure_optimality(joint: LikelihoodJoint, q: DiagonalGaussian, *, pairs: int = 4, seed: int = 0) -> Optimality:
     """Expectations of the gradient of log p(x, u) under the encoder's posteriors.
 
     Args:
@@ -84,23 +76,24 @@ def measure_optimality(joint: Joint, q: DiagonalGaussian, *, pairs: int = PAIRS,
     half = torch.randn(pairs, *q.mean.shape, generator=randomness.generator(seed, "optimality"), dtype=torch.float64)
     noise = torch.stack([half, -half], dim=1)
     scale = q.variance.sqrt()
-    scaled = torch.stack([_scaled_gradient(joint, q, scale, pair) for pair in noise])
-    curvature = -(noise * scaled).mean((0, 1))
-    shifts = scaled.mean(1).unflatten(0, (2, pairs // 2)).mean(1)
-    return Optimality(curvature.numpy(), shifts.numpy())
-
-
-def _scaled_gradient(joint: Joint, q: DiagonalGaussian, scale: Tensor, noise: Tensor) -> Tensor:
-    """σ g at u = μ + σ ε."""
-    return scale * joint.with_gradient(q.mean + scale * noise)[1]
-
-
-FEWEST = 50  # real samples
-LARGEST = 1000  # samples of each kind
-COMPONENTS = 30  # principal components of x
-FOLDS = 3
-ALIKE = 0.6  # AUC up to which a certificate transfers
-STANDARD_ERRORS = 2.0
+    rows = torch.arange(len(joint)).repeat(2)
+    scaled = torch.stack(
+        [
+            scale * joint.with_gradient(rows, (q.mean + scale * pair).flatten(0, 1))[1].reshape(pair.shape)
+            for pair in noise
+        ]
+    )
+    # -σ E_q[ε g] is 1 at the optimum and (σ/σ*)² near it; σ E_q[g], of two halves of the draws, 0 and (μ* - μ)/σ*
+    curvature = -(noise * scaled).mean((0, 1)).numpy()
+    shifts = scaled.mean(1).unflatten(0, (2, pairs // 2)).mean(1).numpy()
+    mean, count = np.clip(curvature.mean(0), 1e-12, None), math.sqrt(len(curvature))
+    return Optimality(
+        width_ratio=np.sqrt(mean),
+        width_error=0.5 * curvature.std(0) / mean / count,
+        bias=shifts.mean((0, 1)),
+        bias_error=shifts.mean(0).std(0) / count,
+        scatter=np.sqrt(np.clip((shifts[0] * shifts[1]).mean(0), 0, None)),
+    )
 
 
 @dataclass(frozen=True)
@@ -115,9 +108,9 @@ class Distinguishability:
     @property
     def alike(self) -> bool | None:
         """True, False, or None if there are too few samples to say."""
-        if self.auc + STANDARD_ERRORS * self.stderr <= ALIKE:
+        if self.auc + 2 * self.stderr <= THRESHOLDS.alike:
             return True
-        return False if self.auc - STANDARD_ERRORS * self.stderr > ALIKE else None
+        return False if self.auc - 2 * self.stderr > THRESHOLDS.alike else None
 
 
 @dataclass(frozen=True)
@@ -140,39 +133,27 @@ class Transfer:
 
 def compare_with_real(real: EncodedSample, simulated: EncodedSample) -> Transfer:
     """Train a classifier on each kind of features."""
-    count = min(len(real), len(simulated), LARGEST)
-    if count < FEWEST:
-        raise Skipped(f"real and simulated x are compared from {FEWEST} real samples on, got {len(real)}")
+    fewest = 50
+    count = min(len(real), len(simulated), 1000)
+    if count < fewest:
+        raise Skipped(f"real and simulated x are compared from {fewest} real samples on, got {len(real)}")
     pair = real.random_subset(count), simulated.random_subset(count)
-    kinds = {"x": _components(*pair), "codes": tuple(_codes(s) for s in pair)}
+    both = np.concatenate([s.observations.numpy() for s in pair])
+    components = min(30, both.shape[1], len(both) - 1)
+    if both.shape[1] > components:
+        both = PCA(components, svd_solver="auto", random_state=0).fit_transform(both)
+    codes = [torch.cat([s.mean.double(), s.variance.double().clamp(min=1e-300).log()], dim=1).numpy() for s in pair]
+    kinds = {"x": (both[:count], both[count:]), "codes": (codes[0], codes[1])}
     if real.model.log_likelihood is None and real.decoded.shape == real.observations.shape:
-        kinds["reconstruction error"] = tuple(_errors(s) for s in pair)
+        errors = [(s.observations - s.decoded.double()).square().sum(1, keepdim=True).numpy() for s in pair]
+        kinds["reconstruction error"] = (errors[0], errors[1])
     return Transfer(tuple(_distinguish(name, a, b) for name, (a, b) in kinds.items()))
-
-
-def _components(real: EncodedSample, simulated: EncodedSample) -> tuple[np.ndarray, np.ndarray]:
-    """Principal components of both together."""
-    both = np.concatenate([real.observations.numpy(), simulated.observations.numpy()])
-    count = min(COMPONENTS, both.shape[1], len(both) - 1)
-    found = PCA(count, svd_solver="auto", random_state=0).fit_transform(both) if both.shape[1] > count else both
-    return found[: len(real)], found[len(real) :]
-
-
-def _codes(sample: EncodedSample) -> np.ndarray:
-    """Posterior means and log-variances."""
-    log_variance = sample.variance.double().clamp(min=1e-300).log()
-    return torch.cat([sample.mean.double(), log_variance], dim=1).numpy()
-
-
-def _errors(sample: EncodedSample) -> np.ndarray:
-    """Squared error of the reconstruction, a column."""
-    return (sample.observations - sample.decoded.double()).square().sum(1, keepdim=True).numpy()
 
 
 def _distinguish(name: str, real: Float[np.ndarray, "N p"], simulated: Float[np.ndarray, "N p"]) -> Distinguishability:
     features, labels = np.concatenate([real, simulated]), np.repeat([1, 0], [len(real), len(simulated)])
     values = []
-    for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(features, labels):
+    for train, test in StratifiedKFold(3, shuffle=True, random_state=0).split(features, labels):
         trees = HistGradientBoostingClassifier(max_iter=60, max_leaf_nodes=8, min_samples_leaf=10, random_state=0)
         scores = trees.fit(features[train], labels[train]).predict_proba(features[test])[:, 1]
         values.append(roc_auc_score(labels[test], scores))
@@ -188,14 +169,6 @@ def auc_error(auc: float, count: int) -> float:
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     variance = auc * (1 - auc) + (count - 1) * (q1 + q2 - 2 * auc**2)
     return math.sqrt(max(variance, 0.0)) / count
-
-
-GAIN = 0.05  # nats per latent that a correction must gain
-CAUSE_STANDARD_ERRORS = 4.0  # of that gain
-FACTOR = 2.0  # largest factor by which corrected variances may still be wrong
-SWAPPED = 0.2  # gain in squared correlation that says a latent is another one
-UNIT = 1.25  # smallest factor between units
-SHIFT = 0.25  # smallest shift between units, in standard deviations
 
 
 @dataclass(frozen=True)
@@ -233,13 +206,20 @@ def find_cause(simulation: Simulation, raw: Float[Tensor, "N d"], real: EncodedS
         return _reading_of_negative(simulation, raw.double())
     here = _score(z, e.mean.double(), raw.double(), fitted=True)
     best: Cause | None = None
-    for correction in _corrections(simulation, raw.double(), real):
+    mean, variance = e.mean.double(), raw.double()
+    for correction in (
+        *_readings(mean, variance),
+        *_orders(simulation, mean, variance),
+        *_latent_units(simulation, mean, variance),
+        *_observed_units(simulation, real),
+    ):
         there = _score(z, correction.mean, correction.variance)
         gain = (there - here)[len(z) // 2 :]
-        mean, error = float(gain.mean()), float(gain.std()) / math.sqrt(len(gain))
+        gained, error = float(gain.mean()), float(gain.std()) / math.sqrt(len(gain))
         factor = float((((z - correction.mean) ** 2) / correction.variance).median()) / 0.4549
-        if mean > max(GAIN, CAUSE_STANDARD_ERRORS * error) and 1 / FACTOR**2 < factor < FACTOR**2:
-            best = _better(best, Cause(correction.code, correction.title, correction.advice, mean))
+        certain = gained > max(THRESHOLDS.gain, THRESHOLDS.standard_errors * error)
+        if certain and 1 / 4 < factor < 4 and (best is None or gained > best.gain):
+            best = Cause(correction.code, correction.title, correction.advice, gained)
     return best
 
 
@@ -252,10 +232,6 @@ def _reading_of_negative(simulation: Simulation, raw: Tensor) -> Cause:
     return Cause(best.code, best.title, best.advice, gain, negative=True)
 
 
-def _better(best: Cause | None, found: Cause) -> Cause:
-    return found if best is None or found.gain > best.gain else best
-
-
 def _score(z: Tensor, mean: Tensor, variance: Tensor, *, fitted: bool = False) -> Float[Tensor, " N"]:
     """log N(z; mean, variance) per draw, mean over latents; `fitted` multiplies variances by the best common factor."""
     safe = variance.clamp(min=1e-300)
@@ -266,14 +242,6 @@ def _score(z: Tensor, mean: Tensor, variance: Tensor, *, fitted: bool = False) -
         factor = squares.mean().clamp(min=1e-300)
         squares, safe = squares / factor, safe * factor
     return -0.5 * (squares + safe.log() + math.log(2 * math.pi)).mean(1)
-
-
-def _corrections(simulation: Simulation, raw: Tensor, real: EncodedSample) -> Iterator[_Correction]:
-    mean = simulation.encoded.mean.double()
-    yield from _readings(mean, raw)
-    yield from _orders(simulation, mean, raw)
-    yield from _latent_units(simulation, mean, raw)
-    yield from _observed_units(simulation, real)
 
 
 def _readings(mean: Tensor, raw: Tensor) -> Iterator[_Correction]:
@@ -297,11 +265,11 @@ def _orders(simulation: Simulation, mean: Tensor, raw: Tensor) -> Iterator[_Corr
         both = np.corrcoef(simulation.z.T.numpy(), mean.T.numpy())
     correlation = np.nan_to_num(both[:d, d:])
     order = linear_sum_assignment(-(correlation**2))[1]
-    kept = correlation[range(d), order] ** 2 - correlation.diagonal() ** 2 < SWAPPED
+    kept = correlation[range(d), order] ** 2 - correlation.diagonal() ** 2 < THRESHOLDS.swapped
     order = np.where(kept, np.arange(d), order)
     if len(set(order.tolist())) < d:  # half of a swap is not a permutation
         return
-    sign = np.where(correlation[range(d), order] < -math.sqrt(SWAPPED), -1.0, 1.0)
+    sign = np.where(correlation[range(d), order] < -math.sqrt(THRESHOLDS.swapped), -1.0, 1.0)
     moved, flipped = np.flatnonzero(order != np.arange(d)), np.flatnonzero(sign < 0)
     variance = raw[:, order]
     if len(moved):
@@ -330,7 +298,7 @@ def _latent_units(simulation: Simulation, mean: Tensor, raw: Tensor) -> Iterator
     centred = m - m.mean(0)
     slope = (centred * z).sum(0) / centred.square().sum(0).clamp(min=1e-300)
     used = (centred * z).sum(0) ** 2 > 0.5 * centred.square().sum(0) * (z - z.mean(0)).square().sum(0)
-    changed = used & (slope > 0) & (slope.clamp(min=1e-12).log().abs() > math.log(UNIT))
+    changed = used & (slope > 0) & (slope.clamp(min=1e-12).log().abs() > math.log(THRESHOLDS.unit))
     if not bool(changed.any()):
         return
     factor = torch.where(changed, slope, torch.ones_like(slope))
@@ -352,14 +320,14 @@ def _observed_units(simulation: Simulation, real: EncodedSample) -> Iterator[_Co
     for what, dims in (("", (0, 1)), (" column by column", (0,))):
         scale = observed.std(dims, correction=0) / made.std(dims, correction=0).clamp(min=1e-300)
         shift = observed.mean(dims) - scale * made.mean(dims)
-        far = (scale.log().abs() > math.log(UNIT)) | (
-            (observed.mean(dims) - made.mean(dims)).abs() > SHIFT * observed.std(dims, correction=0)
+        far = (scale.log().abs() > math.log(THRESHOLDS.unit)) | (
+            (observed.mean(dims) - made.mean(dims)).abs() > THRESHOLDS.shift * observed.std(dims, correction=0)
         )
         if not bool(far.any()) or not bool(scale.isfinite().all()):
             continue
         rescaled = (scale * made + shift).reshape(x.shape).to(x)
-        encoded = _attempt(lambda: encode_simulated(real.model, rescaled, simulation.prior, simulation.auxiliary))  # noqa: B023
-        if encoded is not None:
+        with contextlib.suppress(Skipped, InputError):
+            encoded = encode_simulated(real.model, rescaled, simulation.prior, simulation.auxiliary)
             factor = f"x ≈ {float(scale.median()):.3g} · output {float(shift.median()):+.3g}{what}"
             yield _Correction(
                 "units-of-x",
@@ -368,10 +336,3 @@ def _observed_units(simulation: Simulation, real: EncodedSample) -> Iterator[_Co
                 encoded.mean.double(),
                 encoded.variance.double(),
             )
-
-
-def _attempt(encode: Callable[[], EncodedSample]) -> EncodedSample | None:
-    try:
-        return encode()
-    except (Skipped, InputError):
-        return None
