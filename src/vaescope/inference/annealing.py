@@ -20,7 +20,7 @@ from vaescope.inference.joint import LikelihoodJoint, find_mode
 
 
 class Clock(Protocol):
-    """A limit on time, and where progress is told."""
+    """A limit on time, and where to report progress."""
 
     @property
     def left(self) -> float: ...
