@@ -72,7 +72,7 @@ Results = Sequence[CovarianceResult]
 Value = Callable[[CovarianceMeasurement], float]
 
 
-# data ----
+# data -----------------------------------------------------------------------------------------
 
 
 def make_mixing(name: str, seed: int) -> Mixing:

@@ -195,16 +195,6 @@ def is_trained(cell: MixingCell) -> bool:
     return cell.precision <= {TRIANGULAR: 1e10, ORTHOGONAL: 1e5}.get(cell.mixing, 0.0)
 
 
-def _with_encoder(
-    exact: ElboGapMeasurement, trained: TrainedCell[MixingCell], settings: ElboGapSettings
-) -> ElboGapMeasurement:
-    """With the ELBO of the trained encoder at the same test points."""
-    x, precision = trained.data.observations.test[: settings.exact_points], trained.cell.precision
-    decoder, member = CASES[trained.cell.mixing].decoder(), trained.member
-    elbo = float(theory.elbo(decoder, x, member.posterior(x), precision=precision, prior=member.prior).mean())
-    return replace(exact, encoder=TrainedEncoder(elbo, amortisation_gap=exact.elbo_star - elbo))
-
-
 def _solve_exactly(
     cells: Sequence[MixingCell], data: Sequence[FactorData], settings: ElboGapSettings
 ) -> list[ElboGapMeasurement]:
@@ -218,7 +208,12 @@ def _solve_exactly(
     precision = torch.tensor([cell.precision for cell in cells], dtype=z.dtype).repeat_interleave(torch.tensor(sizes))
     x = decoder(z)
     if case.noisy:
-        x = x + torch.cat([_noise(cell, size, x) for cell, size in zip(cells, sizes, strict=True)])
+        noise = [
+            torch.randn(own.shape, dtype=x.dtype, generator=randomness.generator(cell.seed, "noise"))
+            / math.sqrt(cell.precision)
+            for cell, own in zip(cells, x.split(sizes), strict=True)
+        ]
+        x = x + torch.cat(noise)
     best = theory.project(decoder, x, precision=precision, prior=case.prior, start=z)
     # c_IMA is evaluated at the preimage of x; for noisy x, which has none, at the optimal mean
     contrast = theory.ima_contrast(decoder, best.mean if case.noisy else z)
@@ -226,12 +221,6 @@ def _solve_exactly(
     log_p = theory.log_marginal(decoder, x, precision=precision, prior=case.prior, start=z, method=method).value
     columns = best.converged, best.elbo, log_p, contrast
     return [_averaged(*parts) for parts in zip(*(column.split(sizes) for column in columns), strict=True)]
-
-
-def _noise(cell: MixingCell, points: int, like: Tensor) -> Tensor:
-    """Observation noise of variance 1/γ²."""
-    shape, generator = (points, like.shape[1]), randomness.generator(cell.seed, "noise")
-    return torch.randn(shape, dtype=like.dtype, generator=generator) / math.sqrt(cell.precision)
 
 
 def _averaged(converged: Tensor, elbo: Tensor, log_p: Tensor, contrast: Tensor) -> ElboGapMeasurement:
@@ -720,7 +709,13 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
         self, trained: Sequence[TrainedCell[MixingCell]], settings: ElboGapSettings
     ) -> list[ElboGapMeasurement]:
         exact = _solve_exactly([own.cell for own in trained], [own.data for own in trained], settings)
-        return [_with_encoder(*pair, settings) for pair in zip(exact, trained, strict=True)]
+        measured = []
+        for own, solved in zip(trained, exact, strict=True):
+            x, prior = own.data.observations.test[: settings.exact_points], own.member.prior
+            decoder, posterior = CASES[own.cell.mixing].decoder(), own.member.posterior(x)
+            elbo = float(theory.elbo(decoder, x, posterior, precision=own.cell.precision, prior=prior).mean())
+            measured.append(replace(solved, encoder=TrainedEncoder(elbo, solved.elbo_star - elbo)))
+        return measured
 
     def comparisons(self, results: Results, settings: ElboGapSettings) -> list[Comparison]:
         """The published curve with its abscissa read as γ² and as γ, next to ELBO* and the trained encoders."""

@@ -254,16 +254,12 @@ def _interpolations(member: Member, mean: Tensor, assignment: np.ndarray) -> byt
     return (torch.cat(rows).detach().clamp(0, 1) * 255).round().byte().numpy().tobytes()
 
 
-# members ----
+# members --------------------------------------------------------------------------------------
 
 
 def trained_from_random(results: Results) -> list[SpriteResult]:
     """The members that know nothing of the factors and are trained as described."""
     return [r for r in results if r.cell.start == "random" and not r.cell.remedy]
-
-
-def with_remedy(results: Results, remedy: str) -> list[SpriteResult]:
-    return [r for r in results if r.cell.remedy == remedy]
 
 
 def controls(results: Results) -> list[SpriteResult]:
@@ -277,33 +273,38 @@ def best_members(results: Results) -> list[SpriteResult]:
     return [max(own, key=lambda r: r.elbo) for own in groups]
 
 
-def shown_member(results: Results) -> SpriteResult:
-    """The member of the figures: of all best members, the one with the highest MCC."""
-    return max(best_members(results), key=lambda r: r.measured.mcc)
-
-
 # claims ---------------------------------------------------------------------------------------
 
 
-def lead_over(baseline: Callable[[FactorRecovery], float]) -> Callable[[Results, object], list[float]]:
-    """For the best member of every data set: the smallest lead over a baseline among factors."""
-
-    def measure(results: Results, _: object) -> list[float]:
-        factors = [r.measured.factors.values() for r in best_members(results)]
-        return [min(factor.mcc - baseline(factor) for factor in own) for own in factors]
-
-    return measure
+_mcc_settled = settled("MCC", lambda r: r.measured.curve.mcc, tolerance=0.01)
 
 
-def leads_note(baseline: Callable[[FactorRecovery], float]) -> Callable[[Results, object], str]:
+def recovery_settled(results: Results, _: object) -> str | None:
+    """Claims about recovery are decided once it has settled, although the ELBO may still gain precision."""
+    return _mcc_settled(trained_from_random(results), _)
+
+
+def baseline_claim(
+    title: str, source: str, baseline: Callable[[FactorRecovery], float]
+) -> ClaimSpec[SpriteResult, object, Sequence[float]]:
+    """Whether the best member of every data set is better than a baseline, also for its worst factor."""
+
+    def leads(results: Results, names: Sequence[str]) -> list[float]:
+        best = [[r.measured.factors[name] for name in names] for r in best_members(results)]
+        return [min(factor.mcc - baseline(factor) for factor in own) for own in best]
+
     def note(results: Results, _: object) -> str:
-        best = best_members(results)
-        leads = {
-            n: median([r.measured.factors[n].mcc - baseline(r.measured.factors[n]) for r in best]) for n in FACTORS
-        }
-        return f"Median lead by factor: {', '.join(f'{name} {lead:+.2f}' for name, lead in leads.items())}."
+        listed = ", ".join(f"{name} {median(leads(results, [name])):+.2f}" for name in FACTORS)
+        return f"Median lead by factor: {listed}."
 
-    return note
+    return ClaimSpec(
+        sentence=f"The best VAE recovers every factor better than {title}.",
+        source=source,
+        measure=lambda results, _: leads(results, FACTORS),
+        criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
+        note=note,
+        requires=(recovery_settled,),
+    )
 
 
 def ranks_along_training(
@@ -353,22 +354,12 @@ def elbo_leads(results: Results, _: object) -> list[float]:
     return [max(r.elbo for r in own) - best[data_set] for data_set, own in groups.items() if data_set in best]
 
 
-def recovery_settled(results: Results, _: object) -> str | None:
-    """Claims about recovery are decided once it has settled, although the ELBO may still gain precision."""
-    return _mcc_settled(trained_from_random(results), _)
-
-
 def remedy_claim(remedy: str, title: str) -> ClaimSpec[SpriteResult, object, Sequence[float]]:
-    """Whether members that are trained differently recover the factors.
-
-    Args:
-        remedy: its key in `REMEDIES`.
-        title: what it changes, in words.
-    """
+    """Whether members that are trained differently recover the factors; the title says what the remedy changes."""
 
     def note(results: Results, _: object) -> str:
-        used = [r.measured.latents_in_use for r in with_remedy(results, remedy)]
-        return f"Latents in use: {', '.join(map(str, used))}."
+        used = [str(r.measured.latents_in_use) for r in results if r.cell.remedy == remedy]
+        return f"Latents in use: {', '.join(used)}."
 
     return ClaimSpec(
         sentence=f"A VAE that is trained {title} recovers the factors.",
@@ -376,11 +367,8 @@ def remedy_claim(remedy: str, title: str) -> ClaimSpec[SpriteResult, object, Seq
         measure=of_members(lambda m: m.mcc, lambda c: c.remedy == remedy),
         criterion=Bound("MCC", at_least(0.95), over="data sets"),
         note=note,
-        requires=(lambda results, _: _mcc_settled(with_remedy(results, remedy), _),),
+        requires=(lambda results, _: _mcc_settled([r for r in results if r.cell.remedy == remedy], _),),
     )
-
-
-_mcc_settled = settled("MCC", lambda r: r.measured.curve.mcc, tolerance=0.01)
 
 
 def has_controls(results: Results, _: object) -> str | None:
@@ -399,17 +387,11 @@ def member_label(result: SpriteResult, best: Results) -> str:
     return f"{label} (highest ELBO)" if result in best else label
 
 
-def tables(results: Results) -> list[ReportTable]:
-    best = best_members(results)
-    groups = grouped(trained_from_random(results), lambda r: r.cell.data_set).values()
-    return [
-        ReportTable("Every data set", [_data_set_row(own) for own in groups]),
-        ReportTable("Every member, with its baselines", [_member_row(r, best) for r in results]),
-        ReportTable("Every factor of the best members", [_factor_row(r, name) for r in best for name in FACTORS]),
-    ]
+def baselines(measured: SpriteMeasurement | FactorRecovery) -> dict[str, float]:
+    return {"PCA": measured.mcc_pca, "linear ICA": measured.mcc_ica}
 
 
-def _data_set_row(results: Results) -> TableRow:
+def data_set_row(results: Results) -> TableRow:
     best = best_members(results)[0].measured
     return {
         "data set": results[0].cell.data_set,
@@ -417,34 +399,20 @@ def _data_set_row(results: Results) -> TableRow:
         "MCC of the highest ELBO": best.mcc,
         "median MCC": median([r.measured.mcc for r in results]),
         "highest MCC": max(r.measured.mcc for r in results),
-        "PCA": best.mcc_pca,
-        "linear ICA": best.mcc_ica,
+        **baselines(best),
         "floor": best.mcc_floor,
         "c_IMA": best.ima_contrast,
         "c_IMA of the renderer": best.renderer_contrast,
     }
 
 
-def _factor_row(result: SpriteResult, name: str) -> TableRow:
-    factor = result.measured.factors[name]
-    return {
-        "data set": result.cell.data_set,
-        "factor": name,
-        "MCC": factor.mcc,
-        "PCA": factor.mcc_pca,
-        "linear ICA": factor.mcc_ica,
-        "published": published("embrace_the_gap")["sprites"]["mcc"][name],
-    }
-
-
-def _member_row(result: SpriteResult, best: Results) -> TableRow:
+def member_row(result: SpriteResult, best: Results) -> TableRow:
     m = result.measured
     return {
         "member": member_label(result, best),
         "ELBO": result.elbo,
         "MCC": m.mcc,
-        "PCA": m.mcc_pca,
-        "linear ICA": m.mcc_ica,
+        **baselines(m),
         "floor": m.mcc_floor,
         "codes after linear ICA": m.mcc_unmixed,
         "change of MCC over the last third": late_change(m.curve.mcc),
@@ -549,27 +517,12 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
             note=failure_note,
             if_refuted=(
                 "Members that start at the true factors tell whether the objective or its optimisation is the "
-                "reason: see "
-                "the claims about them."
+                "reason: see the claims about them."
             ),
             requires=(recovery_settled,),
         ),
-        ClaimSpec(
-            sentence="The best VAE recovers every factor better than principal components.",
-            source=f"{PAPER}, §4.3 and Fig. 5",
-            measure=lead_over(lambda f: f.mcc_pca),
-            criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
-            note=leads_note(lambda f: f.mcc_pca),
-            requires=(recovery_settled,),
-        ),
-        ClaimSpec(
-            sentence="The best VAE recovers every factor better than linear ICA.",
-            source="Beyond the paper",
-            measure=lead_over(lambda f: f.mcc_ica),
-            criterion=Bound("lead for the worst factor", above(0), statistic="smallest", over="data sets"),
-            note=leads_note(lambda f: f.mcc_ica),
-            requires=(recovery_settled,),
-        ),
+        baseline_claim("principal components", f"{PAPER}, §4.3 and Fig. 5", lambda f: f.mcc_pca),
+        baseline_claim("linear ICA", "Beyond the paper", lambda f: f.mcc_ica),
         ClaimSpec(
             sentence="Recovery improves during training.",
             source=f"{PAPER}, §4.3 and Fig. 5 left",
@@ -703,11 +656,25 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
         return [Comparison("Fig. 5 centre and right", quantity, rows, difference)]
 
     def tables(self, results: Results, settings: SpritesSettings) -> list[ReportTable]:
-        return tables(results)
+        best = best_members(results)
+        groups = grouped(trained_from_random(results), lambda r: r.cell.data_set).values()
+        authors = published("embrace_the_gap")["sprites"]["mcc"]
+        factors = [
+            {"data set": r.cell.data_set, "factor": name, "MCC": factor.mcc}
+            | baselines(factor)
+            | {"published": authors[name]}
+            for r in best
+            for name, factor in r.measured.factors.items()
+        ]
+        return [
+            ReportTable("Every data set", [data_set_row(own) for own in groups]),
+            ReportTable("Every member, with its baselines", [member_row(r, best) for r in results]),
+            ReportTable("Every factor of the best members", factors),
+        ]
 
     def figures(self, results: Results, settings: SpritesSettings) -> list[ReportFigure]:
         """Everything about the best member, and training curves of all."""
-        shown = shown_member(results).measured
+        shown = max((r.measured for r in best_members(results)), key=lambda m: m.mcc)
         along_training = (
             "Left: recovery by posterior means during training, one colour per data set; thick: the member with the "
             "highest ELBO; dash-dotted: members that started at the true factors. Dashed: the MCC of linear ICA, and "
