@@ -50,3 +50,10 @@ def test_workers_send_their_progress():
         ("x", 1, None, "2 training, 1 finished, 0 diverged; ELBO -1.50"),
         ("x", None, None, "Resuming."),
     ]
+
+
+def test_the_index_is_written_once_per_experiment(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr("vaescope_papers.run.write_index", lambda out, profile: written.append(profile) or out)
+    assert dispatch(["reproduce", "principal-axes", "--seeds", "1", "--out", str(tmp_path)]) == 0
+    assert written == ["quick"]

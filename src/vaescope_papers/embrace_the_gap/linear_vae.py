@@ -25,7 +25,6 @@ from vaescope_papers.embrace_the_gap.shared import (
     PrecisionSettings,
     by_precision,
     plot_over_precision,
-    values_by_precision,
 )
 from vaescope_papers.experiment import ReportFigure
 from vaescope_papers.results import Result
@@ -216,14 +215,20 @@ class LinearVAE(PrecisionExperiment[LinearSettings, LinearMeasurement]):
             axes[0].axhline(random.contrast, color=colour, linestyle=":", linewidth=1.2)
         title = "The gap converges to c_IMA (dotted)"
         figures.format_axis(axes[0], title=title, x="γ²", y="gap in nats", log="x", legend=False)
-        gaps = {
-            "random W": values_by_precision(results, lambda m: m.random_decoder.gap),
-            "trained W": values_by_precision(results, lambda m: m.trained_gap),
-        }
-        plot_over_precision(axes[1], gaps, title="Training closes the gap", y="gap in nats")
-        angles = {"trained": values_by_precision(results, lambda m: 1 - m.axes_cosine)}
-        title = "Training finds the principal axes"
-        plot_over_precision(axes[2], angles, title=title, y="1 − |cos| (worst column)")
+        plot_over_precision(
+            axes[1],
+            results,
+            {"random W": lambda m: m.random_decoder.gap, "trained W": lambda m: m.trained_gap},
+            title="Training closes the gap",
+            y="gap in nats",
+        )
+        plot_over_precision(
+            axes[2],
+            results,
+            {"trained": lambda m: 1 - m.axes_cosine},
+            title="Training finds the principal axes",
+            y="1 − |cos| (worst column)",
+        )
         caption = (
             "Left: exact gaps of four random decoders as the precision grows, with their limits. Middle: the "
             "closed-form gap of random and trained decoders. Right: the largest angle between trained columns and "

@@ -217,10 +217,11 @@ class MoebiusPrecision(
         drawn, axes = figures.row_of_panels(2, width=5.6)
         plot_over_precision(
             axes[0],
+            results,
             {
-                "posterior samples": values_by_precision(results, lambda m: m.mcc_sampled),
-                "posterior means": values_by_precision(results, lambda m: m.mcc_mean),
-                "linear ICA": values_by_precision(results, lambda m: m.mcc_linear_ica),
+                "posterior samples": lambda m: m.mcc_sampled,
+                "posterior means": lambda m: m.mcc_mean,
+                "linear ICA": lambda m: m.mcc_linear_ica,
             },
             dashed=["linear ICA"],
             title="Recovery of the sources",
@@ -229,9 +230,14 @@ class MoebiusPrecision(
             log="x",
         )
         axes[0].set_ylim(0, 1.02)
-        contrasts = {"trained decoder": values_by_precision(results, lambda m: m.ima_contrast)}
-        authors = authors_medians("ima_contrast")
-        plot_over_precision(axes[1], contrasts, title="IMA contrast", y="c_IMA in nats", published=authors)
+        plot_over_precision(
+            axes[1],
+            results,
+            {"trained decoder": lambda m: m.ima_contrast},
+            title="IMA contrast",
+            y="c_IMA in nats",
+            published=authors_medians("ima_contrast"),
+        )
         caption = (
             "Left: recovery of the sources by posterior means and by posterior samples, next to linear ICA on the "
             "observations. Right: IMA contrast of the trained decoder at the posterior means. Lines are medians over "

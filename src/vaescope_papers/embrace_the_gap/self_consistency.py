@@ -206,40 +206,40 @@ def authors_medians() -> dict[str, dict[float, float]]:
     return {name: column(table, name) for name in PANELS}
 
 
-def _self_consistency_figure(results: Results) -> Figure:
+def self_consistency_figure(results: Results) -> Figure:
     figure, axes = figures.row_of_panels(3)
     authors = authors_medians()
-    trained, exact, predicted = (
-        values_by_precision(results, value)
-        for value in (
-            lambda m: geometric_mean(m.posterior_variance),
-            lambda m: geometric_mean(m.exact_variance),
-            lambda m: geometric_mean(m.predicted_variance),
-        )
-    )
-    unit = "σ² (geometric mean over latents)"
     plot_over_precision(
         axes[0],
-        {"trained encoder": trained, "exact projection": exact},
+        results,
+        {
+            "trained encoder": lambda m: geometric_mean(m.posterior_variance),
+            "exact projection": lambda m: geometric_mean(m.exact_variance),
+        },
         dashed=["exact projection"],
         title="Posterior variance",
-        y=unit,
+        y="σ² (geometric mean over latents)",
         published=authors["posterior_variance"],
         power=-1.0,
     )
     plot_over_precision(
         axes[1],
-        {"trained encoder σ²": trained, "Eq. 12, from the decoder": predicted},
+        results,
+        {
+            "trained encoder σ²": lambda m: geometric_mean(m.posterior_variance),
+            "Eq. 12, from the decoder": lambda m: geometric_mean(m.predicted_variance),
+        },
         dashed=["Eq. 12, from the decoder"],
         title="Both sides of Eq. 12",
-        y=unit,
+        y="σ² (geometric mean over latents)",
         published=authors["predicted_variance"],
     )
     plot_over_precision(
         axes[2],
+        results,
         {
-            "trained encoder": values_by_precision(results, lambda m: m.reconstruction_mse),
-            "exact projection": values_by_precision(results, lambda m: m.exact_reconstruction_mse),
+            "trained encoder": lambda m: m.reconstruction_mse,
+            "exact projection": lambda m: m.exact_reconstruction_mse,
         },
         dashed=["exact projection"],
         title="Self-consistency",
@@ -249,20 +249,24 @@ def _self_consistency_figure(results: Results) -> Figure:
     return figure
 
 
-def _gap_figure(results: Results) -> Figure:
+def gap_figure(results: Results) -> Figure:
     figure, axes = figures.row_of_panels(2, width=5.6)
-    parts = {
-        "family: log p − ELBO*": values_by_precision(results, lambda m: m.family_gap),
-        "amortisation: ELBO* − ELBO": values_by_precision(results, lambda m: m.amortisation_gap),
-    }
-    plot_over_precision(axes[0], parts, title="Parts of the gap", y="nats per observation")
+    plot_over_precision(
+        axes[0],
+        results,
+        {"family: log p − ELBO*": lambda m: m.family_gap, "amortisation: ELBO* − ELBO": lambda m: m.amortisation_gap},
+        title="Parts of the gap",
+        y="nats per observation",
+    )
     limits = exact_limits(results)
-    rates = {
-        "|gap − c_IMA|": {p: [own.gap_error[i] for own in limits] for i, p in enumerate(EXACT_PRECISIONS)},
-        "|σ² / Eq. 12 − 1|": {p: [own.variance_error[i] for own in limits] for i, p in enumerate(EXACT_PRECISIONS)},
-    }
-    power = -1.0 if limits else None
-    plot_over_precision(axes[1], rates, title="Rates, solved exactly", y="distance from the limit", power=power)
+    if limits:
+        gaps = list(zip(*(own.gap_error for own in limits), strict=True))
+        variances = list(zip(*(own.variance_error for own in limits), strict=True))
+        figures.plot_median_and_range(axes[1], EXACT_PRECISIONS, gaps, label="|gap − c_IMA|")
+        figures.plot_median_and_range(axes[1], EXACT_PRECISIONS, variances, label="|σ² / Eq. 12 − 1|")
+        figures.reference_slope(axes[1], EXACT_PRECISIONS, [median(values) for values in gaps], power=-1.0)
+    title, x = "Rates, solved exactly", "decoder precision γ²"
+    figures.format_axis(axes[1], title=title, x=x, y="distance from the limit", legend=bool(limits))
     return figure
 
 
@@ -433,8 +437,8 @@ class SelfConsistency(PrecisionExperiment[SelfConsistencySettings, SelfConsisten
             "converges to c_IMA and the variances to Eq. 12, at rate 1/γ²."
         )
         return [
-            ReportFigure("self_consistency", _self_consistency_figure(results), caption),
-            ReportFigure("the_gap", _gap_figure(results), gap_caption),
+            ReportFigure("self_consistency", self_consistency_figure(results), caption),
+            ReportFigure("the_gap", gap_figure(results), gap_caption),
         ]
 
 

@@ -187,7 +187,8 @@ def medians_by_precision(
 
 def plot_over_precision(
     axis: Axes,
-    curves: Mapping[str, Mapping[float, Sequence[float]]],
+    results: Sequence[Result[PrecisionCell, Measured]],
+    curves: Mapping[str, Callable[[Measured], float]],
     *,
     title: str,
     y: str,
@@ -200,7 +201,8 @@ def plot_over_precision(
 
     Args:
         axis: of the panel.
-        curves: values of all members at every γ², by label.
+        results: of all members.
+        curves: measured values by label.
         title: of the panel.
         y: label of the y axis, with units.
         dashed: labels of the dashed lines.
@@ -208,12 +210,11 @@ def plot_over_precision(
         power: of γ² by which the first curve should rise or fall, drawn as a dotted line.
         log: which axes are logarithmic.
     """
-    shown: set[float] = set()
-    for label, values in curves.items():
+    for index, (label, value) in enumerate(curves.items()):
+        values = values_by_precision(results, value)
         figures.plot_median_and_range(axis, list(values), list(values.values()), label=label, dashed=label in dashed)
-        if power is not None and not shown:
+        if power is not None and index == 0:
             figures.reference_slope(axis, list(values), [median(own) for own in values.values()], power=power)
-        shown |= values.keys()
-    known = {precision: value for precision, value in (published or {}).items() if precision in shown}
+    known = {precision: value for precision, value in (published or {}).items() if precision in by_precision(results)}
     figures.plot_published(axis, list(known), list(known.values()), label="authors' median")
     figures.format_axis(axis, title=title, x="decoder precision γ²", y=y, log=log)
