@@ -71,7 +71,7 @@ def test_images_are_shown_as_images(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: vs.diagnose(linear()), "diagnose needs samples x"),
+        (lambda: vs.diagnose(linear()), "samples x are needed"),
         (lambda: vs.diagnose(torch.nn.Linear(2, 2), X), "inherit from vs.LatentModel"),
         (lambda: vs.diagnose([], X), "got an empty list"),
         (lambda: vs.diagnose(linear(encode=lambda x: (x[:, :2] * torch.nan, x[:, :2])), X), "NaN or infinity"),

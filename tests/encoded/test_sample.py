@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import vaescope as vs
-from vaescope.analysis.encoding import encode, encode_chunks, encode_sample, spread_rows
+from vaescope.analysis.encoding import encode, encode_chunks, encode_sample
+from vaescope.analysis.samples import spread_rows
 from vaescope.core.errors import InputError
 
 X = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))

@@ -160,7 +160,7 @@ def test_disagreement_about_firm_axes_lowers_the_score(degrees, expected):
 def test_models_with_other_information_share_nothing():
     rng = np.random.default_rng(0)
     pair = [vs.adapters.from_arrays(rng.normal(size=(400, 2)), np.full((400, 2), 0.01)) for _ in range(2)]
-    found = vs.identifiability(pair, pair[0].samples)
+    found = vs.identifiability(pair, None)
     assert found.kind == ["none", "none"]
     assert "Do not interpret" in found.sentences[0]
 
@@ -188,7 +188,7 @@ def test_independent_codes_of_other_priors_are_at_their_best(prior):
 def test_no_decoder_and_one_model_is_one_line():
     alone = vs.adapters.from_arrays(np.random.default_rng(0).normal(size=(100, 2)), np.full((100, 2), 0.01))
     with pytest.raises(vs.InputError, match="several models"):
-        vs.identifiability(alone, alone.samples)
+        vs.identifiability(alone, None)
     with pytest.raises(vs.InputError, match="tolerance"):
         vs.identifiability(linear((1.0, 2.0)), data((1.0, 2.0)), tolerance=0.0)
 

@@ -66,7 +66,7 @@ def test_the_contrast_agrees_with_exact_derivatives():
     model = vs.adapters.from_callables(
         encode=lambda v: (2 * v[:, :3], torch.full((len(v), 3), 0.1)), decode=decoder, latent_dim=3, precision=1.0
     )
-    probe = Probe(torch.randn(50, 7), None, count=50)
+    probe = Probe(model, torch.randn(50, 7), None, count=50)
     sample = probe.measure(model).sample
     exact = vs.theory.ima_contrast(decoder, sample.random_subset(8).mean).detach().mean()
     assert probe.contrast(sample, [0, 1, 2]) == pytest.approx(float(exact), rel=1e-3)

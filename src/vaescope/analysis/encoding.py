@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from vaescope.analysis.samples import Samples, read_samples, spread_rows
 from vaescope.core import randomness, validation
-from vaescope.core.containers import unwrap
 from vaescope.core.errors import InputError
 from vaescope.data.dataset import flatten_samples
 from vaescope.distributions import Normal
@@ -25,9 +25,6 @@ from vaescope.inference.derivatives import (
     jacobian_column,
 )
 from vaescope.protocol import LatentModel, check_model
-
-Samples = np.ndarray | Tensor
-"""Rows or images, a sample along the first axis; an array may be memory-mapped."""
 
 Rows = slice | Tensor
 """Rows of a sample."""
@@ -133,14 +130,13 @@ def encode(
 
     Args:
         model: a `LatentModel`.
-        x: samples, a row or an image each.
+        x: samples, a row or an image each, in anything that `read_samples` takes.
         auxiliary: labels or rows of numbers, one per sample; only for models with an auxiliary input.
         rows: indices of these samples in a larger data set, for error messages.
     """
-    check_model(model)
-    samples, labels = check_samples(x, auxiliary)
-    rows = np.arange(len(samples)) if rows is None else rows
-    inputs = model_input(samples, model)
+    given = read_samples(check_model(model), x, auxiliary)
+    rows = np.arange(len(given)) if rows is None else rows
+    inputs, labels = model_input(given.x, model), given.auxiliary
     _check_finite(inputs.flatten(1).isfinite().all(1), rows, "x must be finite, got NaN or infinity at sample {}.")
     if labels is not None and not model.auxiliary_dim:
         raise InputError("this model takes no auxiliary input; omit auxiliary.")
@@ -151,16 +147,16 @@ def encode(
     _check_finite((mean.isfinite() & variance.isfinite()).all(1), rows, message)
     if not isinstance(prior, Normal):
         raise InputError(f"this analysis needs a Gaussian prior, got {type(prior).__name__}.")
-    given = None if labels is None else torch.as_tensor(labels)
     prior_mean, prior_variance = prior_rows(prior, mean)
-    return EncodedSample(model, rows, inputs, mean, variance, prior_mean, prior_variance, given)
+    auxiliary_rows = None if labels is None else torch.as_tensor(labels)
+    return EncodedSample(model, rows, inputs, mean, variance, prior_mean, prior_variance, auxiliary_rows)
 
 
 def encode_sample(model: LatentModel, x: object, auxiliary: object | None, count: int) -> EncodedSample:
     """Encode at most `count` rows from all over x."""
-    samples, labels = check_samples(x, auxiliary)
-    rows = spread_rows(len(samples), count)
-    return encode(model, samples[rows], None if labels is None else labels[rows], rows=rows)
+    given = read_samples(check_model(model), x, auxiliary)
+    rows = spread_rows(len(given), count)
+    return encode(model, given[rows], rows=rows)
 
 
 def encode_chunks(
@@ -168,42 +164,16 @@ def encode_chunks(
 ) -> Iterator[EncodedSample]:
     """All rows of x, a chunk at a time: `first`, if given, then every other row in order."""
     width = check_model(model).latent_dim
-    samples, labels = check_samples(x, auxiliary)
+    given = read_samples(model, x, auxiliary)
     if first is not None:
         yield first
-    step = min(ROWS_AT_ONCE, max(1, NUMBERS_AT_ONCE // max(int(np.prod(samples.shape[1:])), width)))
-    for start in range(0, len(samples), step):
-        rows = np.arange(start, min(start + step, len(samples)))
+    step = min(ROWS_AT_ONCE, max(1, NUMBERS_AT_ONCE // max(int(np.prod(given.x.shape[1:])), width)))
+    for start in range(0, len(given), step):
+        rows = np.arange(start, min(start + step, len(given)))
         rows = rows if first is None else np.setdiff1d(rows, first.rows, assume_unique=True)
         if len(rows):
-            contiguous = len(rows) == min(step, len(samples) - start)
-            index = slice(start, start + step) if contiguous else rows
-            yield encode(model, samples[index], None if labels is None else labels[index], rows=rows)
-
-
-def spread_rows(samples: int, count: int) -> np.ndarray:
-    """At most `count` row numbers in ascending order, drawn at random with a fixed seed: data may be periodic.
-
-    >>> spread_rows(4, 10)
-    array([0, 1, 2, 3])
-    """
-    if samples <= count:
-        return np.arange(samples)
-    return np.sort(np.random.default_rng(0).choice(samples, count, replace=False))
-
-
-def check_samples(x: object, auxiliary: object | None = None) -> tuple[Samples, Samples | None]:
-    """x and the auxiliary input as arrays or tensors with one row per sample; values are checked when they are read."""
-    x = unwrap(x, "x")
-    checked = validation.rows(x, "x", finite=False)
-    samples = x.detach() if isinstance(x, Tensor) else checked
-    if auxiliary is None:
-        return samples, None
-    array = validation.array(auxiliary, "auxiliary")
-    if array.ndim == 0:
-        raise InputError("auxiliary must have a label or a row of numbers per sample, got a single number.")
-    validation.same_rows({"x": len(samples), "auxiliary": len(array)})
-    return samples, auxiliary.detach() if isinstance(auxiliary, Tensor) else array
+            contiguous = len(rows) == min(step, len(given) - start)
+            yield encode(model, given[slice(start, start + step) if contiguous else rows], rows=rows)
 
 
 def model_input(x: Samples, model: LatentModel) -> Float[Tensor, "N ..."]:

@@ -83,7 +83,8 @@ def array(values: object, name: str) -> np.ndarray:
     >>> array([[1, 2], [3, 4]], "x").shape
     (2, 2)
     """
-    values = unwrap(values, name)
+    if type(values) is not np.ndarray:
+        values = values if isinstance(values, Tensor) and values.layout == torch.strided else unwrap(values, name)
     if isinstance(values, list | tuple) and values and all(isinstance(v, Tensor) for v in values):
         values = _stack(list(values), name)
     if isinstance(values, Tensor):

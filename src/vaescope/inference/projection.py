@@ -29,7 +29,6 @@ from vaescope.inference.joint import (
     transform_nodes,
 )
 
-
 MAX_STEPS = 60  # of Newton's method
 
 

@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vaescope.analysis.encoding import EncodedSample, check_samples, encode_chunks
+from vaescope.analysis.encoding import EncodedSample, encode_chunks
 from vaescope.analysis.likelihood import joint_of
 from vaescope.analysis.models import RepairedModel, as_models, sample_log_likelihood
+from vaescope.analysis.samples import read_samples
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
 from vaescope.core.tables import Table
@@ -109,13 +110,13 @@ def anomaly_scores(model: object, x: object, *, reference: object, draws: int = 
         raise InputError("anomaly_scores supports models without an auxiliary input, and this is an iVAE.")
     if not first.has_decoder:
         raise InputError("anomaly_scores needs a decoder.")
-    usual = check_samples(reference)[0]
+    given, usual = read_samples(first, x), read_samples(first, reference)
     if len(usual) < 50:
         raise InputError(f"reference needs at least 50 samples, got {len(usual)}.")
     if first.log_likelihood is None and first.likelihood != "bernoulli" and first.precision is None:
         raise InputError("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter.")
     repaired = RepairedModel(first)
-    scored, known = (_log_marginals(repaired, part, draws, seed) for part in (x, usual))
+    scored, known = (_log_marginals(repaired, part, draws, seed) for part in (given, usual))
     typicality = two_sided_rank(scored["log_marginal"], known["log_marginal"])
     return AnomalyScores(**scored, typicality=typicality, name=first.name)
 

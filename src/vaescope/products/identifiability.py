@@ -7,7 +7,7 @@ from html import escape
 
 from vaescope.analysis.identification import THRESHOLDS, Identification, identify
 from vaescope.analysis.models import as_models, repair
-from vaescope.analysis.samples import read_given
+from vaescope.analysis.samples import read_samples_of_each
 from vaescope.core import validation
 from vaescope.core.tables import Table
 from vaescope.core.validation import number
@@ -78,8 +78,8 @@ def identifiability(
     """
     number("tolerance", tolerance, above=0.0, hint="it is in nats per sample")
     samples = []
-    for model in as_models(models):
-        given = read_given(model, x, auxiliary)
-        samples.append(repair(model, given.x, given.auxiliary, 2000).sample)
+    listed = as_models(models)
+    for model, given in zip(listed, read_samples_of_each(listed, x, auxiliary), strict=True):
+        samples.append(repair(model, given, None, 2000).sample)
     validation.same_rows({f"model {index}": len(sample) for index, sample in enumerate(samples)})
     return Identifiability(**vars(identify(samples, [regime_of([sample]).used for sample in samples], tolerance)))

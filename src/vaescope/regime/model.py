@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.analysis.encoding import EncodedSample, check_samples, differentiate, encode_chunks, encode_sample
+from vaescope.analysis.encoding import EncodedSample, differentiate, encode_chunks, encode_sample
 from vaescope.analysis.posteriors import Array, posteriors_of
+from vaescope.analysis.samples import read_samples
 from vaescope.core import randomness
 from vaescope.core.checks import choice, whole_number
 from vaescope.core.errors import InputError
@@ -43,8 +44,9 @@ def of_model(
         decoder: also measure the column norms of the decoder's Jacobian and the effect of each latent on the
             reconstruction, at a random sample from all over x.
     """
-    sample = encode_sample(model, x, auxiliary, EFFECT_SAMPLES) if decoder else None
-    regime = regime_of(encode_chunks(model, x, auxiliary, first=sample), thresholds)
+    given = read_samples(check_model(model), x, auxiliary)
+    sample = encode_sample(model, given, None, EFFECT_SAMPLES) if decoder else None
+    regime = regime_of(encode_chunks(model, given, first=sample), thresholds)
     if sample is None:
         return regime
     column_norm = differentiate(sample, []).column_norm.cpu().numpy()
@@ -171,11 +173,12 @@ def advise(
         samples: how many samples the curve is measured on.
         seed: of the draws.
     """
-    available = min(whole_number("samples", samples), len(check_samples(x)[0]))
+    given = read_samples(check_model(model), x, auxiliary)
+    available = min(whole_number("samples", samples), len(given))
     if available < 2:
         raise InputError(f"advice needs at least 2 samples, got {available}.")
-    sample = encode_sample(model, x, auxiliary, samples)
-    regime = regime_of(encode_chunks(model, x, auxiliary, first=sample))
+    sample = encode_sample(model, given, None, samples)
+    regime = regime_of(encode_chunks(model, given, first=sample))
     order = [*regime.used, *regime.passive]
     kind = _known_likelihood(model, likelihood, sample.x)
     errors, fits = zip(*_truncations(sample, order, kind, seed), strict=True)
@@ -299,10 +302,10 @@ def prune(
         keep: latents to keep; by default those that are not passive on x.
         tolerance: largest mean squared change of the outputs, as a share of their variance over x.
     """
-    check_model(model)
-    sample = encode_sample(model, x, auxiliary, EFFECT_SAMPLES)
+    given = read_samples(check_model(model), x, auxiliary)
+    sample = encode_sample(model, given, None, EFFECT_SAMPLES)
     if keep is None:
-        kept = sorted(regime_of(encode_chunks(model, x, auxiliary, first=sample)).used)
+        kept = sorted(regime_of(encode_chunks(model, given, first=sample)).used)
         if not kept:
             raise InputError("every latent is passive: the model has collapsed, and nothing would be left of it.")
     else:

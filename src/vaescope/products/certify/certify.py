@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.analysis.encoding import EncodedSample, check_samples
+from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.models import RepairedModel, as_models, repair
+from vaescope.analysis.samples import read_samples
 from vaescope.core.errors import Attempts, InputError, Skipped
 from vaescope.core.tables import Table
 from vaescope.core.validation import number, whole_number
@@ -190,13 +191,15 @@ def certify(
     first = as_models(model)[0]
     if not first.has_decoder:
         raise InputError("certify needs a decoder: it simulates x from draws of the prior.")
-    samples, labels = check_samples(x, auxiliary)
+    if first.conditional:
+        raise InputError("certify needs a decoder of z alone: pass decode=lambda z: decoder(z, y) with one y.")
+    given = read_samples(first, x, auxiliary)
     clock.say(f"simulating {simulations} x from the prior and the decoder")
-    repaired = repair(first, samples, labels, 1000)
+    repaired = repair(first, given, None, 1000)
     real = repaired.sample
     plain = RepairedModel(first, scale=repaired.model.scale, logits=repaired.model.logits)
     try:
-        simulation = simulate(plain, real, simulations, labels, seed)
+        simulation = simulate(plain, real, simulations, given.auxiliary, seed)
     except Skipped as reason:
         raise InputError(f"certify cannot simulate x: {reason}.") from None
     raw = simulation.encoded.variance  # the encoder's second output as it is

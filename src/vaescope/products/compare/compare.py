@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from vaescope.analysis.agreement import MatchedLatents, match_latents
-from vaescope.analysis.encoding import check_samples
-from vaescope.analysis.models import as_models, in_layout_of
-from vaescope.analysis.samples import as_arrays
+from vaescope.analysis.models import as_models
+from vaescope.analysis.samples import read_samples_of_each
 from vaescope.core import validation
 from vaescope.core.checks import number
 from vaescope.core.errors import InputError
@@ -278,15 +277,14 @@ def compare(
     """
     named = name_models(models)
     seconds = number("budget", budget, above=0.0, hint="it is in seconds")
-    samples, labels = check_samples(as_arrays(x), as_arrays(auxiliary, "auxiliary"))
-    known = _read_factors(factors, len(samples))
+    inputs = read_samples_of_each([*named.values()], x, auxiliary)
+    known = _read_factors(factors, len(inputs[0]))
     measured = []
     for index, (name, model) in enumerate(named.items()):
         if progress is not None:
             progress(f"compare: {name} ({index + 1} of {len(named)})")
-        own = labels if model.auxiliary_dim else None
-        taken = in_layout_of(model, samples, own)
-        measured.append(measure(model, name, taken.x, own, known, taken.image_shape))
+        given = inputs[index] if model.auxiliary_dim else replace(inputs[index], auxiliary=None)
+        measured.append(measure(model, name, given, None, known, given.image_shape))
     points = common_points(measured, seconds)
     if not points:
         late = {"log p(x)": f"it would take longer than budget={seconds:g}; pass a larger one"}

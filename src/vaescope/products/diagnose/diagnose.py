@@ -14,15 +14,7 @@ from torch import Tensor
 from vaescope import metrics
 from vaescope.adapters.quantised import Quantised
 from vaescope.analysis.agreement import Agreement, measure_agreement
-from vaescope.analysis.encoding import (
-    DecoderDerivatives,
-    EncodedSample,
-    Samples,
-    check_samples,
-    encode_chunks,
-    encode_sample,
-    spread_rows,
-)
+from vaescope.analysis.encoding import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
 from vaescope.analysis.gap import measure_gap
 from vaescope.analysis.geometry import (
     WeightedJacobian,
@@ -33,7 +25,13 @@ from vaescope.analysis.geometry import (
 from vaescope.analysis.identification import Identification, identify
 from vaescope.analysis.likelihood import estimate_marginal, given_by_functions, measure_elbo
 from vaescope.analysis.models import Repair, as_models, repair, weights_are_initial, with_normal_prior
-from vaescope.analysis.samples import as_arrays, read_given
+from vaescope.analysis.samples import (
+    ModelInputs,
+    check_samples,
+    read_samples,
+    read_samples_of_each,
+    spread_rows,
+)
 from vaescope.core import validation
 from vaescope.core.checks import number
 from vaescope.core.errors import Attempts, InputError, Skipped
@@ -182,16 +180,15 @@ def diagnose(
         return _diagnose_codebook(model, x, factors, auxiliary, name, clock)
     clock.say("reading samples")
     models = as_models(model)
-    given = read_given(models[0], x, auxiliary)
-    samples, auxiliary = given.x, given.auxiliary
+    samples, *others = read_samples_of_each(models, x, auxiliary)
     clock.say(f"encoding {len(samples)} samples")
-    repaired = repair(models[0], samples, auxiliary, EFFECT_SAMPLES, given.image_shape)
+    repaired = repair(models[0], samples, None, EFFECT_SAMPLES, samples.image_shape)
     attempts = Attempts()
     scale = attempts("scale of variances", lambda: _scale(repaired))
     repaired = repaired if scale is None else repaired.with_scale(scale.name)
     kept = len(samples) if factors is not None else STABILITY_SAMPLES if len(models) > 1 else 0
     codes = _MeanCodes(min(kept, len(samples)))
-    regime = regime_of(codes.collect(encode_chunks(repaired.model, samples, auxiliary, first=repaired.sample)))
+    regime = regime_of(codes.collect(encode_chunks(repaired.model, samples, first=repaired.sample)))
     if repaired.model.normal_prior is not None:
         prior = type(models[0].prior).__name__
         attempts.skipped["exact KL"] = f"the prior is {prior}, replaced by a normal prior of its mean and variance"
@@ -208,11 +205,11 @@ def diagnose(
         rotatable=_is_isotropic(models[0]),
         likelihood=models[0].likelihood,
         generalisation=attempts("overfitting", lambda: _generalisation(repaired, train)),
-        stability=attempts("stability", lambda: _stability(codes, regime, models[1:], x, auxiliary)),
+        stability=attempts("stability", lambda: _stability(codes, regime, models[1:], others)),
         evaluation=attempts("metrics", lambda: _evaluation(codes, factors)),
     )
     evidence = _decoder_evidence(first, repaired, attempts, clock)
-    identified = attempts("identifiability", lambda: _identifiability(repaired, evidence, models[1:], x, auxiliary))
+    identified = attempts("identifiability", lambda: _identifiability(repaired, evidence, models[1:], others))
     evidence = replace(evidence, identifiability=identified, skipped=attempts.skipped)
     decoded = repaired.sample if repaired.model.has_decoder else None
     return Diagnosis(name or models[0].name, by_severity(judge(evidence)), evidence, len(samples), decoded)
@@ -317,10 +314,8 @@ def _generalisation(repaired: Repair, train: object | None) -> Generalisation:
     x, auxiliary = train if isinstance(train, tuple) and repaired.model.conditional else (train, None)
     if repaired.model.auxiliary_dim and auxiliary is None:
         raise Skipped("the model takes an auxiliary input; pass train=(x, auxiliary)")
-    seen = read_given(repaired.model.model, x, auxiliary)
-    return measure_generalisation(
-        encode_sample(repaired.model, seen.x, seen.auxiliary, EFFECT_SAMPLES), repaired.sample
-    )
+    seen = read_samples(repaired.model.model, x, auxiliary)
+    return measure_generalisation(encode_sample(repaired.model, seen, None, EFFECT_SAMPLES), repaired.sample)
 
 
 def _column_norm(derivatives: DecoderDerivatives | None) -> np.ndarray:
@@ -338,24 +333,22 @@ def _is_isotropic(model: LatentModel) -> bool:
 
 
 def _stability(
-    codes: _MeanCodes, regime: Regime, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
+    codes: _MeanCodes, regime: Regime, others: Sequence[LatentModel], inputs: Sequence[ModelInputs]
 ) -> Agreement:
     if not others or codes.values is None:
         raise Skipped("one model was given; pass several seeds to compare them")
     means, used = [codes.values[:STABILITY_SAMPLES].double().numpy()], [regime.used]
-    for other in others:
-        given = read_given(other, x, auxiliary)
-        samples = given.x[:STABILITY_SAMPLES]
-        labels = None if given.auxiliary is None else given.auxiliary[:STABILITY_SAMPLES]
+    for other, given in zip(others, inputs, strict=True):
+        samples = given[:STABILITY_SAMPLES]
         collected = _MeanCodes(len(samples))
-        used.append(regime_of(collected.collect(encode_chunks(with_normal_prior(other), samples, labels))).used)
+        used.append(regime_of(collected.collect(encode_chunks(with_normal_prior(other), samples))).used)
         assert collected.values is not None
         means.append(collected.values.double().numpy())
     return measure_agreement(means, used)
 
 
 def _identifiability(
-    repaired: Repair, evidence: Measurements, others: Sequence[LatentModel], x: object | None, auxiliary: Samples | None
+    repaired: Repair, evidence: Measurements, others: Sequence[LatentModel], inputs: Sequence[ModelInputs]
 ) -> Identification:
     if repaired.model.latent_shape is not None:
         raise Skipped("latents are channels at positions of an image")
@@ -364,9 +357,8 @@ def _identifiability(
     if len(evidence.regime.used) > 64:
         raise Skipped("more than 64 latents in use would take too long; call vs.identifiability")
     samples = [repaired.sample]
-    for other in others:
-        given = read_given(other, x, auxiliary)
-        samples.append(encode_sample(with_normal_prior(other), given.x, given.auxiliary, EFFECT_SAMPLES))
+    for other, given in zip(others, inputs, strict=True):
+        samples.append(encode_sample(with_normal_prior(other), given, None, EFFECT_SAMPLES))
     return identify(samples, [regime_of([sample]).used for sample in samples])
 
 
@@ -382,7 +374,7 @@ def _diagnose_codebook(
     """Which codes a VQ-VAE uses, and how well it reconstructs."""
     if x is None or auxiliary is not None:
         raise InputError("diagnose needs samples x of a VQ-VAE, and no auxiliary input.")
-    samples = check_samples(as_arrays(x))[0]
+    samples = check_samples(x).x
     rows = spread_rows(len(samples), STABILITY_SAMPLES)
     clock.say(f"encoding {len(rows)} samples")
     usage = measure_codebook(model, validation.tensor(samples[rows], "x"))

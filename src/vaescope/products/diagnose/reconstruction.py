@@ -16,6 +16,7 @@ from torch import Tensor
 from vaescope.analysis.encoding import EncodedSample, encode
 from vaescope.analysis.models import likelihood_is_known, sample_log_likelihood
 from vaescope.analysis.posteriors import posteriors_of
+from vaescope.analysis.samples import ModelInputs
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
 from vaescope.products.diagnose.thresholds import LIMITS
@@ -258,7 +259,7 @@ def _trials(sample: EncodedSample, generated: Float[Tensor, "N n"]) -> Iterator[
         if not bool(inputs.isfinite().all()):
             continue
         try:
-            yield _trial(encode(sample.model, inputs.to(x.dtype), sample.auxiliary), change, formula)
+            yield _trial(encode(sample.model, ModelInputs(inputs.to(x.dtype), sample.auxiliary)), change, formula)
         except (InputError, Skipped, RuntimeError):
             continue
 

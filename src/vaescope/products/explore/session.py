@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample, encode_chunks, encode_sample
 from vaescope.analysis.models import RepairedModel, as_models, drawable_shape, with_normal_prior
-from vaescope.analysis.samples import as_arrays, read_given
+from vaescope.analysis.samples import read_samples_of_each
 from vaescope.core.errors import InputError
 from vaescope.regime import Regime
 from vaescope.regime.model import regime_of
@@ -49,13 +49,10 @@ class Session:
             raise InputError("the explorer needs models with a decoder.")
         if any(model.conditional for model in listed):
             raise InputError("the explorer shows decoders of z alone: pass decode=lambda z: decoder(z, y) with one y.")
-        x = as_arrays(x)
-        given = [read_given(model, x, auxiliary) for model in listed]
+        given = read_samples_of_each(listed, x, auxiliary)
         repaired = [with_normal_prior(m, g.image_shape) for m, g in zip(listed, given, strict=True)]
-        samples = [encode_sample(m, g.x, g.auxiliary, SHOWN) for m, g in zip(repaired, given, strict=True)]
-        regimes = [
-            regime_of(encode_chunks(s.model, g.x, g.auxiliary, first=s)) for s, g in zip(samples, given, strict=True)
-        ]
+        samples = [encode_sample(m, g, None, SHOWN) for m, g in zip(repaired, given, strict=True)]
+        regimes = [regime_of(encode_chunks(s.model, g, first=s)) for s, g in zip(samples, given, strict=True)]
         return cls(repaired, samples, regimes, name)
 
     @property

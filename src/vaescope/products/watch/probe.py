@@ -16,15 +16,13 @@ from vaescope.analysis.encoding import (
     DIFFERENCE_STEP,
     SMALLEST_VARIANCE,
     EncodedSample,
-    Samples,
-    check_samples,
     model_input,
     output_weights,
     prior_rows,
-    spread_rows,
 )
 from vaescope.analysis.models import sample_log_likelihood
 from vaescope.analysis.posteriors import posteriors_of
+from vaescope.analysis.samples import read_samples, spread_rows
 from vaescope.core import randomness, validation
 from vaescope.core.errors import InputError
 from vaescope.distributions import Normal
@@ -57,16 +55,17 @@ class Probe:
     """Samples with noise that is drawn once.
 
     Args:
+        model: the model that is watched.
         x: samples; at most `count` of them are used, from all over x.
         auxiliary: of an iVAE, one per sample.
         count: samples that are encoded at every measurement.
     """
 
-    def __init__(self, x: object, auxiliary: object | None, *, count: int, name: str = "x") -> None:
-        samples, labels = check_samples(x, auxiliary)
-        rows = spread_rows(len(samples), count)
-        self.x: Samples = samples[rows]
-        self.auxiliary = None if labels is None else labels[rows]
+    def __init__(self, model: LatentModel, x: object, auxiliary: object | None, *, count: int, name: str = "x") -> None:
+        given = read_samples(model, x, auxiliary)
+        samples, chosen = given.x, given[spread_rows(len(given), count)]
+        self.x = chosen.x
+        self.auxiliary = None if chosen.auxiliary is None else torch.as_tensor(chosen.auxiliary)
         validation.tensor(self.x, name)  # finite, or one line that says where it is not
         self.facts = DataFacts.of(validation.tensor(samples[spread_rows(len(samples), FACT_ROWS)], name).flatten(1))
         self._noise: Tensor | None = None
@@ -88,7 +87,8 @@ class Probe:
         if not bool((mean.isfinite() & variance.isfinite()).all()):
             return self._without_posterior(mean.shape[1], log_variance)
         positive = variance.clamp_min(torch.finfo(variance.dtype).tiny)
-        sample = EncodedSample(model, np.arange(len(mean)), inputs, mean, positive, *prior_rows(prior, mean))
+        fixed = prior_rows(prior, mean)
+        sample = EncodedSample(model, np.arange(len(mean)), inputs, mean, positive, fixed[0], fixed[1], self.auxiliary)
         kl = kl_per_latent(mean.double(), positive.double(), Normal(sample.prior_mean.double(), sample.prior_variance))
         bound, precision = self._bound(sample, kl.sum(1))
         latents = LatentState(_finite_means(kl), _kinds(sample), log_variance)
@@ -129,7 +129,8 @@ class Probe:
         part = sample.random_subset(CONTRAST_CODES)
         offsets = DIFFERENCE_STEP * torch.eye(part.mean.shape[1]).to(part.mean)[used] * part.prior_variance[0].sqrt()
         points = part.mean.unsqueeze(1) + torch.cat([offsets, -offsets])
-        output = part.decode(points.flatten(0, 1)).double().unflatten(0, points.shape[:2])
+        owner = torch.arange(len(part)).repeat_interleave(points.shape[1])
+        output = part.decode(points.flatten(0, 1), owner).double().unflatten(0, points.shape[:2])
         ahead, behind = output.chunk(2, 1)
         columns = (ahead - behind).mT * output_weights(part.model.likelihood, part.decoded.double())
         local = contrast_of_matrix(columns)

@@ -199,7 +199,7 @@ class Watch(Report):
         self.rows: list[Row] = []
         self.findings = []
         self._model = _CurrentModel(with_normal_prior(own), beta, precision)
-        self._probe = Probe(x, auxiliary, count=samples)
+        self._probe = Probe(own, x, auxiliary, count=samples)
         self._validation = _validation_probe(own, validation, validation_auxiliary, samples)
         trained = own.trained_networks() if parameters is None else parameters
         self._weights = Weights(trained) if trained != () else None
@@ -414,7 +414,7 @@ def _validation_probe(model: LatentModel, x: object, auxiliary: object, samples:
         raise InputError("validation_auxiliary belongs to validation samples; pass validation= as well.")
     if x is not None and auxiliary is None and model.auxiliary_dim:
         raise InputError("this model is conditional: pass validation_auxiliary=, one per row of validation.")
-    return None if x is None else Probe(x, auxiliary, count=samples, name="validation")
+    return None if x is None else Probe(model, x, auxiliary, count=samples, name="validation")
 
 
 def _scalar(loss: float | Tensor) -> float:
