@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -84,9 +83,6 @@ def effect(sample: EncodedSample) -> Array:
     return torch.stack(effects).double().cpu().numpy()
 
 
-DRAWS = 4  # of the latents, per sample and number of latents
-
-
 @dataclass(frozen=True, eq=False)
 class Advice:
     """The recommended number of latents, and the cost of using fewer."""
@@ -143,13 +139,6 @@ class Advice:
         return rows
 
 
-class _Truncation(NamedTuple):
-    """Reconstruction of each sample with some of the latents."""
-
-    squared_error: Float[Tensor, " N"]
-    log_likelihood: Float[Tensor, " N"]
-
-
 @torch.no_grad()
 def advise(
     model: LatentModel,
@@ -181,12 +170,11 @@ def advise(
     regime = regime_of(encode_chunks(model, given, first=sample))
     order = [*regime.used, *regime.passive]
     kind = _known_likelihood(model, likelihood, sample.x)
-    errors, fits = zip(*_truncations(sample, order, kind, seed), strict=True)
-    error = torch.stack(errors).mean(1).double().cpu().numpy()
+    errors, elbo = _truncations(sample, order, kind, seed)
+    error = errors.mean(1).double().cpu().numpy()
     if kind is None:
         return Advice(len(regime.used), order, error, None, None, None, regime)
     kl = kl_per_latent(sample.mean, sample.variance, sample.prior)[:, order].cumsum(1).T
-    elbo = torch.stack(fits).double()
     elbo[1:] -= kl.double()
     gain = elbo.diff(dim=0)
     return Advice(
@@ -212,34 +200,32 @@ def _known_likelihood(model: LatentModel, given: str | None, x: Tensor) -> str |
     return kind
 
 
-def _truncations(sample: EncodedSample, order: list[int], kind: str | None, seed: int) -> list[_Truncation]:
-    """Squared error at the mean and E log p(x|z) with the first k latents, for every k.
+def _truncations(
+    sample: EncodedSample, order: list[int], kind: str | None, seed: int, draws: int = 4
+) -> tuple[Float[Tensor, "k N"], Float[Tensor, "k N"]]:
+    """Squared error at the mean, and E log p(x|z) by some draws, with the first k latents, for every k.
 
     All k share one set of draws, so that differences between them are due to the truncation alone.
     """
     generator = randomness.generator(seed, "advise")
-    noise = torch.randn((DRAWS, *sample.mean.shape), generator=generator, dtype=sample.mean.dtype)
+    noise = torch.randn((draws, *sample.mean.shape), generator=generator, dtype=sample.mean.dtype)
     noise = noise.to(sample.mean.device)
     posterior_draws = sample.mean + sample.variance.sqrt() * noise
     prior_draws = sample.prior_mean + sample.prior_variance.sqrt() * noise
-    found = []
+    errors, fits = [], []
     for k in range(len(order) + 1):
         dropped = torch.zeros(len(order), dtype=torch.bool, device=sample.mean.device)
         dropped[order[k:]] = True
-        error = squared_error(sample.x, sample.decode(torch.where(dropped, sample.prior_mean, sample.mean)))
-        draws = (torch.where(dropped, p, q) for p, q in zip(prior_draws, posterior_draws, strict=True))
-        fits = [_log_likelihood(sample, sample.decode(z), kind) for z in draws]
-        found.append(_Truncation(error, torch.stack(fits).mean(0)))
-    return found
+        errors.append(squared_error(sample.x, sample.decode(torch.where(dropped, sample.prior_mean, sample.mean))))
+        codes = torch.where(dropped, prior_draws, posterior_draws)
+        fits.append(torch.stack([_log_likelihood(sample, sample.decode(z), kind) for z in codes]).mean(0))
+    return torch.stack(errors), torch.stack(fits).double()
 
 
 def _log_likelihood(sample: EncodedSample, output: Tensor, kind: str | None) -> Float[Tensor, " N"]:
     if kind is None:
         return torch.zeros_like(output[:, 0])
     return log_likelihood(kind, sample.x, output.reshape(sample.x.shape), sample.model.precision)
-
-
-TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,7 +277,7 @@ def prune(
     *,
     auxiliary: object | None = None,
     keep: Sequence[int] | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = 0.01,
 ) -> Pruned:
     """Drop passive latents and check that the decoder's outputs stay the same.
 
@@ -309,30 +295,23 @@ def prune(
         if not kept:
             raise InputError("every latent is passive: the model has collapsed, and nothing would be left of it.")
     else:
-        kept = _check_kept(keep, model.latent_dim)
+        latents = model.latent_dim
+        valid = [isinstance(k, Integral) and not isinstance(k, bool | np.bool_) and 0 <= k < latents for k in keep]
+        if not len(keep) or not all(valid) or len({int(k) for k in keep}) < len(keep):
+            raise InputError(f"keep must name different latents from 0 to {latents - 1}, got {list(keep)}.")
+        kept = sorted(int(k) for k in keep)
     pruned = Pruned(model, kept, sample.prior_mean.mean(0))
-    change = _change(pruned, sample.decoded, sample.mean)
+    with torch.no_grad():
+        before, after = sample.decoded, pruned.decode(sample.mean[:, kept]).flatten(1)
+    scale = float((before - before.mean(0)).square().sum(1).mean())
+    added = (after - before).square().sum(1).mean()
+    change = float(added / scale) if scale > 0 else float(added > 0)
     if change > tolerance:
         raise InputError(
             f"dropping latents changes the decoder's outputs by {change:.2g} of their variance, more than the "
             f"tolerance of {tolerance:g}; keep more latents, or raise the tolerance."
         )
     return replace(pruned, change=change)
-
-
-def _check_kept(keep: Sequence[int], latents: int) -> list[int]:
-    valid = [isinstance(k, Integral) and not isinstance(k, bool | np.bool_) and 0 <= k < latents for k in keep]
-    if not len(keep) or not all(valid) or len({int(k) for k in keep}) < len(keep):
-        raise InputError(f"keep must name different latents from 0 to {latents - 1}, got {list(keep)}.")
-    return sorted(int(k) for k in keep)
-
-
-@torch.no_grad()
-def _change(pruned: Pruned, before: Float[Tensor, "N n"], mean: Float[Tensor, "N d"]) -> float:
-    after = pruned.decode(mean[:, pruned.kept]).flatten(1)
-    scale = (before - before.mean(0)).square().sum(1).mean()
-    change = (after - before).square().sum(1).mean()
-    return float(change / scale) if float(scale) > 0 else float(change > 0)
 
 
 def _select(value: float | Tensor, kept: list[int]) -> float | Tensor:
