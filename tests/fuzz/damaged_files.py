@@ -32,7 +32,7 @@ from vaescope.adapters.run import members_of
 from vaescope.core.errors import InputError, RunError
 from vaescope.data.files import load
 from vaescope.data.files.arrays import open_npz
-from vaescope.data.files.official import DSPRITES, FACES3D, SHAPES3D, load_official
+from vaescope.data.files.official import OFFICIAL_FILES, load_official
 from vaescope.jobs.tracking import read_run
 from vaescope.runs import RunFolder
 from vaescope.runs.store import CheckpointFile
@@ -90,10 +90,14 @@ def build_readers(folder):
     add("posteriors", "p.npz", lambda f: np.savez(f, mean=x, variance=x**2), read_posteriors)
     grid = {"sizes": (3, 2, 2), "factor_names": ("a", "b", "c")}
     for spec, file, write in (
-        (replace(DSPRITES, pixels=(4, 4), **grid), "d.npz", lambda f: np.savez(f, imgs=images[..., 0])),
-        (replace(SHAPES3D, pixels=(4, 4, 3), **grid), "s.h5", lambda f: write_hdf5(f, images=images)),
         (
-            replace(FACES3D, pixels=(4, 4), **grid),
+            replace(OFFICIAL_FILES["dsprites"], pixels=(4, 4), **grid),
+            "d.npz",
+            lambda f: np.savez(f, imgs=images[..., 0]),
+        ),
+        (replace(OFFICIAL_FILES["3dshapes"], pixels=(4, 4, 3), **grid), "s.h5", lambda f: write_hdf5(f, images=images)),
+        (
+            replace(OFFICIAL_FILES["3dfaces"], pixels=(4, 4), **grid),
             "f.pth",
             lambda f: torch.save(torch.from_numpy(images[..., 0].reshape(3, 2, 2, 4, 4)), f),
         ),

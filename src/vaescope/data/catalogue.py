@@ -17,22 +17,9 @@ from vaescope.data.dataset import Dataset, flatten_bytes, flatten_samples
 from vaescope.data.files import load
 from vaescope.data.files.arrays import open_memmap
 from vaescope.data.files.loading import load_for_training
-from vaescope.data.files.official import (
-    DSPRITES,
-    FACES3D,
-    MPI3D,
-    MPI3D_SIMPLE,
-    OFFICIAL_FILES,
-    SHAPES3D,
-    OfficialFile,
-    load_official,
-    open_official,
-)
+from vaescope.data.files.official import OFFICIAL_FILES, OfficialFile, load_official, open_official
 from vaescope.data.files.streaming import StoredDataset, open_stored
 from vaescope.data.rendering import DSprites, Renderer, Shapes3D, Sprites
-
-FOLDER_VARIABLE = "VAESCOPE_DATA"  # environment variable with the folder of official files
-DEFAULT_ROWS = 20_000  # images to render or select if no number is given
 
 
 @dataclass(frozen=True)
@@ -41,17 +28,14 @@ class DatasetEntry:
 
     name: str
     description: str
-    renderer: Callable[[], Renderer] | None = None
+    renderer: Callable[..., Renderer] | None = None
     official: OfficialFile | None = None
 
 
+_renderers: dict[str, Callable[..., Renderer]] = {"dsprites": DSprites, "3dshapes": Shapes3D}
 DATASETS = (
     DatasetEntry("sprites", "one coloured sprite: x, y, scale and hue, continuous", Sprites),
-    DatasetEntry("dsprites", DSPRITES.description, DSprites, DSPRITES),
-    DatasetEntry("3dshapes", SHAPES3D.description, Shapes3D, SHAPES3D),
-    DatasetEntry("mpi3d", MPI3D.description, None, MPI3D),
-    DatasetEntry("mpi3d-simple", MPI3D_SIMPLE.description, None, MPI3D_SIMPLE),
-    DatasetEntry("3dfaces", FACES3D.description, None, FACES3D),
+    *(DatasetEntry(name, spec.description, _renderers.get(name), spec) for name, spec in OFFICIAL_FILES.items()),
 )
 
 
@@ -67,7 +51,7 @@ def find_dataset(name: str) -> DatasetEntry:
 
 def official_file(name: str) -> Path | None:
     """The official file of a data set in the folder given by VAESCOPE_DATA; None if there is none."""
-    folder, spec = os.environ.get(FOLDER_VARIABLE), find_dataset(name).official
+    folder, spec = os.environ.get("VAESCOPE_DATA"), find_dataset(name).official
     if not folder or spec is None:
         return None
     return next((file for base, _ in spec.files if (file := Path(folder) / base).exists()), None)
@@ -147,14 +131,14 @@ def open_dataset(
         rows: number of random samples; by default 20,000, and every row of a user file.
         seed: seed of the selection.
     """
-    path = Path(name_or_path)
+    path, some = Path(name_or_path), 20_000 if rows is None else rows
     if path.exists():
         if (spec := _official_layout(path)) is not None:
-            return load_official(spec, path, rows=DEFAULT_ROWS if rows is None else rows, seed=seed)
+            return load_official(spec, path, rows=some, seed=seed)
         return load(path, array=array, factors=factors, rows=rows, seed=seed)
     if path.suffix or "/" in name_or_path:
         raise InputError(f"{name_or_path} does not exist.")
-    return render_dataset(find_dataset(name_or_path), rows=DEFAULT_ROWS if rows is None else rows, seed=seed)
+    return render_dataset(find_dataset(name_or_path), rows=some, seed=seed)
 
 
 def render_dataset(entry: DatasetEntry, *, rows: int, seed: int = 0, size: int = 64) -> Dataset:
@@ -165,7 +149,7 @@ def render_dataset(entry: DatasetEntry, *, rows: int, seed: int = 0, size: int =
             f"{entry.name} cannot be rendered; pass the path of {entry.official.files[0][0]}, "
             f"from {entry.official.publisher}."
         )
-    renderer = entry.renderer(size=size)  # type: ignore[call-arg]
+    renderer = entry.renderer(size=size)
     images = renderer.sample(rows, seed=seed, distributions="uniform" if entry.official is None else "grid")
     shape = (renderer.channels, renderer.size, renderer.size)
     return Dataset(entry.name, images.images.flatten(1), shape, images.factors, images.factor_names)
@@ -183,15 +167,13 @@ def load_auxiliary(source: str | None, data: Dataset, rows: int | None) -> Tenso
     if source is None:
         return None
     if source == "factors":
-        return _standardised_factors(data)
+        if data.factors is None:
+            raise InputError(
+                f"{data.name} has no factors; specify an .npy file with a row per sample as auxiliary input."
+            )
+        sd = data.factors.std(0)
+        return (data.factors - data.factors.mean(0)) / sd.where(sd > 0, sd.new_ones(()))
     if rows is not None:
         raise InputError("--rows selects samples at random, which an auxiliary file cannot follow; specify only one.")
     found = validation.array(open_memmap(Path(source)), source)
     return torch.from_numpy(np.array(found, dtype=found.dtype.newbyteorder("=")))
-
-
-def _standardised_factors(data: Dataset) -> Tensor:
-    if data.factors is None:
-        raise InputError(f"{data.name} has no factors; specify an .npy file with a row per sample as auxiliary input.")
-    sd = data.factors.std(0)
-    return (data.factors - data.factors.mean(0)) / sd.where(sd > 0, sd.new_ones(()))

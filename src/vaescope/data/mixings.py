@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -144,9 +143,6 @@ def random_volume_preserving(dim: int, strength: float, generator: torch.Generat
     return left * (strength * exponents).exp() @ right
 
 
-MIXING_ACTIVATIONS: dict[str, Callable[[], InvertibleMap]] = {"smooth_leaky_relu": SmoothLeakyReLU, "sigmoid": Sigmoid}
-
-
 class Mixing:
     """A composition of invertible maps.
 
@@ -226,7 +222,8 @@ def _generator(dim: int, seed: int) -> torch.Generator:
 def _mlp(weights: list[Tensor], activation: str, *, activate_input: bool = False) -> list[InvertibleMap]:
     """Linear maps with activations between them and, optionally, before the first; none after the last."""
     validation.whole_number("layers of a mixing", len(weights))
-    activate = MIXING_ACTIVATIONS[validation.choice("activation", activation, MIXING_ACTIVATIONS)]
+    activations: dict[str, type[InvertibleMap]] = {"smooth_leaky_relu": SmoothLeakyReLU, "sigmoid": Sigmoid}
+    activate = activations[validation.choice("activation", activation, activations)]
     maps: list[InvertibleMap] = [activate()] if activate_input else []
     for index, weight in enumerate(weights):
         maps += [activate()] if index else []

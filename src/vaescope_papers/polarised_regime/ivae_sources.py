@@ -25,11 +25,8 @@ from vaescope_papers.results import Result
 from vaescope_papers.statistics import median
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
 
-DIM = 4
-PRECISION = 100.0
-SEGMENTS = 40
 MODELS = {"vae": "VAE", "ivae": "iVAE"}
-AUXILIARIES = {"segments": (SEGMENTS, "a segment label"), "drift": (1, "a number in [-1, 1]")}
+AUXILIARIES = {"segments": (40, "a segment label"), "drift": (1, "a number in [-1, 1]")}
 """What the variances of the sources depend on: columns of the auxiliary input, and words."""
 
 
@@ -80,6 +77,8 @@ class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, Sour
         seeds=6, samples=20_000, epochs=100, patience=100, learning_rate=4e-3, batch_size=128, decay="cosine"
     )
     paper = TrainedSettings(seeds=20, samples=40_000, epochs=100, patience=30, learning_rate=1e-3)
+    dim = 4
+    precision = 100.0
     cell_type = SourcesCell
     measured_type = SourcesMeasurement
 
@@ -91,22 +90,23 @@ class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, Sour
 
     def model(self, cell: SourcesCell, settings: TrainedSettings) -> VAE:
         columns = AUXILIARIES[cell.data][0] if cell.model == "ivae" else 0
-        return VAE.mlp(DIM, DIM, hidden=(50, 50), auxiliary=AuxiliarySettings(columns))
+        return VAE.mlp(self.dim, self.dim, hidden=(50, 50), auxiliary=AuxiliarySettings(columns))
 
     def member(self, cell: SourcesCell, data_index: int, settings: TrainedSettings) -> MemberSpec:
-        return MemberSpec(cell.seed, precision=PRECISION, data=data_index)
+        return MemberSpec(cell.seed, precision=self.precision, data=data_index)
 
     def data(self, cell: SourcesCell, settings: TrainedSettings) -> FactorData:
+        columns = AUXILIARIES[cell.data][0]
         drawn = (
-            mixings.segments(DIM, samples=settings.samples, segments=SEGMENTS, seed=cell.seed)
+            mixings.segments(self.dim, samples=settings.samples, segments=columns, seed=cell.seed)
             if cell.data == "segments"
-            else mixings.drift(DIM, samples=settings.samples, strength=1.5, seed=cell.seed)
+            else mixings.drift(self.dim, samples=settings.samples, strength=1.5, seed=cell.seed)
         )
         generator = randomness.generator(cell.seed, "noise")
         noise = torch.randn(drawn.sources.shape, generator=generator, dtype=torch.float64)
-        x = mixings.OrthogonalMLP(DIM, layers=2, seed=cell.seed)(drawn.sources) + noise / PRECISION**0.5
+        x = mixings.OrthogonalMLP(self.dim, layers=2, seed=cell.seed)(drawn.sources) + noise / self.precision**0.5
         if cell.model == "ivae":
-            x = torch.cat([x, encode_auxiliary(drawn.auxiliary, AUXILIARIES[cell.data][0], like=x)], dim=1)
+            x = torch.cat([x, encode_auxiliary(drawn.auxiliary, columns, like=x)], dim=1)
         parts = split(x)
         return FactorData(parts, drawn.sources[-len(parts.test) :])
 
@@ -131,7 +131,12 @@ class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, Sour
         figure, axes = figures.row_of_panels(2, width=4.6)
         _panel(axes[0], results, lambda m: m.mcc, title="Recovery of each source", y="MCC")
         _panel(axes[1], results, lambda m: m.r2, title="Up to a linear map", y="linear R²")
-        return [ReportFigure("ivae_sources", figure, CAPTION)]
+        caption = (
+            "Left: mean correlation coefficient of the best one-to-one matching of codes and sources; every dot is a "
+            "seed, and bars are medians. Right: how much of the sources a linear map of the codes explains. The codes "
+            "of both models contain the sources; only the iVAE represents each by one latent."
+        )
+        return [ReportFigure("ivae_sources", figure, caption)]
 
     def tables(self, results: Results, settings: TrainedSettings) -> list[ReportTable]:
         rows = [
@@ -206,12 +211,6 @@ CLAIMS: tuple[Spec, ...] = (
 )
 
 # figure ---------------------------------------------------------------------------------------
-
-CAPTION = (
-    "Left: mean correlation coefficient of the best one-to-one matching of codes and sources; every dot is a seed, and "
-    "bars are medians. Right: how much of the sources a linear map of the codes explains. The codes of both models "
-    "contain the sources; only the iVAE represents each by one latent."
-)
 
 
 def _panel(axis: Axes, results: Results, value: Callable[[SourcesMeasurement], float], *, title: str, y: str) -> None:

@@ -404,7 +404,9 @@ class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, Re
 
     def claims(self, settings: RegimeSettings) -> Sequence[Spec]:
         """All claims that these settings are about."""
-        return [*STATEMENT_CLAIMS, *COUNTS, *([BETA] if len(settings.betas) > 1 else []), *USES]
+        about = [(name, model) for model in MODELS for name in CLAIMED]
+        about.remove(("Proposition 2 (ii)", "ivae-mean"))  # its prior mean is learned
+        return [*(_statement_claim(*claim) for claim in about), *_count_claims(settings), *_use_claims()]
 
     def figures(self, results: Sequence[RegimeResult], settings: RegimeSettings) -> list[ReportFigure]:
         return _figures(results, settings)
@@ -581,16 +583,6 @@ def passive_variance_note(results: Results, model: str) -> str:
     )
 
 
-STATEMENT_CLAIMS = [
-    _statement_claim(name, model)
-    for model in MODELS
-    for name in CLAIMED
-    if (name, model) != ("Proposition 2 (ii)", "ivae-mean")  # its prior mean is learned
-]
-
-# counts of latents
-
-
 def boundary_note(results: Results, _: object) -> str:
     boundary, total = sum(r.measured.boundary for r in results), sum(r.cell.latents for r in results)
     return f"{boundary} of {total} latents are close to a boundary: other thresholds would change their kind."
@@ -689,35 +681,41 @@ def _gain_claim(
     )
 
 
-COUNTS: tuple[Spec, ...] = (
-    ClaimSpec(
-        sentence="No latent is mixed on this data.",
-        source=f"{PAPER}, appendix B",
-        measure=lambda results, _: [float(r.measured.count("mixed")) for r in results],
-        criterion=Bound("number of mixed latents", at_most(0.0), statistic="largest"),
-        published=PUBLISHED["mixed_latents"],
-        note=boundary_note,
-        requires=(
-            must_last(
-                lambda results, _: [r.measured.curve.mixed for r in results],
-                lambda _: "No member has mixed latents after every late epoch.",
+def _count_claims(settings: RegimeSettings) -> list[Spec]:
+    claims = [
+        ClaimSpec(
+            sentence="No latent is mixed on this data.",
+            source=f"{PAPER}, appendix B",
+            measure=lambda results, _: [float(r.measured.count("mixed")) for r in results],
+            criterion=Bound("number of mixed latents", at_most(0.0), statistic="largest"),
+            published=PUBLISHED["mixed_latents"],
+            note=boundary_note,
+            requires=(
+                must_last(
+                    lambda results, _: [r.measured.curve.mixed for r in results],
+                    lambda _: "No member has mixed latents after every late epoch.",
+                ),
             ),
         ),
-    ),
-    _gain_claim(
-        "Models with more latents do not have more active latents.",
-        f"{PAPER}, Theorem 1",
-        pairs_by_latents,
-        "in a wider model",
-        active_note,
-    ),
-)
-BETA = _gain_claim(
-    "Models with a higher β do not have more active latents.", "Beyond the paper", pairs_by_beta, "at a higher β"
-)
+        _gain_claim(
+            "Models with more latents do not have more active latents.",
+            f"{PAPER}, Theorem 1",
+            pairs_by_latents,
+            "in a wider model",
+            active_note,
+        ),
+    ]
+    if len(settings.betas) > 1:
+        claims.append(
+            _gain_claim(
+                "Models with a higher β do not have more active latents.",
+                "Beyond the paper",
+                pairs_by_beta,
+                "at a higher β",
+            )
+        )
+    return claims
 
-
-# classifiers, decoder and prior
 
 ACCURACIES: Mapping[str, Callable[[RegimeMeasurement], Accuracy]] = {
     "mean codes": lambda m: m.mean_accuracy,
@@ -759,51 +757,53 @@ def _dropping(
     )
 
 
-USES: tuple[Spec, ...] = (
-    _dropping(
-        "vae",
-        "mean codes",
-        "the mean codes of a VAE",
-        "Bonheme & Grzes 2021, cited by the paper",
-        "Decision trees ignore scale: they can read changes of a mean that are far below the noise of its latent.",
-    ),
-    _dropping("ivae", "mean codes", "the mean codes of an iVAE", "Beyond the paper", leak_note),
-    _dropping("vae", "sampled codes", "the sampled codes of a VAE", "Beyond the paper"),
-    ClaimSpec(
-        sentence="The decoder ignores passive latents.",
-        source="Beyond the paper: passive latents, seen from the decoder",
-        measure=lambda results, _: [
-            max(abs(e) for e in own) for own in of_passive([r.measured for r in results], lambda own: own.effect)
-        ],
-        criterion=Bound(
-            "effect of a passive latent drawn from its prior, as a share of the data's variance,",
-            at_most(0.01),
-            statistic="largest",
+def _use_claims() -> list[Spec]:
+    return [
+        _dropping(
+            "vae",
+            "mean codes",
+            "the mean codes of a VAE",
+            "Bonheme & Grzes 2021, cited by the paper",
+            "Decision trees ignore scale: they can read changes of a mean that are far below the noise of its latent.",
         ),
-        note="The effect is the absolute change of the squared error: a decoder that improves is not ignoring it.",
-        requires=(number_settled,),
-    ),
-    ClaimSpec(
-        sentence="A rule on the posterior variance alone misjudges the passive latents of an iVAE.",
-        source="Beyond the paper; the authors' code has such a rule",
-        measure=lambda results, _: [
-            sum(kind != "passive" for kind in own) / len(own)
-            for own in of_passive(of_model(results, "ivae"), lambda own: own.baseline_rules[VARIANCE_RULE])
-        ],
-        criterion=Bound(f"share of passive latents that '{VARIANCE_RULE}' does not call passive", above(0.5)),
-        requires=(number_settled,),
-    ),
-    ClaimSpec(
-        sentence="The prior variance of an iVAE's passive latents stays close to zero.",
-        source=f"{PAPER}, appendix B, on Fig. 1",
-        measure=lambda results, _: [
-            median(own) for own in of_passive(of_model(results, "ivae"), lambda own: own.prior_variance)
-        ],
-        criterion=Bound("prior variance of passive latents", at_most(0.2)),
-        published=PUBLISHED["prior_variance"],
-        requires=(number_settled,),
-    ),
-)
+        _dropping("ivae", "mean codes", "the mean codes of an iVAE", "Beyond the paper", leak_note),
+        _dropping("vae", "sampled codes", "the sampled codes of a VAE", "Beyond the paper"),
+        ClaimSpec(
+            sentence="The decoder ignores passive latents.",
+            source="Beyond the paper: passive latents, seen from the decoder",
+            measure=lambda results, _: [
+                max(abs(e) for e in own) for own in of_passive([r.measured for r in results], lambda own: own.effect)
+            ],
+            criterion=Bound(
+                "effect of a passive latent drawn from its prior, as a share of the data's variance,",
+                at_most(0.01),
+                statistic="largest",
+            ),
+            note="The effect is the absolute change of the squared error: a decoder that improves is not ignoring it.",
+            requires=(number_settled,),
+        ),
+        ClaimSpec(
+            sentence="A rule on the posterior variance alone misjudges the passive latents of an iVAE.",
+            source="Beyond the paper; the authors' code has such a rule",
+            measure=lambda results, _: [
+                sum(kind != "passive" for kind in own) / len(own)
+                for own in of_passive(of_model(results, "ivae"), lambda own: own.baseline_rules[VARIANCE_RULE])
+            ],
+            criterion=Bound(f"share of passive latents that '{VARIANCE_RULE}' does not call passive", above(0.5)),
+            requires=(number_settled,),
+        ),
+        ClaimSpec(
+            sentence="The prior variance of an iVAE's passive latents stays close to zero.",
+            source=f"{PAPER}, appendix B, on Fig. 1",
+            measure=lambda results, _: [
+                median(own) for own in of_passive(of_model(results, "ivae"), lambda own: own.prior_variance)
+            ],
+            criterion=Bound("prior variance of passive latents", at_most(0.2)),
+            published=PUBLISHED["prior_variance"],
+            requires=(number_settled,),
+        ),
+    ]
+
 
 # tables ---------------------------------------------------------------------------------------
 
@@ -868,13 +868,6 @@ def _tables(results: Results, settings: RegimeSettings) -> list[ReportTable]:
 
 # figures --------------------------------------------------------------------------------------
 
-LABELS = {
-    "mean": "μ",
-    "variance": "posterior variance σ²",
-    "prior_variance": "prior variance σ†²",
-    "sample": "z from the posterior",
-    "prior_sample": "z† from the prior",
-}
 CAPTIONS = {
     "latents": (
         "Every latent of every member: its KL against the ratio of posterior and prior variance. A polarised model has "
@@ -959,9 +952,16 @@ def _histogram_figure(
 
 
 def _draw_histogram(axis: Axes, edges: Sequence[float], counts: Mapping[str, Sequence[float]]) -> None:
+    labels = {
+        "mean": "μ",
+        "variance": "posterior variance σ²",
+        "prior_variance": "prior variance σ†²",
+        "sample": "z from the posterior",
+        "prior_sample": "z† from the prior",
+    }
     for (name, own), colour in zip(counts.items(), figures.COLOURS, strict=False):
         with mpl.rc_context({"lines.linewidth": 1.4}):
-            axis.stairs(own, edges, label=LABELS[name], color=colour, fill=True, alpha=0.35)
+            axis.stairs(own, edges, label=labels[name], color=colour, fill=True, alpha=0.35)
             axis.stairs(own, edges, color=colour, linewidth=1.2)
 
 

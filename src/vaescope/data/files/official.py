@@ -54,27 +54,7 @@ class OfficialFile:
         return (*self.sizes, *self.pixels) if self.grid_axes else (self.count, *self.pixels)
 
 
-DSPRITES = OfficialFile(
-    "dsprites",
-    (("dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz", "7da33b31b13a06f4b04a70402ce90c2e"),),
-    "imgs",
-    ("shape", "scale", "orientation", "position_x", "position_y"),
-    (3, 6, 40, 32, 32),
-    (64, 64),
-    "deepmind/dsprites-dataset on GitHub",
-    "white squares, ellipses and hearts, binary",
-)
-SHAPES3D = OfficialFile(
-    "3dshapes",
-    (("3dshapes.h5", "099a2078d58cec4daad0702c55d06868"),),
-    "images",
-    ("floor_hue", "wall_hue", "object_hue", "scale", "shape", "orientation"),
-    (10, 10, 10, 8, 4, 15),
-    (64, 64, 3),
-    "deepmind/3d-shapes on GitHub",
-    "an object in a room, RGB",
-)
-MPI3D = OfficialFile(
+_mpi3d = OfficialFile(
     "mpi3d",
     (("real3d_complicated_shapes_ordered.npz", None),),
     "images",
@@ -84,29 +64,52 @@ MPI3D = OfficialFile(
     "rr-learning/disentanglement_dataset on GitHub",
     "a robot arm holding an object of complex shape, RGB",
 )
-MPI3D_SIMPLE = replace(
-    MPI3D,
-    name="mpi3d-simple",
-    files=(
-        ("mpi3d_real.npz", "0f33f609918fb5c97996692f91129802"),
-        ("mpi3d_realistic.npz", "59a6225b88b635365f70c91b3e52f70f"),
-        ("mpi3d_toy.npz", "55889cb7c7dfc655d6e0277beee88868"),
+_specs = (
+    OfficialFile(
+        "dsprites",
+        (("dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz", "7da33b31b13a06f4b04a70402ce90c2e"),),
+        "imgs",
+        ("shape", "scale", "orientation", "position_x", "position_y"),
+        (3, 6, 40, 32, 32),
+        (64, 64),
+        "deepmind/dsprites-dataset on GitHub",
+        "white squares, ellipses and hearts, binary",
     ),
-    sizes=(6, 6, 2, 3, 3, 40, 40),
-    description="a robot arm holding an object of simple shape, RGB",
+    OfficialFile(
+        "3dshapes",
+        (("3dshapes.h5", "099a2078d58cec4daad0702c55d06868"),),
+        "images",
+        ("floor_hue", "wall_hue", "object_hue", "scale", "shape", "orientation"),
+        (10, 10, 10, 8, 4, 15),
+        (64, 64, 3),
+        "deepmind/3d-shapes on GitHub",
+        "an object in a room, RGB",
+    ),
+    _mpi3d,
+    replace(
+        _mpi3d,
+        name="mpi3d-simple",
+        files=(
+            ("mpi3d_real.npz", "0f33f609918fb5c97996692f91129802"),
+            ("mpi3d_realistic.npz", "59a6225b88b635365f70c91b3e52f70f"),
+            ("mpi3d_toy.npz", "55889cb7c7dfc655d6e0277beee88868"),
+        ),
+        sizes=(6, 6, 2, 3, 3, 40, 40),
+        description="a robot arm holding an object of simple shape, RGB",
+    ),
+    OfficialFile(
+        "3dfaces",
+        (("basel_face_renders.pth", None),),
+        "tensor",
+        ("identity", "azimuth", "elevation", "lighting"),
+        (50, 21, 11, 11),
+        (64, 64),
+        "the Basel face model's rendering in rtqichen/beta-tcvae on GitHub",
+        "rendered faces, grey",
+        grid_axes=True,
+    ),
 )
-FACES3D = OfficialFile(
-    "3dfaces",
-    (("basel_face_renders.pth", None),),
-    "tensor",
-    ("identity", "azimuth", "elevation", "lighting"),
-    (50, 21, 11, 11),
-    (64, 64),
-    "the Basel face model's rendering in rtqichen/beta-tcvae on GitHub",
-    "rendered faces, grey",
-    grid_axes=True,
-)
-OFFICIAL_FILES = {spec.name: spec for spec in (DSPRITES, SHAPES3D, MPI3D, MPI3D_SIMPLE, FACES3D)}
+OFFICIAL_FILES = {spec.name: spec for spec in _specs}
 
 
 @file_reader("an official data set")
@@ -138,7 +141,7 @@ def load_official(
 def grid_classes(spec: OfficialFile, indices: Tensor) -> Float[Tensor, "N k"]:
     """The class number of every factor for images at these indices.
 
-    >>> grid_classes(DSPRITES, torch.tensor([0, 33])).tolist()
+    >>> grid_classes(OFFICIAL_FILES["dsprites"], torch.tensor([0, 33])).tolist()
     [[0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0]]
     """
     return torch.stack(torch.unravel_index(indices, spec.sizes), dim=1).double()
