@@ -108,6 +108,7 @@ $(DOCS_STAMP): $(STAMP)
 
 bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.stack
+	$(BIN)/python -m benchmarks.fit
 	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.theory
 	$(BIN)/python -m benchmarks.metrics

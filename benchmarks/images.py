@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.timing import best_rate, best_seconds, timed
+from benchmarks.timing import best_rate, timed
 from vaescope.data.rendering import DSprites, Renderer, Shapes3D, Sprites
-from vaescope.kernels import convolution as kernels
 from vaescope.models import VAE
 from vaescope.objectives import beta_elbo
 from vaescope.training.compilation import compile_stacked, has_bfloat16, keep_freed_memory
@@ -92,47 +90,6 @@ def alternating(steps: Mapping[str, Callable[[], object]], rounds: int = 25) -> 
     return best
 
 
-GEOMETRIES = ((3, 32, 64), (32, 32, 32), (32, 64, 16), (64, 64, 8))  # channels in and out, and side, of the encoder
-FIXED = None, [2, 2], [1, 1], [1, 1], False, [0, 0], 1  # of `convolution_backward`: stride, padding and the like
-Work = Callable[[Tensor, Tensor, Tensor], object]
-PARTS: dict[str, tuple[Work, Work]] = {  # of a fine image, a coarse one and weights: by PyTorch, by our kernels
-    "convolution": (
-        lambda x, g, w: nn.functional.conv2d(x, w, None, 2, 1),
-        lambda x, g, w: kernels.downsample(x, w.permute(0, 2, 3, 1)),
-    ),
-    "transposed convolution": (
-        lambda x, g, w: nn.functional.conv_transpose2d(g, w, None, 2, 1),
-        lambda x, g, w: kernels.upsample(g, w.permute(0, 2, 3, 1)),
-    ),
-    "gradient of the weights": (
-        lambda x, g, w: torch.ops.aten.convolution_backward(g, x, w, *FIXED, [False, True, False]),
-        lambda x, g, w: kernels.weight_gradient(x, g),
-    ),
-}
-
-
-def convolution_seconds(work: Work, dtype: torch.dtype) -> float:
-    """Seconds of one part of all convolutions of the encoder, each at its best of a few rounds."""
-    total = 0.0
-    for fine, coarse, side in GEOMETRIES:
-        shapes = (BATCH, fine, side, side), (BATCH, coarse, side // 2, side // 2), (coarse, fine, 4, 4)
-        arrays = [torch.randn(s).to(dtype).to(memory_format=torch.channels_last) for s in shapes]
-        total += best_seconds(lambda a=arrays: work(*a), rounds=20)
-    return total
-
-
-def print_convolutions(console: Console) -> None:
-    """PyTorch's convolutions in both precisions, and our own kernels."""
-    table = Table("four convolutions alone", "float32", "bfloat16", "own kernels", "own / float32", box=None)
-    for part, (theirs, own) in PARTS.items():
-        seconds = [convolution_seconds(theirs, dtype) for dtype in (torch.float32, torch.bfloat16)]
-        if kernels.is_available():
-            seconds.append(convolution_seconds(own, torch.bfloat16))
-        ratio = f"{seconds[-1] / seconds[0]:.2f}"
-        table.add_row(part, *(f"{1e3 * value:.1f} ms" for value in seconds), *[ratio] * kernels.is_available())
-    console.print(table)
-
-
 def main() -> None:
     warnings.filterwarnings("ignore")
     console = Console(width=110)
@@ -160,7 +117,6 @@ def main() -> None:
     for name, value in seconds.items():
         console.print(f"{name}: {1e3 * value:.1f} ms per step, {1e3 * default[name]:.1f} without keeping freed memory")
     console.print(f"bfloat16 / float32: {seconds['member, bfloat16'] / seconds['member, float32']:.2f}")
-    print_convolutions(console)
     console.print(f"chosen automatically on this machine: {has_bfloat16(torch.device('cpu'))}")
 
 

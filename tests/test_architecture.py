@@ -21,7 +21,6 @@ ORDER = [
     "distributions",
     "protocol",
     "data",
-    "kernels",
     "models",
     "objectives",
     "training",

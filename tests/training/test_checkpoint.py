@@ -216,10 +216,12 @@ def test_a_resumed_run_is_compiled_for_its_original_number_of_members(monkeypatc
 
     monkeypatch.setattr(compilation, "has_compiler", lambda: True)
     monkeypatch.setattr(compilation, "compile_stacked", recorded)
+    compilation.shared_functions.cache_clear()
     members = train(model, data(0), data(1, 300), SPECS, settings, checkpoints=store)
     store.loaded = min(len(member.history["elbo"]) for member in members) - 1
     sizes.clear()
     train(model, data(0), data(1, 300), SPECS, settings, checkpoints=store)
+    compilation.shared_functions.cache_clear()
     assert sizes[:2] == [6, 6]  # step and validation
     assert max(sizes[2:]) < 6
 

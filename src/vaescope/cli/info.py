@@ -49,7 +49,6 @@ def information() -> dict[str, str]:
     import torch
 
     from vaescope import __version__
-    from vaescope.kernels.convolution import is_available
     from vaescope.training.compilation import has_bfloat16
 
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
@@ -62,7 +61,6 @@ def information() -> dict[str, str]:
         "CPUs": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
         "bfloat16": "yes" if has_bfloat16(torch.device("cpu")) else "no (emulated; float32 is used)",
-        "kernels for bfloat16": "yes" if is_available() else "no (PyTorch's are used)",
         "C++ compiler": compiler or "none: training runs uncompiled",
         "CUDA": torch.version.cuda or "no",
     }

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.kernels import convolution as kernels
 from vaescope.models.networks import Params
 
 Shape = tuple[int, ...]
@@ -141,36 +140,11 @@ def _transform(layer: Layer, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if layer.kind == "linear":
         return F.linear(h.flatten(1), weight, bias)
     h = (h if h.ndim == 4 else h[:, :, None, None]).to(memory_format=torch.channels_last)
-    out = _convolve_in_bfloat16(layer, h, weight) if _uses_kernel(layer, h) else _convolve(layer, h, weight)
+    convolve = F.conv2d if layer.kind == "conv" else F.conv_transpose2d
+    # weights are stored with channels last, the fastest layout for convolutions
+    out = convolve(h, weight.permute(0, 3, 1, 2), None, layer.stride, layer.padding)
     # added separately: oneDNN takes as long for the gradient of a bfloat16 bias as for that of the weights
     return out + bias.to(out.dtype)[:, None, None]
-
-
-def _convolve(layer: Layer, h: Tensor, weight: Tensor) -> Tensor:
-    convolve = F.conv2d if layer.kind == "conv" else F.conv_transpose2d
-    weight = weight.permute(0, 3, 1, 2)  # stored with channels last, the fastest layout for convolutions
-    return convolve(h, weight, None, layer.stride, layer.padding)
-
-
-def _convolve_in_bfloat16(layer: Layer, h: Tensor, weight: Tensor) -> Tensor:
-    convolve = kernels.Downsample if layer.kind == "conv" else kernels.Upsample
-    out: Tensor = convolve.apply(h.to(torch.bfloat16), weight)
-    return out
-
-
-def _uses_kernel(layer: Layer, h: Tensor) -> bool:
-    """Whether this layer computes in bfloat16, and faster by the package's own kernels than by PyTorch's."""
-    if h.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
-        return False
-    if torch.get_autocast_dtype("cpu") != torch.bfloat16:
-        return False
-    if (layer.kernel, layer.stride, layer.padding) != (kernels.KERNEL, kernels.STRIDE, kernels.PADDING):
-        return False
-    channels, height, width = h.shape[1:]
-    fine, coarse = ((channels, height, width), layer.outputs)
-    if layer.kind == "deconv":
-        fine, coarse = ((layer.outputs, 2 * height, 2 * width), channels)
-    return kernels.has_kernel(fine, coarse)
 
 
 def _batch_norm(h: Tensor, params: Params, prefix: str) -> Tensor:

@@ -9,9 +9,9 @@ import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -20,9 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from vaescope.core import randomness
 from vaescope.distributions.quadrature import CONSTANT
-from vaescope.kernels.convolution import is_available
-from vaescope.kernels.instructions import cpu_supports
-from vaescope.models import VAE
+from vaescope.models import VAE, FixedMaps
 from vaescope.objectives.elbo import Objective
 from vaescope.training.batches import Batches, step_layout
 from vaescope.training.progress import Progress
@@ -32,13 +30,7 @@ from vaescope.training.step import Problem, Step, Validation, adam_scales, make_
 
 P = ParamSpec("P")
 T = TypeVar("T")
-REUSED_READS = 2  # a value read from more arrays than this is stored if it is used again, instead of computed again
 VALIDATION_ROWS = 256  # rows of the validation set per call: few enough to stay in the cache
-
-COMPILE_SECONDS = 20.0
-SAVED_PER_STEP = 2e-3  # seconds, by calls that a compiled step avoids
-SAVED_PER_MEMBER_STEP = 3e-5
-MIN_CONV_STEPS = 2000  # compiling takes about 27 s (10 s if done before) and saves 7 to 20 ms of a step
 
 
 @dataclass(frozen=True)
@@ -51,44 +43,71 @@ class Functions:
 
 
 def build_functions(problem: Problem, batches: Batches, state: StackState, progress: Progress) -> Functions:
-    """Step and validation, compiled if it saves time and a compiler is available."""
+    """Step and validation, compiled if it saves time and a compiler is available.
+
+    Runs in one process share what is compiled: convolutional members that train one after another, and stacks of the
+    same number of members. Stacks of other numbers do not, because the order of a sum can depend on the number of
+    members that a function was first compiled for.
+    """
+    settings, model, objective = problem.settings, problem.model, problem.trained_objective
     compiled = _should_compile(problem, batches.steps)
     if compiled and not has_compiler():
         progress.message("No C++ compiler found: training runs uncompiled, up to three times slower.")
         compiled = False
     autocast = problem.device.type if _use_bfloat16(problem) else None
-    if autocast == "cpu":
-        is_available()  # compiles the kernels, outside of PyTorch's compiler, which hides warnings
-    # members that train one after another share what is compiled; stacks do not, because the order of a sum can depend
-    # on the number of members that a function was first compiled for
-    shared = not problem.model.networks.stackable and _is_hashable((problem.model, problem.trained_objective))
-    make = _shared_functions if shared else _make_functions
-    functions = make(problem.model, problem.trained_objective, problem.settings.accumulate, autocast, compiled)
+    recipe = Recipe(
+        model,
+        objective,
+        accumulate=settings.accumulate,
+        autocast=autocast,
+        compiled=compiled,
+        sharing=(repr(model), len(problem.members), torch.get_num_threads()),
+    )
+    if compiled:
+        _forget_after_reset()
+    functions = (shared_functions if recipe.can_share() else shared_functions.__wrapped__)(recipe)
     if compiled and len(state.log.active) < len(problem.members):
         _compile_for_all_members(functions, problem, batches, state.tensors.params)
     return functions
 
 
-def _make_functions(
-    model: VAE, objective: Objective, accumulate: int, autocast: str | None, compiled: bool
-) -> Functions:
-    step = make_step(model, objective, accumulate=accumulate, autocast=autocast, compilable=compiled)
-    validation = make_validation(model, objective)
-    if not compiled:
+@dataclass(frozen=True)
+class Recipe:
+    """What decides the functions of a training run."""
+
+    model: VAE = field(compare=False)  # its description in `sharing` is compared
+    objective: Objective
+    accumulate: int
+    autocast: str | None
+    compiled: bool
+    sharing: tuple[str, int, int]
+    """The model's description, members and threads: only runs that agree share what is compiled."""
+
+    def can_share(self) -> bool:
+        """Whether equal recipes compute the same: functions of the user may read values that change between runs."""
+        try:
+            hash(self)
+        except TypeError:
+            return False
+        inner = getattr(self.objective, "objective", self.objective)  # of `Weighted`
+        own = getattr(inner, "__module__", "").startswith("vaescope.") and self.model.fixed == FixedMaps()
+        return not self.model.networks.stackable or (own and "tensor(" not in self.sharing[0])
+
+
+@lru_cache(maxsize=8)
+def shared_functions(recipe: Recipe) -> Functions:
+    """The functions of a recipe."""
+    step = make_step(
+        recipe.model,
+        recipe.objective,
+        accumulate=recipe.accumulate,
+        autocast=recipe.autocast,
+        compilable=recipe.compiled,
+    )
+    validation = make_validation(recipe.model, recipe.objective)
+    if not recipe.compiled:
         return Functions(step, validation, validation)
     return Functions(compile_stacked(step), compile_stacked(validation), validation)
-
-
-_shared_functions = lru_cache(maxsize=4)(_make_functions)
-
-
-def _is_hashable(value: object) -> bool:
-    """Unlike `isinstance(value, Hashable)`, this also looks at the items of tuples and dataclasses."""
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def _use_bfloat16(problem: Problem) -> bool:
@@ -105,16 +124,20 @@ def has_bfloat16(device: torch.device) -> bool:
     """Whether a device has instructions for bfloat16; without them it is emulated and slow."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and (cpu_supports("avx512_bf16") or cpu_supports("amx_tile"))
+    # versions of PyTorch that lack these functions cannot tell
+    known = (getattr(torch.cpu, f"_is_{name}_supported", bool) for name in ("avx512_bf16", "amx_tile"))
+    return device.type == "cpu" and any(supported() for supported in known)
 
 
 def _should_compile(problem: Problem, steps_per_epoch: int) -> bool:
+    """Whether compiling saves more time than it takes; measured on two cores with a warm compiler cache."""
     if problem.settings.compile != "auto":
         return problem.settings.compile == "always"
     steps = problem.settings.epochs * steps_per_epoch
     if not problem.model.networks.stackable:
-        return steps > MIN_CONV_STEPS
-    return steps * (SAVED_PER_STEP + SAVED_PER_MEMBER_STEP * len(problem.members)) > COMPILE_SECONDS
+        return steps > 2000  # compiling takes about 27 s (10 s if done before) and saves 7 to 20 ms of a step
+    # seconds saved, by calls that a compiled step avoids, against the seconds that compiling takes
+    return steps * (2e-3 + 3e-5 * len(problem.members)) > 20
 
 
 def has_compiler() -> bool:
@@ -122,41 +145,61 @@ def has_compiler() -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++", "cl"))
 
 
-def compile_stacked(function: Callable[P, T]) -> Callable[P, T]:
-    """Compile a function once for any number of members: the first axis of every tensor is dynamic.
+RESET_MARKER = compile("None", "vaescope", "eval")  # among the code that PyTorch's compiler knows, until it is reset
+
+
+def _forget_after_reset() -> None:
+    """Share nothing from before a call of `torch._dynamo.reset`, which loses what was compiled."""
+    from torch._dynamo import convert_frame
+
+    known = getattr(convert_frame, "input_codes", None)
+    if known is None or RESET_MARKER not in known:
+        shared_functions.cache_clear()
+        if known is not None:
+            known.add(RESET_MARKER)
+
+
+class CompiledFunction(Generic[P, T]):
+    """A function that is compiled once for any number of members: the first axis of every tensor is dynamic.
 
     PyTorch checks all properties of all weights at every call, a sixth of the time of a step. Here only the layout of
     the batch can change, and whether there is a single member, so a compiled function is kept for each of these and
     called without further checks.
     """
-    from torch._dynamo.exc import InternalTorchDynamoError, Unsupported  # slow to import, and only needed here
 
-    compiled: dict[Hashable, Callable[P, T]] = {}
+    def __init__(self, function: Callable[P, T]) -> None:
+        self.function = function
+        self.compiled: dict[Hashable, Callable[P, T]] = {}
 
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         key = tuple((len(arg) == 1, *arg.shape[1:], *arg.stride()[1:]) for arg in args if isinstance(arg, Tensor))
-        if key in compiled:
-            return compiled[key](*args, **kwargs)
+        if key in self.compiled:
+            return self.compiled[key](*args, **kwargs)
         for leaf in tree_leaves(args):
             if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) > 1:
                 torch._dynamo.maybe_mark_dynamic(leaf, 0)
+        from torch._dynamo.exc import InternalTorchDynamoError, Unsupported  # slow to import, and only needed here
+
         with warnings.catch_warnings():  # the compiler's warnings are meant for its developers
             warnings.simplefilter("ignore")
             try:
-                compiled[key] = _compile(function, unchecked=True)
-                return compiled[key](*args, **kwargs)
+                self.compiled[key] = _compile(self.function, unchecked=True)
+                return self.compiled[key](*args, **kwargs)
             except Unsupported:  # not one graph: its parts need their checks
-                compiled[key] = _compile(function, unchecked=False)
-                return compiled[key](*args, **kwargs)
+                self.compiled[key] = _compile(self.function, unchecked=False)
+                return self.compiled[key](*args, **kwargs)
             except InternalTorchDynamoError:  # of versions of PyTorch before those that this was developed with
-                compiled[key] = function
+                self.compiled[key] = self.function
         warnings.warn(
             f"PyTorch {torch.__version__} cannot compile this model: training runs uncompiled, up to 3 times slower.",
             stacklevel=2,
         )
-        return function(*args, **kwargs)
+        return self.function(*args, **kwargs)
 
-    return call
+
+def compile_stacked(function: Callable[P, T]) -> CompiledFunction[P, T]:
+    """Compile a function once for any number of members, at its first call."""
+    return CompiledFunction(function)
 
 
 def _compile(function: Callable[P, T], *, unchecked: bool) -> Callable[P, T]:
@@ -166,17 +209,16 @@ def _compile(function: Callable[P, T], *, unchecked: bool) -> Callable[P, T]:
         function: what to compile.
         unchecked: compile as a single graph, and do not check whether later arguments fit it.
     """
-    for constant in (*CONSTANT, is_available):
+    for constant in CONSTANT:
         torch.compiler.assume_constant_result(constant)
-    options: dict[str, object] = {"realize_reads_threshold": REUSED_READS}
+    # a value read from more arrays than this is stored if it is used again, instead of computed again
+    options: dict[str, object] = {"realize_reads_threshold": 2}
     # what older versions of PyTorch lack only costs time there
     if unchecked and hasattr(torch.compiler, "skip_all_guards_unsafe"):
         options["guard_filter_fn"] = torch.compiler.skip_all_guards_unsafe
-    isolated = {"isolate_recompiles": True} if _ISOLATES else {}
+    isolates = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    isolated = {"isolate_recompiles": True} if isolates else {}
     return torch.compile(function, fullgraph=unchecked, options=options, **isolated)  # type: ignore[call-overload]
-
-
-_ISOLATES = "isolate_recompiles" in inspect.signature(torch.compile).parameters
 
 
 def _compile_for_all_members(functions: Functions, problem: Problem, batches: Batches, params: Weights) -> None:
@@ -193,10 +235,10 @@ def _compile_for_all_members(functions: Functions, problem: Problem, batches: Ba
     def batch(rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         zeros = (torch.zeros(members, rows, columns, device=device) for columns in (row_dim, latent_dim))
         x, noise = (step_layout(value) for value in zeros)
-        weights = kl_weights_at(
-            None, problem.members, torch.ones(members, device=device), constrained=problem.constrains_kl
-        )
-        return x, noise, torch.ones(members, device=device), weights
+        # two tensors: what is compiled for one tensor given twice does not serve two
+        precision, beta = torch.ones(members, device=device), torch.ones(members, device=device)
+        schedules = [spec.schedule for spec in problem.members]
+        return x, noise, precision, kl_weights_at(None, schedules, beta, constrained=problem.constrains_kl)
 
     scales = adam_scales(1, problem.settings.learning_rate, device)
     functions.step(weights(), (weights(), weights()), scales, *batch(batches.batch_size))
@@ -205,44 +247,31 @@ def _compile_for_all_members(functions: Functions, problem: Problem, batches: Ba
             functions.validation(weights(), *batch(VALIDATION_ROWS))
 
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # parameters of glibc's mallopt
-KEPT = 2**31 - 1  # bytes: the largest value that mallopt takes
-USUAL_MMAP, USUAL_TRIM = 2**25, 2**26  # where glibc's own thresholds end up in a process that frees large blocks
-
-
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
     """Keep freed memory in this process inside the context, and return it to the system at the end.
 
-    Does nothing where the C library is not glibc.
+    glibc returns large blocks at once, and the system clears their pages before the next step gets them: a tenth of
+    a step. Does nothing with other C libraries.
     """
-    libc = _glibc()
-    if libc is None:
+    try:
+        libc = ctypes.CDLL("libc.so.6") if sys.platform.startswith("linux") else None
+        mallopt, trim = (libc.mallopt, libc.malloc_trim) if libc is not None else (None, None)
+    except (OSError, AttributeError):
+        mallopt = trim = None
+    if mallopt is None or trim is None:
         yield
         return
-    _set_thresholds(libc.mallopt, KEPT, KEPT)
+    mmap_threshold, trim_threshold = -3, -1  # parameters of mallopt
+    if not mallopt(mmap_threshold, 2**31 - 1):
+        mallopt(mmap_threshold, 2**25)  # some versions refuse more than 32 MB
+    mallopt(trim_threshold, 2**31 - 1)
     try:
         yield
-    finally:
-        _set_thresholds(libc.mallopt, USUAL_MMAP, USUAL_TRIM)
-        libc.malloc_trim(0)
-
-
-def _set_thresholds(mallopt: Callable[[int, int], int], mmap: int, trim: int) -> None:
-    if not mallopt(MMAP_THRESHOLD, mmap):  # some versions refuse more than 32 MB
-        mallopt(MMAP_THRESHOLD, USUAL_MMAP)
-    mallopt(TRIM_THRESHOLD, trim)
-
-
-def _glibc() -> ctypes.CDLL | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt, libc.malloc_trim  # noqa: B018 (other C libraries lack them)
-    except (OSError, AttributeError):
-        return None
-    return libc
+    finally:  # where glibc's own thresholds end up in a process that frees large blocks
+        mallopt(mmap_threshold, 2**25)
+        mallopt(trim_threshold, 2**26)
+        trim(0)
 
 
 class ValidationSet:
@@ -264,8 +293,7 @@ class ValidationSet:
         samples, tensors = self.data.shape[1], state.tensors
         total = torch.zeros(2, len(state.log.active), device=self.data.data.device)
         data_of = torch.tensor([record.spec.data for record in state.active_records])
-        specs = [record.spec for record in state.active_records]
-        weights = kl_weights_at(None, specs, tensors.beta, constrained=self.constrains_kl)
+        weights = kl_weights_at(None, state.schedules, tensors.beta, constrained=self.constrains_kl)
         for first in range(0, samples, VALIDATION_ROWS):
             x = step_layout(self.data.to_float(self.data.data[data_of, first : first + VALIDATION_ROWS]))
             noise = step_layout(self.noise[:, first : first + VALIDATION_ROWS])

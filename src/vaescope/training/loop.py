@@ -164,13 +164,17 @@ class _Run:
         """Loss and squared error of every step and active member."""
         settings, log, tensors = self.problem.settings, self.state.log, self.state.tensors
         losses, errors = [], []
-        specs = [record.spec for record in self.state.active_records]
+        schedules, constrained = self.state.schedules, self.problem.constrains_kl
+        final_weights = kl_weights_at(None, schedules, tensors.beta, constrained=constrained)
+        settled = max(schedule.settled for schedule in schedules)
         for x, noise in self.batches.epoch():
             log.steps_done += 1
             rate = learning_rate_at(log.steps_done, settings.epochs * self.batches.steps, settings)
             scales = adam_scales(log.steps_done, rate, self.problem.device)
             precision = precision_at(log.steps_done, tensors.precision, settings)
-            weights = kl_weights_at(log.steps_done, specs, tensors.beta, constrained=self.problem.constrains_kl)
+            weights = final_weights
+            if log.steps_done < settled:
+                weights = kl_weights_at(log.steps_done, schedules, tensors.beta, constrained=constrained)
             loss, error = self.functions.step(tensors.params, tensors.moments, scales, x, noise, precision, weights)
             losses.append(loss)
             errors.append(error)

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.objectives.elbo import NO_TARGET
-from vaescope.settings import TrainSettings
-from vaescope.training.step import MemberSpec
+from vaescope.settings import KLSchedule, TrainSettings
 
 LOWEST_RATE = 0.01  # of the learning rate, where a cosine decay ends
 LOWEST_PRECISION = 0.01  # of a member's own γ², where its rise begins unless `precision_start` says otherwise
@@ -49,21 +48,21 @@ def precision_at(step: int, precision: Float[Tensor, " E"], settings: TrainSetti
 
 
 def kl_weights_at(
-    step: int | None, members: Sequence[MemberSpec], beta: Float[Tensor, " E"], *, constrained: bool
+    step: int | None, schedules: Sequence[KLSchedule], beta: Float[Tensor, " E"], *, constrained: bool
 ) -> Float[Tensor, " E"] | Float[Tensor, "E 3"]:
     """The weight of the KL of every member at a step, counted from 1, or (None) at the end.
 
     Args:
         step: of training.
-        members: of the rows of `beta`.
+        schedules: of every member.
         beta: final weights.
         constrained: whether a member of the stack has free bits or a target: then also these, see `constrained_elbo`.
 
-    >>> members = [MemberSpec(0), MemberSpec(0, kl_schedule="linear(steps=10)")]
-    >>> kl_weights_at(5, members, torch.tensor([1.0, 4.0]), constrained=False)
+    >>> from vaescope.settings import schedule_from
+    >>> schedules = [schedule_from("constant"), schedule_from("linear(steps=10)")]
+    >>> kl_weights_at(5, schedules, torch.tensor([1.0, 4.0]), constrained=False)
     tensor([1., 2.])
     """
-    schedules = [spec.schedule for spec in members]
     if step is not None and any(step < schedule.settled for schedule in schedules):
         beta = beta * beta.new_tensor([schedule.factor(step) for schedule in schedules])
     if not constrained:

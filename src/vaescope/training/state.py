@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vaescope.core.serialization import Plain, from_plain, plain_fields
 from vaescope.models.member import has_converged
+from vaescope.settings import KLSchedule
 from vaescope.training.checkpoint import flatten, unflatten
 from vaescope.training.step import MemberSpec
 
@@ -152,6 +153,11 @@ class StackState:
     def active_records(self) -> list[Record]:
         """In the order of the rows."""
         return [self.log.records[index] for index in self.log.active]
+
+    @property
+    def schedules(self) -> list[KLSchedule]:
+        """How the weight of the KL of every row changes."""
+        return [record.spec.schedule for record in self.active_records]
 
     # epochs -----------------------------------------------------------------------------------
 
