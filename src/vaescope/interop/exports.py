@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,38 +25,18 @@ if TYPE_CHECKING:
     from vaescope.products.diagnose.diagnose import Diagnosis
 
 
-@dataclass(frozen=True, eq=False)
-class Posteriors:
-    """Mean and variance of q(z|x) of every sample."""
-
-    model: LatentModel
-    mean: Float[np.ndarray, "N d"]
-    variance: Float[np.ndarray, "N d"]
-
-    @property
-    def latents(self) -> list[str]:
-        return [f"z{k}" for k in range(self.mean.shape[1])]
-
-
-def posteriors_of(model: object, x: object | None, auxiliary: object | None = None) -> Posteriors:
-    """Encode all of x; of several models the first.
-
-    Args:
-        model: as for `vs.diagnose`.
-        x: samples; not needed for posteriors alone.
-        auxiliary: the auxiliary input of an iVAE.
-    """
+def encode_all(
+    model: object, x: object | None, auxiliary: object | None = None
+) -> tuple[LatentModel, Float[np.ndarray, "N d"], Float[np.ndarray, "N d"]]:
+    """The first of several models, with mean and variance of q(z|x) of every sample."""
     first = as_models(model)[0]
     if isinstance(first, Arrays):
-        return Posteriors(first, np.asarray(first.mean), np.asarray(first.variance))
+        return first, np.asarray(first.mean), np.asarray(first.variance)
     if x is None:
         raise InputError("samples x are required, unless the model is posteriors alone.")
     chunks = list(encode_chunks(with_normal_prior(first), x, auxiliary))
-    mean = np.concatenate([chunk.mean.cpu().numpy() for chunk in chunks])
-    return Posteriors(first, mean, np.concatenate([chunk.variance.cpu().numpy() for chunk in chunks]))
-
-
-JACOBIAN_SAMPLES = 256
+    mean, variance = zip(*((chunk.mean.cpu().numpy(), chunk.variance.cpu().numpy()) for chunk in chunks), strict=True)
+    return first, np.concatenate(mean), np.concatenate(variance)
 
 
 def add_to_anndata(
@@ -85,25 +65,18 @@ def add_to_anndata(
     anndata = require("anndata", "add_to_anndata")
     if not isinstance(data, anndata.AnnData):
         raise InputError(f"data must be an AnnData object, got {type(data).__name__}.")
-    found = posteriors_of(model, x, auxiliary)
-    if len(found.mean) != data.n_obs:
-        raise InputError(
-            f"data has {data.n_obs} rows, the posteriors have {len(found.mean)}; pass the samples of data."
-        )
-    data.obsm[f"X_{key}"], data.obsm[f"X_{key}_variance"] = found.mean, found.variance
-    if found.model.has_decoder and (jacobian := _mean_jacobian(found)) is not None and len(jacobian) == data.n_vars:
-        data.varm[f"{key}_jacobian"] = jacobian
+    first, mean, variance = encode_all(model, x, auxiliary)
+    if len(mean) != data.n_obs:
+        raise InputError(f"data has {data.n_obs} rows, the posteriors have {len(mean)}; pass the samples of data.")
+    data.obsm[f"X_{key}"], data.obsm[f"X_{key}_variance"] = mean, variance
+    if first.has_decoder:
+        with contextlib.suppress(RuntimeError, NotImplementedError, InputError):  # it cannot be differentiated
+            codes = torch.as_tensor(mean[:256])
+            jacobian = theory.jacobian(first.decode, codes).mean(0).detach().cpu().numpy()
+            if len(jacobian) == data.n_vars:
+                data.varm[f"{key}_jacobian"] = jacobian
     report = {} if diagnosis is None else {"diagnosis": json.dumps(diagnosis.to_data(), ensure_ascii=False)}
-    data.uns["vaescope"] = {"version": __version__, "model": found.model.name, **report}
-
-
-def _mean_jacobian(found: Posteriors) -> np.ndarray | None:
-    """Mean over samples of ∂x/∂z, (n, d); None for a decoder that cannot be differentiated."""
-    codes = torch.as_tensor(found.mean[:JACOBIAN_SAMPLES])
-    try:
-        return theory.jacobian(found.model.decode, codes).mean(0).detach().cpu().numpy()
-    except (RuntimeError, NotImplementedError, InputError):
-        return None
+    data.uns["vaescope"] = {"version": __version__, "model": first.name, **report}
 
 
 def to_datatree(
@@ -134,18 +107,18 @@ def to_datatree(
     (1, 10, 5, 2)
     """
     xarray = require("xarray", "to_datatree")
-    found = posteriors_of(model, x, auxiliary)
-    noise = np.random.default_rng(seed).normal(size=(whole_number("draws", draws), *found.mean.shape))
-    axes, latents = ("sample", "latent"), {"latent": found.latents}
+    first, mean, variance = encode_all(model, x, auxiliary)
+    noise = np.random.default_rng(seed).normal(size=(whole_number("draws", draws), *mean.shape))
+    axes, latents = ("sample", "latent"), {"latent": [f"z{k}" for k in range(mean.shape[1])]}
     groups = {
-        "posterior": {"z": (("chain", "draw", *axes), (found.mean + np.sqrt(found.variance) * noise)[None])},
-        "constant_data": {"mean": (axes, found.mean), "variance": (axes, found.variance)},
+        "posterior": {"z": (("chain", "draw", *axes), (mean + np.sqrt(variance) * noise)[None])},
+        "constant_data": {"mean": (axes, mean), "variance": (axes, variance)},
     }
     data = {name: xarray.Dataset(values, coords=latents) for name, values in groups.items()}
     if x is not None:
-        rows = validation.array(x, "x").reshape(len(found.mean), -1)
+        rows = validation.array(x, "x").reshape(len(mean), -1)
         data["observed_data"] = xarray.Dataset({"x": (("sample", "column"), rows)})
-    tree = xarray.DataTree.from_dict(data, name=found.model.name)
+    tree = xarray.DataTree.from_dict(data, name=first.name)
     tree.attrs = {"inference_library": "vaescope"}
     if diagnosis is not None:
         tree.attrs["findings"] = [f"{f.severity}: {f.code}: {f.title}" for f in diagnosis.findings]

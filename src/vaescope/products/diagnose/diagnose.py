@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from vaescope.distributions import Normal
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.products.diagnose.codes import measure_codebook, measure_latent_image, no_latents
 from vaescope.products.diagnose.measurements import Measurements, measure_validity, validity_applies
-from vaescope.products.diagnose.noise import VarianceScale, find_scale, measure_noise
+from vaescope.products.diagnose.noise import find_scale, measure_noise
 from vaescope.products.diagnose.page import LEGENDS, PICTURES, drawings, facts, identified
 from vaescope.products.diagnose.reconstruction import (
     Generalisation,
@@ -60,7 +60,6 @@ from vaescope.report.page import number as shown
 from vaescope.report.report import Report
 
 STABILITY_SAMPLES = 2000  # of which codes are kept to compare seeds, and that of a VQ-VAE are encoded
-FLAT_LATENTS = 64  # of a latent image, up to which the decoder is differentiated by each
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,7 +183,7 @@ def diagnose(
     clock.say(f"encoding {len(samples)} samples")
     repaired = repair(models[0], samples, None, EFFECT_SAMPLES, samples.image_shape)
     attempts = Attempts()
-    scale = attempts("scale of variances", lambda: _scale(repaired))
+    scale = attempts("scale of variances", lambda: find_scale(repaired.sample, repaired.second))
     repaired = repaired if scale is None else repaired.with_scale(scale.name)
     kept = len(samples) if factors is not None else STABILITY_SAMPLES if len(models) > 1 else 0
     codes = _MeanCodes(min(kept, len(samples)))
@@ -215,46 +214,64 @@ def diagnose(
     return Diagnosis(name or models[0].name, by_severity(judge(evidence)), evidence, len(samples), decoded)
 
 
-@dataclass
 class _MeanCodes:
     """Posterior means of the first rows of x, collected while the rows are encoded."""
 
-    rows: int
-    values: Float[Tensor, "N d"] | None = field(default=None)
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.values: Float[Tensor, "N d"] | None = None
 
     def collect(self, chunks: Iterable[EncodedSample]) -> Iterator[EncodedSample]:
         for chunk in chunks:
-            if self.rows:
-                self._add(chunk)
+            kept = chunk.rows < self.rows
+            if self.values is None and self.rows:
+                self.values = torch.zeros(self.rows, chunk.mean.shape[1], dtype=chunk.mean.dtype)
+            if self.values is not None:
+                self.values[torch.from_numpy(chunk.rows[kept])] = chunk.mean[torch.from_numpy(kept)]
             yield chunk
-
-    def _add(self, chunk: EncodedSample) -> None:
-        kept = chunk.rows < self.rows
-        if self.values is None:
-            self.values = torch.zeros(self.rows, chunk.mean.shape[1], dtype=chunk.mean.dtype)
-        self.values[torch.from_numpy(chunk.rows[kept])] = chunk.mean[torch.from_numpy(kept)]
 
 
 def _decoder_evidence(evidence: Measurements, repaired: Repair, attempts: Attempts, clock: Budget) -> Measurements:
     """Everything that needs a decoder: cheap analyses first, the gap only if it can still mean something."""
-    model, sample, regime = repaired.model, repaired.sample, evidence.regime
+    model, sample, used = repaired.model, repaired.sample, evidence.regime.used
     if not model.has_decoder:
         attempts.skipped["decoder"] = "the model has no decoder"
         return evidence
     clock.say("reconstructing, and differentiating the decoder")
+
+    def differentiate() -> DecoderDerivatives:
+        _check_flat(sample)
+        return differentiate_decoder(sample, used)
+
+    def column_norm() -> np.ndarray:
+        if derivatives is None:
+            raise Skipped("the decoder could not be differentiated")
+        return derivatives.column_norm.cpu().numpy()
+
+    def effects() -> np.ndarray:
+        _check_flat(sample)
+        started = time.monotonic()
+        _ = sample.decoded
+        clock.need(sample.mean.shape[1] * (time.monotonic() - started) - 1)
+        return effect(sample)
+
+    def other_sizes() -> tuple[int, int] | None:
+        sizes = sample.decoded.shape[1], sample.observations.shape[1]
+        return None if sizes[0] == sizes[1] or model.log_likelihood is not None else sizes
+
     if model.latent_shape is not None:
         evidence = replace(evidence, latent_image=attempts("channels", lambda: measure_latent_image(sample)))
-    derivatives = attempts("geometry", lambda: _derivatives(sample, regime.used))
+    derivatives = attempts("geometry", differentiate)
     jacobian = None if derivatives is None else attempts("geometry", lambda: WeightedJacobian.of(derivatives))
-    column_norm = attempts("column norm", lambda: _column_norm(derivatives))
+    norms = attempts("column norm", column_norm)
     evidence = replace(
         evidence,
-        sizes=attempts("size of the output", lambda: _other_sizes(sample)),
-        regime=replace(regime, column_norm=column_norm, effect=attempts("effect", lambda: _effect(sample, clock))),
+        sizes=attempts("size of the output", other_sizes),
+        regime=replace(evidence.regime, column_norm=norms, effect=attempts("effect", effects)),
         reconstruction=attempts("reconstruction", lambda: measure_reconstruction(sample)),
-        aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, regime.used)),
+        aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, used)),
         geometry=None if jacobian is None else attempts("geometry", lambda: measure_geometry(jacobian)),
-        noise=attempts("noise", lambda: measure_noise(sample, regime.used)),
+        noise=attempts("noise", lambda: measure_noise(sample, used)),
         elbo=None if evidence.data_range else attempts("ELBO", lambda: measure_elbo(sample)),
         eq12=None if derivatives is None else near_deterministic_ratio(derivatives),
     )
@@ -265,37 +282,17 @@ def _decoder_evidence(evidence: Measurements, repaired: Repair, attempts: Attemp
     clock.say(f"measuring the gap between ELBO and log p(x), {max(0.0, clock.left):.0f} s left")
     if given_by_functions(sample):
         evidence = replace(evidence, marginal=attempts("log p(x)", lambda: estimate_marginal(sample, clock)))
-    evidence = replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, regime.used, clock)))
-    if not validity_applies(sample, regime.used):
+    evidence = replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, used, clock)))
+    if not validity_applies(sample, used):
         return evidence
-    return replace(evidence, validity=attempts("validity", lambda: measure_validity(sample, regime.used, clock)))
+    return replace(evidence, validity=attempts("validity", lambda: measure_validity(sample, used, clock)))
 
 
-def _scale(repaired: Repair) -> VarianceScale:
-    if repaired.model.latent_shape is not None:
-        raise Skipped("codes of latent images are not trained to have the scale of the prior")
-    return find_scale(repaired.sample, repaired.second, certain=repaired.model.returns_variances)
-
-
-def _derivatives(sample: EncodedSample, used: list[int]) -> DecoderDerivatives:
-    if sample.model.latent_shape is not None and sample.mean.shape[1] > FLAT_LATENTS:
-        raise Skipped(f"{sample.mean.shape[1]} latents form an image; channels and positions are reported instead")
-    return differentiate_decoder(sample, used)
-
-
-def _effect(sample: EncodedSample, clock: Budget) -> np.ndarray:
-    if sample.model.latent_shape is not None and sample.mean.shape[1] > FLAT_LATENTS:
-        raise Skipped("latents form an image; channels and positions are reported instead")
-    started = time.monotonic()
-    _ = sample.decoded
-    clock.need(sample.mean.shape[1] * (time.monotonic() - started) - 1)
-    return effect(sample)
-
-
-def _other_sizes(sample: EncodedSample) -> tuple[int, int] | None:
-    """Numbers per sample of the decoder's output and of x, if they differ and the output should be a mean of x."""
-    sizes = sample.decoded.shape[1], sample.observations.shape[1]
-    return None if sizes[0] == sizes[1] or sample.model.log_likelihood is not None else sizes
+def _check_flat(sample: EncodedSample, most: int = 64) -> None:
+    """Raise `Skipped` if latents form an image that is too large to differentiate the decoder by each of them."""
+    latents = sample.mean.shape[1]
+    if sample.model.latent_shape is not None and latents > most:
+        raise Skipped(f"{latents} latents form an image; channels and positions are reported instead")
 
 
 def _outside_range(repaired: Repair) -> tuple[float, float] | None:

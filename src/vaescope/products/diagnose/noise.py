@@ -279,7 +279,7 @@ class VarianceScale:
     """As what it is taken for."""
 
 
-def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"], *, certain: bool = False) -> VarianceScale:
+def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"]) -> VarianceScale:
     """Decide what the encoder's second output is.
 
     At any optimum, E[(μ² + σ²)/σ†²] = 1 for every latent, since the decoder can absorb the scale of a latent; and
@@ -289,8 +289,10 @@ def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"], *, certain: 
     Args:
         sample: samples of the model, with variances as stated.
         second: what the encoder returned.
-        certain: whether it is known to be what it is declared to be.
     """
+    model = sample.model
+    if model.latent_shape is not None:
+        raise Skipped("codes of latent images are not trained to have the scale of the prior")
     expected = "log-variance" if bool((second < 0).any()) else "variance"
     spread = (second.double() if expected != "variance" else second.double().clamp(min=1e-300).log()).std()
     constant = bool(spread < 1e-3) and second.numel() > 1
@@ -298,10 +300,9 @@ def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"], *, certain: 
         return VarianceScale(expected, expected, constant, None, None)
     fits = {fit.name: fit for fit in scale_fits(sample, second)}
     stated = fits[expected]
-    model = sample.model
     known = model.log_likelihood is not None or model.precision is not None or model.likelihood == "bernoulli"
     variance = SCALES[expected][0](second.double()).clamp(1e-300, 1e300) / sample.prior_variance.double()
-    certain = certain or float(variance.log().abs().mean()) < LIMITS.informative
+    certain = model.returns_variances or float(variance.log().abs().mean()) < LIMITS.informative
     others = [] if certain else [f for f in fits.values() if SCALES[f.name][1] == SCALES[expected][1]]
     candidates = [f for f in others if _explains(f, stated, known)]
     if any(f is not stated for f in candidates):
