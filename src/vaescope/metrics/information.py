@@ -8,9 +8,10 @@ which need no bins and are nearly unbiased, but slower, and unbounded for a code
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from sklearn.feature_selection import mutual_info_classif, mutual_info_regression
@@ -36,6 +37,7 @@ from vaescope.metrics.score import MetricValues, OneScore, Score
 
 DEFAULT_BINS = 20
 TINY = 1e-12
+S = TypeVar("S", bound=Score)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +54,7 @@ class PairwiseInformation:
 
 
 def mutual_information(
-    codes: object,
-    factors: object,
-    *,
-    estimator: str = "binned",
-    binning: str = "width",
-    discrete: Discrete = None,
+    codes: object, factors: object, *, estimator: str = "binned", binning: str = "width", discrete: Discrete = None
 ) -> np.ndarray:
     """I(z_j; v_k) of every latent and factor, (d, k), in nats.
 
@@ -73,20 +70,44 @@ def mutual_information(
     array([[0.6931],
            [0.    ]])
     """
-    inputs = read_information_inputs(codes, factors, discrete, estimator, binning)
+    inputs = _read(codes, factors, discrete, estimator, binning)
     if estimator == "neighbours":
         classes = [np.unique(column, return_inverse=True)[1] for column in inputs.factors.T]
         return _neighbour_information(inputs, [c if d else None for c, d in zip(classes, inputs.discrete, strict=True)])
     return pairwise_information(inputs, binning=binning).mutual
 
 
-def read_information_inputs(
-    codes: object, factors: object, discrete: Discrete, estimator: str, binning: str
-) -> CodesAndFactors:
-    """Checked inputs and options of a metric based on mutual information."""
+def _read(codes: object, factors: object, discrete: Discrete, estimator: str, binning: str) -> CodesAndFactors:
     validation.choice("estimator", estimator, ("binned", "neighbours"))
     validation.choice("binning", binning, ("width", "mass"))
     return read_inputs(codes, factors, discrete=discrete)
+
+
+def information_score(
+    kind: type[S],
+    name: str,
+    compute: Callable[..., MetricValues],
+    arrays: tuple[object, object, Discrete],
+    resampling: tuple[int, int] = (100, 10),
+    *,
+    estimator: str,
+    binning: str,
+) -> S:
+    """The result of a metric based on mutual information.
+
+    Args:
+        kind: of result.
+        name: of the metric.
+        compute: the metric as a function of inputs, estimator and binning.
+        arrays: codes, factors, and which factors are discrete.
+        resampling: numbers of half-samples and of shuffles.
+        estimator: see `mutual_information`.
+        binning: see `mutual_information`.
+    """
+    inputs, (resamples, shuffles) = _read(*arrays, estimator, binning), resampling
+    compute = partial(compute, estimator=estimator, binning=binning)
+    notes = partial(information_warnings, estimator=estimator, binning=binning)
+    return kind(name, compute, inputs, notes, resamples=resamples, shuffles=shuffles)
 
 
 @once_per_inputs
@@ -243,12 +264,7 @@ def _neighbour_information(inputs: CodesAndFactors, labels: Sequence[np.ndarray 
 
 
 def mig(
-    codes: object,
-    factors: object,
-    *,
-    estimator: str = "binned",
-    binning: str = "width",
-    discrete: Discrete = None,
+    codes: object, factors: object, *, estimator: str = "binned", binning: str = "width", discrete: Discrete = None
 ) -> Score:
     """Gap between the two latents with the most information about a factor, over its entropy (Chen et al. 2018).
 
@@ -266,10 +282,7 @@ def mig(
     >>> bool(mig(v, v).score > 0.98), bool(mig(np.hstack([v, v]), v).score < 0.01)  # one copy, two copies
     (True, True)
     """
-    inputs = read_information_inputs(codes, factors, discrete, estimator, binning)
-    compute = partial(_mig, estimator=estimator, binning=binning)
-    notes = partial(information_warnings, estimator=estimator, binning=binning)
-    return Score("MIG", compute, inputs, notes)
+    return information_score(Score, "MIG", _mig, (codes, factors, discrete), estimator=estimator, binning=binning)
 
 
 def mig_sup(
@@ -293,11 +306,10 @@ def mig_sup(
         binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
         discrete: which factors are classes; by default those with few distinct values.
     """
-    inputs = read_information_inputs(codes, factors, discrete, estimator, binning)
+    inputs = _read(codes, factors, discrete, estimator, binning)
     mask = is_varying(inputs.codes) if active is None else validation.latent_mask(active, inputs.latents)
     compute = partial(_mig_sup, active=mask, estimator=estimator, binning=binning)
-    notes = partial(information_warnings, estimator=estimator, binning=binning)
-    return Score("MIG-sup", compute, inputs, notes)
+    return Score("MIG-sup", compute, inputs, partial(information_warnings, estimator=estimator, binning=binning))
 
 
 def top_gap(relevance: np.ndarray) -> np.ndarray:
@@ -489,12 +501,7 @@ class EDI(Score):
 
 
 def edi(
-    codes: object,
-    factors: object,
-    *,
-    estimator: str = "binned",
-    binning: str = "width",
-    discrete: Discrete = None,
+    codes: object, factors: object, *, estimator: str = "binned", binning: str = "width", discrete: Discrete = None
 ) -> EDI:
     """Exclusivity disentanglement index (Julka, Wang & Granitzer 2024), each score from 0 to 1.
 
@@ -516,10 +523,8 @@ def edi(
     >>> bool(found.modularity > 0.9), bool(found.compactness > 0.9)
     (True, True)
     """
-    inputs = read_information_inputs(codes, factors, discrete, estimator, binning)
-    compute = partial(_edi, estimator=estimator, binning=binning)
-    notes = partial(information_warnings, estimator=estimator, binning=binning)
-    return EDI("EDI", compute, inputs, notes, resamples=10, shuffles=3)
+    arrays = codes, factors, discrete
+    return information_score(EDI, "EDI", _edi, arrays, (10, 3), estimator=estimator, binning=binning)
 
 
 def exclusivity(relation: np.ndarray) -> np.ndarray:

@@ -12,10 +12,9 @@ from scipy.stats import rankdata
 from vaescope.metrics.correlation import held_out_r2
 from vaescope.metrics.information import (
     factor_classes,
-    information_warnings,
+    information_score,
     mean_by_best_factor,
     pairwise_information,
-    read_information_inputs,
     significant_information,
 )
 from vaescope.metrics.inputs import (
@@ -147,12 +146,7 @@ class InfoMEC(Score):
 
 
 def infomec(
-    codes: object,
-    factors: object,
-    *,
-    estimator: str = "binned",
-    binning: str = "width",
-    discrete: Discrete = None,
+    codes: object, factors: object, *, estimator: str = "binned", binning: str = "width", discrete: Discrete = None
 ) -> InfoMEC:
     """Modularity, explicitness and compactness (Hsu et al. 2023), each from 0 (chance) to 1.
 
@@ -168,10 +162,8 @@ def infomec(
         binning: `width` (bins of equal width) or `mass` (bins with equally many samples).
         discrete: which factors are classes; by default those with few distinct values.
     """
-    inputs = read_information_inputs(codes, factors, discrete, estimator, binning)
-    compute = partial(_infomec, estimator=estimator, binning=binning)
-    notes = partial(information_warnings, estimator=estimator, binning=binning)
-    return InfoMEC("InfoMEC", compute, inputs, notes, resamples=10, shuffles=3)
+    arrays = codes, factors, discrete
+    return information_score(InfoMEC, "InfoMEC", _infomec, arrays, (10, 3), estimator=estimator, binning=binning)
 
 
 def _infomec(inputs: CodesAndFactors, estimator: str, binning: str) -> MetricValues:

@@ -59,8 +59,6 @@ class Source:
     image_shape: ImageShape | None = None
     not_numeric: tuple[str, ...] = ()
     """Columns that were left out."""
-    rescaled: float = 1.0
-    """What stored numbers were divided by."""
 
     def column(self, index: int) -> str:
         """What a column is called in sentences."""
@@ -83,13 +81,21 @@ def _open(x: object) -> Source:
     if isinstance(x, str | Path):
         return _from_path(str(x))
     if isinstance(x, Dataset):
-        return _from_rows(x.name, x.x.numpy(), x.image_shape, x.byte_scale)
+        return _from_table(_in_memory(x.x.numpy()), x.name, image_shape=x.image_shape, scale=x.byte_scale)
     if isinstance(x, StoredDataset):
         return _from_stored(x.array, x.byte_scale)
     if isinstance(x, DataFrame):
-        return _from_frame(x)
-    found = validation.rows(x, "x", finite=False)
-    return _from_stored(stored_array(Path("x"), "x", found), None)
+        columns = {str(name): _numbers(np.asarray(x[str(name)])) for name in x.columns}  # type: ignore[attr-defined]
+        numeric = {name: column for name, column in columns.items() if column is not None}
+        if not numeric:
+            raise InputError("x has no numeric columns; encode categories as integers.")
+        others = tuple(name for name in columns if name not in numeric)
+        return _from_table(_in_memory(np.column_stack(list(numeric.values()))), "x", tuple(numeric), others)
+    return _from_stored(_in_memory(validation.rows(x, "x", finite=False)), None)
+
+
+def _in_memory(rows: Array) -> StoredArray:
+    return stored_array(Path("x"), "x", rows)
 
 
 def _from_path(path: str) -> Source:
@@ -98,28 +104,10 @@ def _from_path(path: str) -> Source:
     if not file.exists() or official:
         return _open(open_for_training(path) if file.exists() else open_dataset(path))
     if file.suffix.lower() in CSV:
-        return _from_table(open_csv(file), *csv_columns(file))
+        return _from_table(open_csv(file), file.stem, *map(tuple, csv_columns(file)))
     if file.suffix.lower() == ".parquet":
-        return _from_table(open_parquet(file), *parquet_columns(file))
+        return _from_table(open_parquet(file), file.stem, *map(tuple, parquet_columns(file)))
     return _from_stored(open_array(file), None)
-
-
-def _from_table(table: StoredArray, names: list[str], others: list[str]) -> Source:
-    stream = _streamed(table, 1.0, images=False)
-    return Source(table.path.stem, len(table), len(names), stream, tuple(names), not_numeric=tuple(others))
-
-
-def _from_frame(frame: DataFrame) -> Source:
-    """Numeric columns of a data frame; the others are named."""
-    names = [str(name) for name in frame.columns]  # type: ignore[attr-defined]
-    columns = {name: np.asarray(frame[name]) for name in names}
-    numeric = {name: found for name, column in columns.items() if (found := _numbers(column)) is not None}
-    if not numeric:
-        raise InputError("x has no numeric columns; encode categories as integers.")
-    values = np.column_stack(list(numeric.values()))
-    others = tuple(name for name in names if name not in numeric)
-    stream = _streamed(stored_array(Path("x"), "x", values), 1.0, images=False)
-    return Source("x", len(values), values.shape[1], stream, tuple(numeric), not_numeric=others)
 
 
 def _numbers(column: Array) -> Array | None:
@@ -132,28 +120,31 @@ def _numbers(column: Array) -> Array | None:
         return None
 
 
-def _from_rows(name: str, rows: Array, image_shape: ImageShape | None, scale: float) -> Source:
-    stream = _streamed(stored_array(Path("x"), "x", rows), scale, images=False)
-    return Source(name, len(rows), rows.shape[1], stream, image_shape=image_shape, rescaled=scale)
-
-
 def _from_stored(stored: StoredArray, scale: float | None) -> Source:
     """An array in memory or on disk; integer images are rescaled to [0, 1] as `vs.fit` does."""
-    images = len(stored.shape) in (3, 4)
-    sample = stored.rows(np.linspace(0, len(stored) - 1, min(256, len(stored)), dtype=np.int64))
-    shape = channels_first(sample).shape[1:] if images else None
-    if scale is None:
-        integer = images and sample.dtype.kind in "iu" and sample.max() > 1
-        scale = (255.0 if sample.max() <= 255 else 65535.0) if integer else 1.0
-    columns = int(np.prod(stored.shape[1:], dtype=np.int64))
-    image_shape = None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2]))
     name = "x" if stored.path == Path("x") else stored.path.stem
-    stream = _streamed(stored, scale, images=images)
-    return Source(name, len(stored), columns, stream, image_shape=image_shape, rescaled=scale)
+    if len(stored.shape) not in (3, 4):
+        return _from_table(stored, name, scale=scale or 1.0)
+    sample = stored.rows(np.linspace(0, len(stored) - 1, min(256, len(stored)), dtype=np.int64))
+    channels, height, width = (int(size) for size in channels_first(sample).shape[1:])
+    if scale is None:
+        integer = sample.dtype.kind in "iu" and sample.max() > 1
+        scale = (255.0 if sample.max() <= 255 else 65535.0) if integer else 1.0
+    return _from_table(stored, name, image_shape=(channels, height, width), scale=scale)
 
 
-def _streamed(stored: StoredArray, scale: float, *, images: bool) -> Callable[[], Iterator[Array]]:
-    size = max(1, 2**22 // max(1, int(np.prod(stored.shape[1:], dtype=np.int64))))  # 32 MB as float64
+def _from_table(
+    stored: StoredArray,
+    name: str,
+    names: tuple[str, ...] | None = None,
+    others: tuple[str, ...] = (),
+    *,
+    image_shape: ImageShape | None = None,
+    scale: float = 1.0,
+) -> Source:
+    """Chunks of 32 MB as float64, divided by `scale`; images are flattened with channels first."""
+    columns, images = int(np.prod(stored.shape[1:], dtype=np.int64)), len(stored.shape) in (3, 4)
+    size = max(1, 2**22 // max(1, columns))
 
     def stream() -> Iterator[Array]:
         for chunk in stored.stream(size):
@@ -161,7 +152,7 @@ def _streamed(stored: StoredArray, scale: float, *, images: bool) -> Callable[[]
             flat = rows.reshape(len(rows), -1).astype(np.float64)
             yield flat if scale == 1.0 else flat / scale
 
-    return stream
+    return Source(name, len(stored), columns, stream, names, image_shape, others)
 
 
 @dataclass(frozen=True)
