@@ -34,10 +34,6 @@ from vaescope.products.watch.row import Bound, LatentState, WeightState
 from vaescope.protocol import LatentModel
 from vaescope.regime.classify import PosteriorStatistics, kinds
 
-CONTRAST_CODES = 8  # at which the decoder is differentiated
-GAP_SAMPLES = 64  # for which the gain of better posterior means is estimated
-LARGEST = 1e30  # KLs beyond are reported as infinite
-
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -67,7 +63,7 @@ class Probe:
         self.x = chosen.x
         self.auxiliary = None if chosen.auxiliary is None else torch.as_tensor(chosen.auxiliary)
         validation.tensor(self.x, name)  # finite, or one line that says where it is not
-        self.facts = DataFacts.of(validation.tensor(samples[spread_rows(len(samples), FACT_ROWS)], name).flatten(1))
+        self.facts = DataFacts.of(validation.tensor(samples[spread_rows(len(samples), 512)], name).flatten(1))
         self._noise: Tensor | None = None
 
     def noise(self, like: Tensor) -> Tensor:
@@ -85,20 +81,19 @@ class Probe:
             raise InputError(f"a watch needs a Gaussian prior, got {type(prior).__name__}.")
         log_variance = _range(variance.log())
         if not bool((mean.isfinite() & variance.isfinite()).all()):
-            return self._without_posterior(mean.shape[1], log_variance)
+            nothing, latents = Bound(math.nan, math.nan, math.nan, math.nan), mean.shape[1]
+            state = LatentState((math.nan,) * latents, ("passive",) * latents, log_variance)
+            return Measured(nothing, state, None, ("encoder",), None)
         positive = variance.clamp_min(torch.finfo(variance.dtype).tiny)
         fixed = prior_rows(prior, mean)
         sample = EncodedSample(model, np.arange(len(mean)), inputs, mean, positive, fixed[0], fixed[1], self.auxiliary)
         kl = kl_per_latent(mean.double(), positive.double(), Normal(sample.prior_mean.double(), sample.prior_variance))
         bound, precision = self._bound(sample, kl.sum(1))
-        latents = LatentState(_finite_means(kl), _kinds(sample), log_variance)
+        means = kl.mean(0)
+        finite = torch.where(means < 1e30, means, torch.inf).tolist()
+        found = kinds(PosteriorStatistics.for_kinds(posteriors_of(sample)))
         broken = () if math.isfinite(bound.error) or not model.has_decoder else ("decoder",)
-        return Measured(bound, latents, precision, broken, sample)
-
-    def _without_posterior(self, latents: int, log_variance: tuple[float, float]) -> Measured:
-        nothing = Bound(math.nan, math.nan, math.nan, math.nan)
-        state = LatentState((math.nan,) * latents, ("passive",) * latents, log_variance)
-        return Measured(nothing, state, None, ("encoder",), None)
+        return Measured(bound, LatentState(tuple(finite), tuple(found), log_variance), precision, broken, sample)
 
     def _bound(self, sample: EncodedSample, kl: Float[Tensor, " N"]) -> tuple[Bound, float | None]:
         """The bound, and the precision: the model's own, or the best for its errors where it states none."""
@@ -120,13 +115,13 @@ class Probe:
 
     @torch.no_grad()
     def contrast(self, sample: EncodedSample, used: list[int]) -> float | None:
-        """Mean c_IMA at a few codes, latents in use; None where it cannot be computed.
+        """Mean c_IMA at eight codes, latents in use; None where it cannot be computed.
 
         Derivatives are central differences, all in one call of the decoder: exact ones take several times as long.
         """
         if len(used) < 2 or not sample.model.has_decoder:
             return None
-        part = sample.random_subset(CONTRAST_CODES)
+        part = sample.random_subset(8)
         offsets = DIFFERENCE_STEP * torch.eye(part.mean.shape[1]).to(part.mean)[used] * part.prior_variance[0].sqrt()
         points = part.mean.unsqueeze(1) + torch.cat([offsets, -offsets])
         owner = torch.arange(len(part)).repeat_interleave(points.shape[1])
@@ -145,14 +140,14 @@ class Probe:
         """
         if not sample.model.has_decoder or sample.model.likelihood is None or not beta:
             return None
-        part = sample.random_subset(GAP_SAMPLES)
+        part = sample.random_subset(64)
         with torch.enable_grad():
             mean = part.mean.detach().requires_grad_()
             offset = part.variance.sqrt() * self.noise(sample.mean)[: len(mean)]
             try:
-                draws = [mean + offset, mean - offset]
-                fit = sum(_log_likelihood(part, z, part.decode(z), precision).sum() / 2 for z in draws)
-                (gradient,) = torch.autograd.grad(fit, mean)  # type: ignore[arg-type]
+                draws = (mean + offset, mean - offset)
+                ahead, behind = (_log_likelihood(part, z, part.decode(z), precision).sum() / 2 for z in draws)
+                (gradient,) = torch.autograd.grad(ahead + behind, mean)
             except (RuntimeError, InputError):  # a decoder that detaches its output
                 return None
         pull = beta * (part.mean - part.prior_mean) / part.prior_variance
@@ -171,23 +166,12 @@ def _log_likelihood(sample: EncodedSample, z: Tensor, output: Tensor, precision:
     return log_likelihood(model.likelihood, x.double(), output.double(), precision)
 
 
-def _kinds(sample: EncodedSample) -> tuple[str, ...]:
-    return tuple(kinds(PosteriorStatistics.for_kinds(posteriors_of(sample))))
-
-
-def _finite_means(kl: Float[Tensor, "N d"]) -> tuple[float, ...]:
-    means = kl.mean(0)
-    return tuple(torch.where(means < LARGEST, means, torch.inf).tolist())
-
-
 def _range(values: Tensor) -> tuple[float, float]:
     low, high = values.aminmax()
     return float(low), float(high)
 
 
 # the data -------------------------------------------------------------------------------------
-
-FACT_ROWS = 512  # from which the spectrum is computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,14 +234,12 @@ class DataFacts:
             beta: weight of the KL.
             latents: how many there are.
         """
-        eigenvalues = self.bernoulli_eigenvalues if likelihood == "bernoulli" else self.eigenvalues
         if likelihood == "bernoulli":
-            noise = 1.0
-        elif likelihood != "gaussian":
+            return linear.total_kl(self.bernoulli_eigenvalues.numpy(), beta, latents)
+        if likelihood != "gaussian":
             return math.inf
-        else:
-            noise = self.learned_variance(beta, latents) if precision is None else 1 / precision
-        return linear.total_kl(eigenvalues.numpy(), beta * noise, latents) if noise > 0 else math.inf
+        noise = self.learned_variance(beta, latents) if precision is None else 1 / precision
+        return linear.total_kl(self.eigenvalues.numpy(), beta * noise, latents) if noise > 0 else math.inf
 
     def learned_variance(self, beta: float, latents: int) -> float:
         """The decoder variance that a linear VAE learns at this β."""
@@ -267,11 +249,6 @@ class DataFacts:
 def _eigenvalues(rows: Float[Tensor, "N n"]) -> Float[Tensor, " k"]:
     """Of the covariance, largest first."""
     return torch.from_numpy(linear.spectrum_of_rows(rows.numpy()).eigenvalues.copy())
-
-
-COMPARED = 4096  # numbers of a weight that are compared between two steps, at most
-FEWEST_UNITS = 8  # layers with fewer units are not judged
-LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 class Weights:
@@ -294,19 +271,20 @@ class Weights:
         largest = max((float(g.abs().max()) for g in gradients if g.numel()), default=None)
         share, layer = self._zero_units()
         found = [("weights", norm), ("gradients", gradient_norm)]
-        broken = tuple(name for name, value in found if value is not None and not _is_finite(value))
+        broken = tuple(name for name, value in found if value is not None and not math.isfinite(value))
         state = WeightState(norm, gradient_norm, largest, share, layer, self._change)
         self._change = None
         return state, broken
 
     def _zero_units(self) -> tuple[float | None, str]:
-        """The largest share of units in a layer whose weights all have a gradient of exactly zero."""
+        """The largest share of units whose weights all have a gradient of exactly zero, in layers of at least eight."""
         found: list[tuple[float, str]] = []
         for module in self.modules:
             for name, layer in module.named_modules():
-                if isinstance(layer, LAYERS) and _is_judged(layer.weight):
-                    zero = (layer.weight.grad.flatten(1) == 0).all(1)  # type: ignore[union-attr]
-                    found.append((float(zero.float().mean()), name))
+                if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
+                    gradient = layer.weight.grad
+                    if gradient is not None and len(gradient) >= 8:
+                        found.append((float((gradient.flatten(1) == 0).all(1).float().mean()), name))
         return max(found, default=(None, ""), key=lambda pair: pair[0] or 0.0)
 
     # change per step --------------------------------------------------------------------------
@@ -353,8 +331,9 @@ def _split(parameters: object) -> tuple[list[nn.Module], list[Tensor]]:
 
 
 def _part(weight: Tensor) -> Tensor:
+    """About 4096 numbers of a weight, which are compared between two steps."""
     flat = weight.detach().flatten()
-    return flat[:: max(1, flat.numel() // COMPARED)]
+    return flat[:: max(1, flat.numel() // 4096)]
 
 
 def _norm(values: Sequence[Tensor]) -> float:
@@ -362,11 +341,3 @@ def _norm(values: Sequence[Tensor]) -> float:
     if not values:
         return 0.0
     return float(torch.stack([n.to("cpu", torch.float64) for n in torch._foreach_norm(list(values))]).norm())
-
-
-def _is_finite(value: float) -> bool:
-    return value - value == 0
-
-
-def _is_judged(weight: Tensor) -> bool:
-    return weight.grad is not None and len(weight) >= FEWEST_UNITS

@@ -22,15 +22,12 @@ from vaescope.core.tables import Table
 from vaescope.models import Member
 from vaescope.products.watch import page as pages
 from vaescope.products.watch.probe import Measured, Probe, Weights
-from vaescope.products.watch.row import Bound, EarlyFinding, LatentState, Row
+from vaescope.products.watch.row import EarlyFinding, LatentState, Row
 from vaescope.products.watch.rules import THRESHOLDS, Watched, mean_change, new_findings
 from vaescope.protocol import LatentModel, ModelSpec, WrappedModel
 from vaescope.report.report import Report
 from vaescope.runs.files import write_text
 from vaescope.training.progress import Observer
-
-EARLY = 64  # the first rows come after 1, 2, 4, … and 64 calls
-SHARES = {"validation": 0.25, "contrast": 0.25, "page": 0.25}  # of the time for measurements; rows may take all of it
 
 
 class Clock:
@@ -57,16 +54,19 @@ class Clock:
         self._calls += 1
         if self.every is not None:
             return self._last is None or step - self._last >= self.every
-        early = self._calls <= EARLY and self._calls & (self._calls - 1) == 0
+        early = self._calls <= 64 and self._calls & (self._calls - 1) == 0
         return early or self.affords("row")
 
     def affords(self, what: str) -> bool:
-        """Whether another measurement of this kind, at the cost of the last one, is within the share."""
+        """Whether another measurement of this kind, at the cost of the last one, is within the share.
+
+        Rows may take all of the time for measurements; validation, derivatives and pages a quarter each.
+        """
         if self._started is None:
             return True
         allowed, cost = self.overhead * self.elapsed, self._costs.get(what, 0.0)
         own = self._totals.get(what, 0.0) + cost
-        return self.spent + cost <= allowed and own <= SHARES.get(what, 1.0) * allowed
+        return self.spent + cost <= allowed and own <= (1.0 if what == "row" else 0.25) * allowed
 
     def measured(self, step: int) -> None:
         self._last = step
@@ -80,9 +80,6 @@ class Clock:
     @property
     def elapsed(self) -> float:
         return 0.0 if self._started is None else time.perf_counter() - self._started
-
-
-WIDTH = 160
 
 
 class LiveLine:
@@ -102,7 +99,7 @@ class LiveLine:
         for finding in findings:
             self._write(("\r\x1b[2K" if terminal else "") + f"{self.name}, step {row.step}: {finding.strip()}\n")
         if terminal:
-            self._write("\r\x1b[2K" + f"{self.name}: {line}"[:WIDTH])
+            self._write("\r\x1b[2K" + f"{self.name}: {line}"[:160])
             self._open = True
 
     def close(self) -> None:
@@ -115,9 +112,7 @@ class LiveLine:
         sys.stderr.flush()
 
 
-SAMPLES = 256
 OVERHEAD = 0.01  # from outside up to twice that if steps take less than a millisecond: every call takes microseconds
-MAX_ROWS = 2000  # with more, every other one of the older half is dropped
 RowLogger = Callable[[Row], object]
 Current = float | Callable[[], float]
 """A number, or a function that returns its present value."""
@@ -188,7 +183,7 @@ class Watch(Report):
         page: str | Path | None = None,
         loggers: Sequence[RowLogger] = (),
         show: bool = True,
-        samples: int = SAMPLES,
+        samples: int = 256,
         overhead: float = OVERHEAD,
     ) -> None:
         whole_number("samples", samples, minimum=2)
@@ -229,7 +224,10 @@ class Watch(Report):
         self._clock.measured(step)
         self._clock.charge("row", time.perf_counter() - begin - self._extra)
         self._extra = 0.0
-        self._redraw()
+        if self._page_file is not None and (len(self.rows) == 1 or self._clock.affords("page")):
+            with self._charged("page"):
+                self.to_html(self._page_file, refresh=5)
+            self._extra = 0.0
         return self.rows[-1]
 
     def _is_urgent(self, step: int, loss: float | Tensor | None) -> bool:
@@ -252,15 +250,19 @@ class Watch(Report):
         if self._weights is not None:
             self._weights.remember(step)
         beta = self._model.beta
+        latents, validation = self._with_decoder(found, beta), None
+        if self._validation is not None and self._has_time("validation"):
+            with self._charged("validation"):
+                validation = self._validation.measure(self._model).bound
         lost = ("loss",) if loss is not None and not math.isfinite(loss) else ()
         return Row(
             step,
             time.perf_counter() - self._created,
             found.bound,
-            self._with_decoder(found, beta),
+            latents,
             beta,
             found.precision,
-            self._measure_validation(),
+            validation,
             weights,
             loss,
             (*found.not_finite, *broken, *lost),
@@ -279,12 +281,6 @@ class Watch(Report):
                 encoder_gap=self._probe.encoder_gap(sample, beta, found.precision),
             )
 
-    def _measure_validation(self) -> Bound | None:
-        if self._validation is None or not self._has_time("validation"):
-            return None
-        with self._charged("validation"):
-            return self._validation.measure(self._model).bound
-
     def _has_time(self, what: str) -> bool:
         """Always with an explicit interval; otherwise within its share of the overhead."""
         return self._clock.every is not None or self._clock.affords(what)
@@ -298,9 +294,8 @@ class Watch(Report):
         self._clock.charge(what, seconds)
 
     def _add(self, row: Row) -> None:
-        if len(self.rows) >= MAX_ROWS:
-            half = MAX_ROWS // 2
-            self.rows = self.rows[:half:2] + self.rows[half:]
+        if len(self.rows) >= 2000:
+            self.rows = self.rows[:1000:2] + self.rows[1000:]
         watched = Watched([*self.rows, row], self._probe.facts, self._model.likelihood)
         new = tuple(EarlyFinding(**f.to_data(), step=row.step) for f in new_findings(watched, self.findings))
         self.findings += new
@@ -359,12 +354,6 @@ class Watch(Report):
         """
         write_text(Path(path), pages.html(self, "watch.html", refresh=refresh))
         return Path(path)
-
-    def _redraw(self) -> None:
-        if self._page_file is not None and (len(self.rows) == 1 or self._clock.affords("page")):
-            with self._charged("page"):
-                self.to_html(self._page_file, refresh=5)
-            self._extra = 0.0
 
     def close(self) -> None:
         """Write the page for the last time, without reloading, and close loggers."""
@@ -435,10 +424,6 @@ def _same_random_numbers() -> Iterator[None]:
         torch.random.set_rng_state(state)
 
 
-SAMPLES_PER_MEMBER = 128
-MAX_MEMBERS = 32  # of a stack that are watched
-
-
 class _Latest(WrappedModel):
     """A member as it is now."""
 
@@ -447,7 +432,7 @@ class _Latest(WrappedModel):
 
 
 class WatchedMembers(Observer):
-    """An observer of `vs.fit`: a `Watch` per member, all within one share of the training time.
+    """An observer of `vs.fit`: a `Watch` of each of the first 32 members, all within one share of the training time.
 
     Args:
         logger: makes the logger of a member from its name, such as `vs.jobs.tracking.live_members(...)`.
@@ -469,7 +454,7 @@ class WatchedMembers(Observer):
         overhead: float = OVERHEAD,
     ) -> None:
         self.watches: dict[str, Watch] = {}
-        self._logger, self._message = logger, message
+        self._logger, self._message = logger, message or (lambda _: None)
         self._clock = Clock(None, overhead)
         self._latest: dict[str, _Latest] = {}
         self._names: Mapping[int, str] = {}
@@ -477,7 +462,7 @@ class WatchedMembers(Observer):
     def begin(
         self, names: Mapping[int, str], train: Float[Tensor, "D N r"], validation: Float[Tensor, "D M r"]
     ) -> None:
-        self._names = dict(list(names.items())[:MAX_MEMBERS])
+        self._names = dict(list(names.items())[:32])
         self._train, self._validation = train, validation
 
     def due(self, step: int) -> bool:
@@ -498,15 +483,11 @@ class WatchedMembers(Observer):
             row = self.watches[name].update(step)
         except (InputError, RunError) as error:  # training goes on without it
             self._names = {index: other for index, other in self._names.items() if other != name}
-            self._say(f"{name} is no longer watched: {error}")
+            self._message(f"{name} is no longer watched: {error}")
             return
         for finding in () if row is None else row.findings:
             if finding.severity != "note":
-                self._say(f"{name}, step {step}: {finding.title} {finding.evidence} {finding.advice}")
-
-    def _say(self, line: str) -> None:
-        if self._message is not None:
-            self._message(line)
+                self._message(f"{name}, step {step}: {finding.title} {finding.evidence} {finding.advice}")
 
     def _watch(self, name: str, data: int, member: Member) -> Watch:
         latest = self._latest[name] = _Latest(member)
@@ -522,7 +503,7 @@ class WatchedMembers(Observer):
             validation_auxiliary=held_auxiliary,
             loggers=loggers,
             show=False,
-            samples=SAMPLES_PER_MEMBER,
+            samples=128,
         )
 
     def close(self) -> None:
