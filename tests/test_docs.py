@@ -1,5 +1,7 @@
 """Every Python block in the README and the docs runs, and so does every tutorial; every link leads somewhere."""
 
+import functools
+import importlib
 import importlib.util
 import json
 import re
@@ -53,6 +55,37 @@ def test_links_to_headings_lead_to_one(page):
     inside = [(page.parent / file if file else page, anchor) for file, anchor in targets if "://" not in file]
     missing = [(str(file), anchor) for file, anchor in inside if file.suffix == ".md" and anchor not in anchors(file)]
     assert missing == []
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module or something in one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            functools.reduce(getattr, parts[length:], importlib.import_module(".".join(parts[:length])))
+        except ModuleNotFoundError:
+            continue
+        except AttributeError:
+            return False
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: str(p.relative_to(ROOT)))
+def test_names_files_and_tests_that_a_page_mentions_exist(page):
+    text = page.read_text()
+    codes = " ".join(re.findall(r"`([^`\n]+)`", text))
+    names = {
+        found.replace("vs.", "vaescope.", 1) for found in re.findall(r"\bvs(?:\.\w+)+|\bvaescope\w*(?:\.\w+)+", codes)
+    }
+    assert [n for n in names if not re.search(r"\.(py|md|yml|json|yaml)$", n) and not resolves(n)] == []
+    bases = (ROOT, ROOT / "src", ROOT / "src/vaescope", ROOT / "src/vaescope_papers", ROOT / "docs")
+    files = {file for file in re.findall(r"(?<![\w/<>])[\w-]+(?:/[\w-]+)+\.py", codes) if "yours" not in file}
+    assert [file for file in files if not any((base / file).exists() for base in bases)] == []
+    for file, test in re.findall(r"(tests/[\w/]+\.py)::(\w+)", codes):
+        assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
+    for file, name in re.findall(r"`([\w/]+\.py)`\s`[\w.]*?(\w+)`", text):
+        assert re.search(rf"(def|class) {name}\b", (next(b / file for b in bases if (b / file).exists())).read_text())
 
 
 @pytest.mark.parametrize("script", TUTORIALS)
