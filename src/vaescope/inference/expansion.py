@@ -91,23 +91,19 @@ def expand_misfit(decoder: Decoder, z: Float[Tensor, "N d"], prior: Prior) -> It
 
     for u in prior.from_support(z).split(max(1, CHUNK_ELEMENTS // (outputs * z.shape[1] ** 2))):
         value, slope, second = elementwise_derivatives(log_density, u)
-        J, H = _first_and_second(function, u)
+        d = u.shape[1]
+        axes = torch.eye(d, dtype=u.dtype, device=u.device).unsqueeze(1).expand(d, *u.shape)
+        first = [along(function, axis) for axis in axes]
+        rows: list[list[Tensor]] = [[] for _ in range(d)]
+        for i in range(d):
+            for j in range(d):
+                rows[i].append(rows[j][i] if j < i else along(first[i], axes[j])(u))
+        J = torch.stack([column(u) for column in first], dim=-1)
+        H = torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
         yield Taylor(function, prior, u, J, H, value.sum(1), slope, -second)
 
 
-def _first_and_second(function: Decoder, u: Float[Tensor, "N d"]) -> tuple[Tensor, Tensor]:
-    d = u.shape[1]
-    axes = torch.eye(d, dtype=u.dtype, device=u.device).unsqueeze(1).expand(d, *u.shape)
-    first = [along(function, axis) for axis in axes]
-    rows: list[list[Tensor]] = [[] for _ in range(d)]
-    for i in range(d):
-        for j in range(d):
-            rows[i].append(rows[j][i] if j < i else along(first[i], axes[j])(u))
-    J = torch.stack([column(u) for column in first], dim=-1)
-    return J, torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
-
-
-ORDER, NODES = 5, 700  # of the quadrature that measures the remainder
+NODES = 700  # of the quadrature that measures the remainder, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +118,8 @@ class Expansion:
     """The limit of γ² (linear_gap - c_IMA), ½ Σ κ_k [1/‖J_k‖² - (JᵀJ)⁻¹_kk]: at most 0 for a log-concave prior."""
     curvature: Float[Tensor, " N"]
     """What the curvature of the decoder adds to the gap, of order 1/γ²."""
+    curvature_coefficient: Float[Tensor, " N"]
+    """The limit of γ² times `curvature` as γ → ∞; NaN unless J has full column rank."""
     remainder: Float[Tensor, " N"]
     """E log p(x, z) under N(z, diag(s)) by quadrature, minus its expansion: what derivatives at z do not explain."""
 
@@ -151,23 +149,37 @@ def expansion(decoder: Decoder, z: Float[Tensor, "N d"], *, precision: float, pr
 
 
 def _expand(taylor: Taylor, decoder: Decoder, gamma2: float) -> tuple[Tensor, ...]:
-    n, d = taylor.J.shape[1:]
-    P = gamma2 * taylor.J.mT @ taylor.J + torch.diag_embed(taylor.curvature)
+    (n, d), u, kappa = taylor.J.shape[1:], taylor.u, taylor.curvature
+    gram = taylor.J.mT @ taylor.J
+    P = gamma2 * gram + torch.diag_embed(kappa)
     diagonal, factor = P.diagonal(dim1=1, dim2=2), _inverse_factor(P)
     next_elbo, next_log_p, fourth = _next_order(taylor, gamma2, diagonal, factor)
-    linear_gap = _linear_gap(taylor, gamma2, diagonal, factor)
+    # ½ [Σ log P_kk - log det P], without cancellation where the prior is log-concave
+    exact = contrast_of_matrix(
+        torch.cat([math.sqrt(gamma2) * taylor.J, torch.diag_embed(kappa.clamp_min(0).sqrt())], dim=1)
+    )
+    direct = 0.5 * diagonal.log().sum(1) + factor.diagonal(dim1=1, dim2=2).log().sum(1)
+    linear_gap = torch.where((kappa >= 0).all(1) & direct.isfinite(), exact, direct)
+    # E[-γ²/2 ‖x - f(z)‖² + log p₀(z)] under N(z, diag(1 / P_kk)), by quadrature and by the expansion
+    nodes = hermite_grid(d, 5, u) if 5**d <= NODES else quasi_random(d, NODES, u)
+    joint = DecoderJoint(taylor.prior, d, decoder, taylor.function(u), torch.full_like(u[:, 0], gamma2))
+    expected = joint.expected_misfit(u, torch.diag_embed(diagonal.rsqrt()), nodes)
+    expected = expected + taylor.prior.expected_log_density(u, 1 / diagonal).sum(1)
+    predicted = taylor.log_prior - 0.5 * d - fourth  # P_kk s_k = 1 joins the terms of misfit and prior
+    axes = torch.eye(d).to(u)
+    inverse = torch.stack([_solve_gram(taylor.J, axis.expand_as(u))[:, k] for k, axis in enumerate(axes)], dim=1)
+    spread = 1 / taylor.J.square().sum(1)
+    limits = _next_order(taylor, 1.0, gram.diagonal(dim1=1, dim2=2), _inverse_factor(gram))
     level = taylor.log_prior + 0.5 * d * math.log(2 * math.pi) + 0.5 * n * math.log(gamma2 / (2 * math.pi))
     elbo = level - 0.5 * diagonal.log().sum(1)
-    predicted = taylor.log_prior - 0.5 * d - fourth  # P_kk s_k = 1 joins the terms of misfit and prior
-    remainder = _expected_log_joint(taylor, decoder, gamma2, 1 / diagonal) - predicted
-    coefficient = _prior_coefficient(taylor)
     return (
         elbo + next_elbo,
         elbo + linear_gap + next_log_p,
         linear_gap,
-        coefficient,
+        0.5 * (kappa * (spread - inverse)).sum(1),
         next_log_p - next_elbo,
-        remainder,
+        limits[1] - limits[0],
+        expected - predicted,
     )
 
 
@@ -175,63 +187,17 @@ def _next_order(
     taylor: Taylor, gamma2: float, diagonal: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What follows the logarithms in ELBO* and in log p, and the term with V_kkll in the first of them."""
+
+    def quadratic(b: Float[Tensor, "N d"]) -> Float[Tensor, " N"]:
+        return torch.einsum("nij,ni,nj->n", C, b, b)
+
     C, V3 = factor @ factor.mT, taylor.third()
     b_s = taylor.slope - 0.5 * gamma2 * torch.einsum("nikk,nk->ni", V3, 1 / diagonal)
     b_C = taylor.slope - 0.5 * gamma2 * torch.einsum("nijk,njk->ni", V3, C)
     turned = torch.einsum("nijk,nia,njb,nkc->nabc", V3, factor, factor, factor)
     fourth = gamma2 / 8 * taylor.fourth(torch.diag_embed(diagonal.rsqrt()))
-    next_log_p = 0.5 * _quadratic(C, b_C) - gamma2 / 8 * taylor.fourth(factor)
-    return 0.5 * _quadratic(C, b_s) - fourth, next_log_p + gamma2**2 / 12 * turned.square().sum((1, 2, 3)), fourth
-
-
-def curvature_coefficient(
-    decoder: Decoder, z: Float[Tensor, "N d"], *, prior: Prior | None = None
-) -> Float[Tensor, " N"]:
-    """The limit of γ² times the `curvature` of an `Expansion` as γ → ∞; NaN unless J has full column rank.
-
-    >>> z = torch.full((1, 1), 0.5, dtype=torch.float64)
-    >>> round(float(curvature_coefficient(lambda z: z + 0.1 * z**2, z)), 4)  # ¾ f''² / f'⁴
-    0.0205
-    """
-    coefficients = []
-    for taylor in expand_misfit(decoder, z, Normal() if prior is None else prior):
-        G = taylor.J.mT @ taylor.J
-        next_elbo, next_log_p, _ = _next_order(taylor, 1.0, G.diagonal(dim1=1, dim2=2), _inverse_factor(G))
-        coefficients.append(next_log_p - next_elbo)
-    return torch.cat(coefficients)
-
-
-def _prior_coefficient(taylor: Taylor) -> Float[Tensor, " N"]:
-    spread = 1 / taylor.J.square().sum(1)
-    axes = torch.eye(taylor.u.shape[1]).to(taylor.u)
-    inverse = torch.stack([_solve_gram(taylor.J, axis.expand_as(taylor.u))[:, k] for k, axis in enumerate(axes)], dim=1)
-    return 0.5 * (taylor.curvature * (spread - inverse)).sum(1)
-
-
-def _linear_gap(
-    taylor: Taylor, gamma2: float, diagonal: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"]
-) -> Float[Tensor, " N"]:
-    """½ [Σ log P_kk - log det P], without cancellation where the prior is log-concave."""
-    root = torch.diag_embed(taylor.curvature.clamp_min(0).sqrt())
-    exact = contrast_of_matrix(torch.cat([math.sqrt(gamma2) * taylor.J, root], dim=1))
-    direct = 0.5 * diagonal.log().sum(1) + factor.diagonal(dim1=1, dim2=2).log().sum(1)
-    concave = (taylor.curvature >= 0).all(1) & direct.isfinite()
-    return torch.where(concave, exact, direct)
-
-
-def _expected_log_joint(
-    taylor: Taylor, decoder: Decoder, gamma2: float, variance: Float[Tensor, "N d"]
-) -> Float[Tensor, " N"]:
-    """E[-γ²/2 ‖x - f(z)‖² + log p₀(z)] under a diagonal Gaussian around z, by quadrature."""
-    d = variance.shape[1]
-    nodes = hermite_grid(d, ORDER, taylor.u) if ORDER**d <= NODES else quasi_random(d, NODES, taylor.u)
-    joint = DecoderJoint(taylor.prior, d, decoder, taylor.function(taylor.u), torch.full_like(taylor.u[:, 0], gamma2))
-    misfit = joint.expected_misfit(taylor.u, torch.diag_embed(variance.sqrt()), nodes)
-    return misfit + taylor.prior.expected_log_density(taylor.u, variance).sum(1)
-
-
-def _quadratic(C: Float[Tensor, "N d d"], b: Float[Tensor, "N d"]) -> Float[Tensor, " N"]:
-    return torch.einsum("nij,ni,nj->n", C, b, b)
+    next_log_p = 0.5 * quadratic(b_C) - gamma2 / 8 * taylor.fourth(factor)
+    return 0.5 * quadratic(b_s) - fourth, next_log_p + gamma2**2 / 12 * turned.square().sum((1, 2, 3)), fourth
 
 
 def _inverse_factor(P: Float[Tensor, "N d d"]) -> Float[Tensor, "N d d"]:
@@ -267,15 +233,14 @@ def mean_offset(
     """
     gamma2 = validation.precision(precision)
     prior = Normal() if prior is None else prior
-    return torch.cat([_offset(taylor) for taylor in expand_misfit(decoder, z, prior)]) / gamma2
-
-
-def _offset(taylor: Taylor) -> Float[Tensor, "N d"]:
-    spread = 1 / taylor.J.square().sum(1)
-    skew = torch.einsum("nikk,nk->ni", taylor.third(), spread)
-    _, first, second = elementwise_derivatives(taylor.prior.to_support, taylor.u)
-    offset = first * _solve_gram(taylor.J, taylor.slope - 0.5 * skew) + 0.5 * second * spread
-    return torch.where(contrast_of_matrix(taylor.J).isfinite()[:, None], offset, torch.inf)
+    offsets = []
+    for taylor in expand_misfit(decoder, z, prior):
+        spread = 1 / taylor.J.square().sum(1)
+        skew = torch.einsum("nikk,nk->ni", taylor.third(), spread)
+        _, first, second = elementwise_derivatives(prior.to_support, taylor.u)
+        offset = first * _solve_gram(taylor.J, taylor.slope - 0.5 * skew) + 0.5 * second * spread
+        offsets.append(torch.where(contrast_of_matrix(taylor.J).isfinite()[:, None], offset, torch.inf))
+    return torch.cat(offsets) / gamma2
 
 
 def _solve_gram(J: Float[Tensor, "N n d"], b: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
@@ -305,9 +270,6 @@ def printed_mean_offset(
     return torch.cat(offsets) / gamma2
 
 
-TOLERANCE = 0.1  # nats
-
-
 @dataclass(frozen=True, eq=False)
 class Validity:
     """The gap log p - ELBO* of a decoder beside its limit c_IMA, at each point, in nats."""
@@ -321,31 +283,16 @@ class Validity:
     It adds the sizes of both parts. Where they have opposite signs, a lower γ² suffices."""
     tolerance: float
 
-    @property
-    def prior_part(self) -> Float[Tensor, " N"]:
-        """What noise and prior change: the gap of the linearised decoder minus c_IMA. -c_IMA for unused latents."""
-        return self.expansion.linear_gap - self.contrast
-
-    @property
-    def curvature_part(self) -> Float[Tensor, " N"]:
-        """What the decoder's curvature within the posterior adds to the gap."""
-        return self.expansion.curvature
-
-    @property
-    def nats(self) -> Float[Tensor, " N"]:
-        """|gap - c_IMA|: how wrong "the ELBO is the likelihood minus c_IMA" is. Infinite if it has no meaning."""
-        distance = (self.expansion.gap - self.contrast).abs()
-        return torch.where(distance.isfinite(), distance, torch.inf)
-
-    @property
-    def resolved(self) -> Bool[Tensor, " N"]:
-        """Whether derivatives describe the decoder across the posterior; False at kinks and for wide posteriors."""
-        return self.expansion.remainder.abs() <= self.tolerance
-
-    @property
-    def valid(self) -> Bool[Tensor, " N"]:
-        """Whether the gap is within the tolerance of c_IMA, and the expansion that says so is resolved."""
-        return (self.nats <= self.tolerance) & self.resolved
+    prior_part: Float[Tensor, " N"]
+    """What noise and prior change: the gap of the linearised decoder minus c_IMA. -c_IMA for unused latents."""
+    curvature_part: Float[Tensor, " N"]
+    """What the decoder's curvature within the posterior adds to the gap."""
+    nats: Float[Tensor, " N"]
+    """|gap - c_IMA|: how wrong "the ELBO is the likelihood minus c_IMA" is. Infinite if it has no meaning."""
+    resolved: Bool[Tensor, " N"]
+    """Whether derivatives describe the decoder across the posterior; False at kinks and for wide posteriors."""
+    valid: Bool[Tensor, " N"]
+    """Whether the gap is within the tolerance of c_IMA, and the expansion that says so is resolved."""
 
     def to_data(self) -> dict[str, object]:
         """Medians over points, as JSON data."""
@@ -376,7 +323,7 @@ def validity(
     *,
     precision: float,
     prior: Prior | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = 0.1,
 ) -> Validity:
     """How far the gap of this decoder is from c_IMA at this precision, in nats, and why.
 
@@ -399,7 +346,18 @@ def validity(
     prior = Normal() if prior is None else prior
     found = expansion(decoder, z, precision=gamma2, prior=prior)
     contrast = ima_contrast(decoder, z)
-    bent = curvature_coefficient(decoder, z, prior=prior)
-    needed = (found.prior_coefficient.abs() + bent.abs()) / tolerance
+    needed = (found.prior_coefficient.abs() + found.curvature_coefficient.abs()) / tolerance
     needed = torch.where(needed.isfinite() & contrast.isfinite(), needed, torch.inf)
-    return Validity(contrast, found, needed, tolerance)
+    distance = (found.gap - contrast).abs()
+    nats, resolved = torch.where(distance.isfinite(), distance, torch.inf), found.remainder.abs() <= tolerance
+    return Validity(
+        contrast,
+        found,
+        needed,
+        tolerance,
+        prior_part=found.linear_gap - contrast,
+        curvature_part=found.curvature,
+        nats=nats,
+        resolved=resolved,
+        valid=(nats <= tolerance) & resolved,
+    )

@@ -43,26 +43,14 @@ class Gap:
     contrast: Float[Tensor, " N"]
     projection: Projection
     pareto_k: Float[Tensor, " N"] | None
-
-    @property
-    def elbo_star(self) -> Float[Tensor, " N"]:
-        return self.projection.elbo
-
-    @property
-    def converged(self) -> Bool[Tensor, " N"]:
-        return self.projection.converged
-
-    @property
-    def family(self) -> Float[Tensor, " N"]:
-        return self.log_marginal - self.elbo_star
-
-    @property
-    def amortisation(self) -> Float[Tensor, " N"]:
-        return self.elbo_star - self.elbo
-
-    @property
-    def total(self) -> Float[Tensor, " N"]:
-        return self.log_marginal - self.elbo
+    elbo_star: Float[Tensor, " N"]
+    """The ELBO of the best Gaussian."""
+    family: Float[Tensor, " N"]
+    amortisation: Float[Tensor, " N"]
+    total: Float[Tensor, " N"]
+    """log p(x) - ELBO."""
+    converged: Bool[Tensor, " N"]
+    """Whether the best Gaussian was found."""
 
 
 def gap(
@@ -100,13 +88,19 @@ def gap(
     best = project(decoder, x, precision=precision, prior=prior, start=start, family=family)
     method = method or ("quadrature" if posterior.mean.shape[1] <= 4 else "importance")
     likelihood = log_marginal(decoder, x, precision=precision, prior=prior, method=method, start=best.mean)
+    own = elbo(decoder, x, posterior, precision=precision, prior=prior)
     return Gap(
         log_marginal=likelihood.value,
         stderr=likelihood.stderr,
-        elbo=elbo(decoder, x, posterior, precision=precision, prior=prior),
+        elbo=own,
         contrast=ima_contrast(decoder, best.mean),
         projection=best,
         pareto_k=likelihood.pareto_k,
+        elbo_star=best.elbo,
+        family=likelihood.value - best.elbo,
+        amortisation=best.elbo - own,
+        total=likelihood.value - own,
+        converged=best.converged,
     )
 
 

@@ -178,12 +178,6 @@ def numerical_rank(J: Float[Tensor, "*batch n d"], tolerance: float = 1e-3) -> I
     return (singular > tolerance * singular[..., :1]).sum(-1)
 
 
-SWEEPS = 30
-ANGLES = torch.linspace(-torch.pi / 4, torch.pi / 4, 61, dtype=torch.float64)
-RIDGE = 1e-9  # relative to the mean squared column length; keeps logarithms finite during the search
-MINIMUM_GAIN = 1e-7  # nats per sweep; the search stops below it
-
-
 @dataclass(frozen=True, eq=False)
 class Rotation:
     """Mean contrast of the given axes, and of the best rotation common to all points."""
@@ -201,20 +195,44 @@ class Rotation:
         return self.before - self.after
 
 
-def best_rotation(J: Float[Tensor, "P n d"]) -> Rotation:
+def best_rotation(J: Float[Tensor, "P n d"], *, sweeps: int = 30) -> Rotation:
     """Jacobi sweeps: rotate each pair of axes by the angle that lowers the mean contrast most.
 
     A rotation leaves det JᵀJ unchanged, so the search minimises the mean of Σ_k log ‖J r_k‖ over points.
 
     Args:
         J: Jacobians of full column rank, one per point.
+        sweeps: over all pairs, at most; fewer if one gains less than 1e-7 nats.
 
     >>> turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
     >>> round(best_rotation(torch.diag(torch.tensor([1.0, 3.0])).double()[None] @ turn).after, 6)
     0.0
     """
     J = J.double()
-    axes = _best_axes(J.mT @ J)
+    d, gram = J.shape[2], J.mT @ J
+    axes = torch.eye(d, dtype=torch.float64)
+    # relative to the mean squared column length; keeps logarithms finite during the search
+    gram = gram + 1e-9 * gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] * axes
+
+    def mean_log_length() -> float:
+        """Mean over points of Σ_k log ‖J r_k‖."""
+        return float(0.5 * gram.diagonal(dim1=1, dim2=2).log().sum(1).mean())
+
+    current = mean_log_length()
+    for _ in range(sweeps):
+        for i in range(d):
+            for j in range(i + 1, d):
+                angle = _best_angle(gram[:, i, i], gram[:, j, j], gram[:, i, j])
+                if abs(angle) < 1e-6:
+                    continue
+                cos, sin = float(np.cos(angle)), float(np.sin(angle))
+                for matrix in (axes, gram, gram.mT):  # columns of the axes; columns, then rows of the Gram matrices
+                    first, second = matrix[..., i].clone(), matrix[..., j].clone()
+                    matrix[..., i] = cos * first + sin * second
+                    matrix[..., j] = cos * second - sin * first
+        previous, current = current, mean_log_length()
+        if previous - current < 1e-7:
+            break
     nearest = axes.abs().max(0).values.clamp(max=1)
     return Rotation(
         before=float(contrast_of_matrix(J).mean()),
@@ -222,38 +240,6 @@ def best_rotation(J: Float[Tensor, "P n d"]) -> Rotation:
         matrix=axes.numpy(),
         largest_angle=float(torch.rad2deg(torch.arccos(nearest)).max()),
     )
-
-
-def _best_axes(gram: Float[Tensor, "P d d"]) -> Float[Tensor, "d d"]:
-    d = gram.shape[-1]
-    axes = torch.eye(d, dtype=torch.float64)
-    gram = gram + RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] * axes
-    current = _mean_log_length(gram)
-    for _ in range(SWEEPS):
-        for i in range(d):
-            for j in range(i + 1, d):
-                angle = _best_angle(gram[:, i, i], gram[:, j, j], gram[:, i, j])
-                if abs(angle) < 1e-6:
-                    continue
-                for matrix in (axes, gram, gram.mT):  # columns of the axes; columns, then rows of the Gram matrices
-                    _rotate_columns(matrix, i, j, angle)
-        previous, current = current, _mean_log_length(gram)
-        if previous - current < MINIMUM_GAIN:
-            break
-    return axes
-
-
-def _rotate_columns(matrix: Float[Tensor, "*batch d d"], i: int, j: int, angle: float) -> None:
-    """Rotate columns i and j in place."""
-    first, second = matrix[..., i].clone(), matrix[..., j].clone()
-    cos, sin = float(np.cos(angle)), float(np.sin(angle))
-    matrix[..., i] = cos * first + sin * second
-    matrix[..., j] = cos * second - sin * first
-
-
-def _mean_log_length(gram: Float[Tensor, "P d d"]) -> float:
-    """Mean over points of Σ_k log ‖J r_k‖."""
-    return float(0.5 * gram.diagonal(dim1=1, dim2=2).log().sum(1).mean())
 
 
 def _best_angle(a: Float[Tensor, " P"], b: Float[Tensor, " P"], c: Float[Tensor, " P"]) -> float:
@@ -264,8 +250,8 @@ def _best_angle(a: Float[Tensor, " P"], b: Float[Tensor, " P"], c: Float[Tensor,
         b: squared length of the second column.
         c: their inner product.
     """
-    best, width = 0.0, float(ANGLES[1] - ANGLES[0])
-    grid = ANGLES
+    grid = torch.linspace(-torch.pi / 4, torch.pi / 4, 61, dtype=torch.float64)
+    best, width = 0.0, float(grid[1] - grid[0])
     for _ in range(3):  # refine around the best angle
         cos, sin = grid.cos()[:, None], grid.sin()[:, None]
         first = cos**2 * a + 2 * cos * sin * c + sin**2 * b

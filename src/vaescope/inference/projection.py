@@ -179,8 +179,9 @@ def _value_and_gradient(
         whitened = torch.einsum("nij,nqi->nqj", L, slope)
         values.append(misfit @ weights)
         gradients.append(torch.einsum("q,qdp,nqd->np", weights, features, whitened))
-    regular = _regular_gradient(joint, shape, mean, factor)
-    value = torch.cat(values) + _regular(joint, shape, mean, factor, torch.zeros_like(regular))
+    zero = torch.zeros(len(mean), shape.size, dtype=mean.dtype, device=mean.device)
+    regular = torch.func.grad(lambda p: _regular(joint, shape, mean, factor, p).sum())(zero)
+    value = torch.cat(values) + _regular(joint, shape, mean, factor, zero)
     return value, torch.cat(gradients) + regular
 
 
@@ -230,12 +231,6 @@ def _regular(joint: DecoderJoint, shape: Family, mean: Tensor, factor: Tensor, p
     variance = (factor @ shape.factor(p[..., d:])).square().sum(-1)
     log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + shape.log_det(p[..., d:])
     return joint.prior.expected_log_density(moved, variance).sum(-1) + log_det
-
-
-def _regular_gradient(joint: DecoderJoint, shape: Family, mean: Tensor, factor: Tensor) -> Tensor:
-    zero = torch.zeros(len(mean), shape.size, dtype=mean.dtype, device=mean.device)
-    gradient: Tensor = torch.func.grad(lambda p: _regular(joint, shape, mean, factor, p).sum())(zero)
-    return gradient
 
 
 def _regular_hessian(joint: DecoderJoint, shape: Family, mean: Tensor, factor: Tensor) -> Tensor:
