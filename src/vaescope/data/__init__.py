@@ -6,7 +6,7 @@ Files and renderers are imported on first use.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vaescope.data import mixings
 
@@ -18,18 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "dataset_from", "load", "mixings", "open_dataset", "rendering"]
 
-_SUBMODULES = ("arrays", "catalogue", "files", "rendering")
-_MODULE_OF = {
-    "Dataset": "vaescope.data.dataset",
-    "dataset_from": "vaescope.data.catalogue",
-    "load": "vaescope.data.files",
-    "open_dataset": "vaescope.data.catalogue",
-}
+_module_of = {"Dataset": "dataset", "dataset_from": "catalogue", "load": "files", "open_dataset": "catalogue"}
 
 
-def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
+def __getattr__(name: str) -> object:
+    if name in ("catalogue", "files", "rendering"):
         return importlib.import_module(f"vaescope.data.{name}")
-    if name in _MODULE_OF:
-        return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    if name in _module_of:
+        return getattr(importlib.import_module(f"vaescope.data.{_module_of[name]}"), name)
     raise AttributeError(f"module 'vaescope.data' has no attribute {name!r}")

@@ -180,13 +180,17 @@ def flatten_samples(
     >>> shape, rows.shape
     ((1, 8, 8), torch.Size([10, 64]))
     """
-    found = validation.rows(values, name, minimum=minimum)
-    if found.ndim not in (3, 4):
-        return None, _float32(found.reshape(len(found), -1), name)
-    found = channels_first(found)
-    x = _float32(found, name)
-    if found.dtype.kind in "iu" and found.max() > 1:
-        x = x / (255.0 if found.max() <= 255 else 65535.0)
+    given = validation.rows(values, name, minimum=minimum)
+    images = given.ndim in (3, 4)
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(channels_first(given) if images else given.reshape(len(given), -1), np.float32)
+    if given.dtype.kind == "f" and given.dtype.itemsize > 4 and not np.isfinite(found).all():
+        raise InputError(f"{name} has values outside ±3.4e38, the range of float32; rescale them.")
+    x = torch.from_numpy(found if found.flags.writeable else found.copy())
+    if not images:
+        return None, x
+    if given.dtype.kind in "iu" and given.max() > 1:
+        x = x / (255.0 if given.max() <= 255 else 65535.0)
     if unit_range and (x.min() < 0 or x.max() > 1):
         raise InputError(
             f"images in {name} must have values in [0, 1] or bytes, got {float(x.min()):g} to {float(x.max()):g}; "
@@ -209,11 +213,3 @@ def channels_first(images: np.ndarray) -> np.ndarray:
         return images[:, None]
     channels_last = images.shape[-1] in (1, 3, 4) and images.shape[1] not in (1, 3)
     return np.moveaxis(images, -1, 1) if channels_last else images
-
-
-def _float32(values: np.ndarray, name: str) -> Tensor:
-    with np.errstate(over="ignore"):
-        found = np.ascontiguousarray(values, np.float32)
-    if values.dtype.kind == "f" and values.dtype.itemsize > 4 and not np.isfinite(found).all():
-        raise InputError(f"{name} has values outside ±3.4e38, the range of float32; rescale them.")
-    return torch.from_numpy(found if found.flags.writeable else found.copy())

@@ -400,7 +400,7 @@ def segments(
     generator = randomness.generator(seed, "segments")
     variances = low + (high - low) * torch.rand(segments, dim, generator=generator, dtype=torch.float64)
     label = torch.arange(samples)[torch.randperm(samples, generator=generator)] % segments
-    return _sample(label, variances[label], generator)
+    return _normal_sources(label, variances[label], generator)
 
 
 def drift(dim: int, *, samples: int, strength: float = 1.0, seed: int) -> NonstationarySources:
@@ -417,10 +417,10 @@ def drift(dim: int, *, samples: int, strength: float = 1.0, seed: int) -> Nonsta
     frequency = 1 + torch.rand(dim, generator=generator, dtype=torch.float64)
     phase = 2 * math.pi * torch.rand(dim, generator=generator, dtype=torch.float64)
     variance = torch.exp(strength * torch.sin(math.pi * frequency * auxiliary + phase))
-    return _sample(auxiliary, variance, generator)
+    return _normal_sources(auxiliary, variance, generator)
 
 
-def _sample(auxiliary: Tensor, variance: Tensor, generator: torch.Generator) -> NonstationarySources:
+def _normal_sources(auxiliary: Tensor, variance: Tensor, generator: torch.Generator) -> NonstationarySources:
     noise = torch.randn(variance.shape, generator=generator, dtype=torch.float64)
     return NonstationarySources(variance.sqrt() * noise, auxiliary, variance)
 
