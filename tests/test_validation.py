@@ -213,5 +213,3 @@ def test_values_are_returned_in_python_types():
         assert validation.precision(given_precision) == 2.0
     assert validation.image_shape([np.int64(3), 8, 8]) == (3, 8, 8)
     assert validation.latent_mask(torch.tensor([True, False]), 2).tolist() == [True, False]
-    assert validation.optional_tensor(None, "auxiliary") is None
-    assert validation.optional_tensor(ONE, "auxiliary").shape == (1, 2)

@@ -174,13 +174,21 @@ class LatentModel(ABC):
         """Samples and auxiliary input as the user passed them -> both as vaescope can read them.
 
         Models of libraries with their own containers override this; so do models that know their samples.
+
+        Args:
+            x: samples in anything that holds them; None for a model that knows its samples.
+            auxiliary: labels or rows of numbers, one per sample.
         """
         if x is None:
             raise InputError("samples x are needed, unless the model is posteriors alone (vs.adapters.from_arrays).")
         return x, auxiliary
 
     def convert_input(self, x: Tensor) -> Tensor:
-        """x in the floating-point type and on the device that `encode` needs: those of the weights of a module."""
+        """x in the floating-point type and on the device that `encode` needs: those of the weights of a module.
+
+        Args:
+            x: samples, a row or an image each.
+        """
         if not isinstance(self, nn.Module):
             return x
         return x.to(next((weights for weights in self.parameters() if weights.is_floating_point()), x))

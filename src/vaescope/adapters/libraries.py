@@ -98,7 +98,6 @@ def from_diffusers(model: Any, *, image_shape: tuple[int, int, int], name: str =
 # scvi-tools: counts in, a Gaussian posterior, shares of expression out ---------------------------
 
 SCVI_COVARIATES = ("extra_continuous_covs", "extra_categorical_covs")
-NOTHING = torch.empty(0)
 
 
 def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi model") -> Adapted:
@@ -122,11 +121,11 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
     depth = float(libraries.median())
     transform = getattr(getattr(module, "z_encoder", None), "z_transformation", None) or (lambda z: z)
 
-    def infer(x: Tensor, given: Tensor = NOTHING) -> dict[str, Any]:
+    def infer(x: Tensor, given: Tensor | None = None) -> dict[str, Any]:
         found: dict[str, Any] = module.inference(x=x.float(), **inputs.arguments(given, len(x)))
         return found
 
-    def generate(z: Tensor, library: Tensor, given: Tensor = NOTHING) -> Any:
+    def generate(z: Tensor, library: Tensor, given: Tensor | None = None) -> Any:
         return module.generative(z=transform(z.float()), library=library, **inputs.arguments(given, len(z)))["px"]
 
     def encode(x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,10 +185,11 @@ class _Inputs:
             return cls(_batch_index(model, batch), ())
         return cls(None, (("batch", 1), *covariates))
 
-    def arguments(self, given: Tensor, count: int) -> dict[str, Tensor]:
+    def arguments(self, given: Tensor | None, count: int) -> dict[str, Tensor]:
         """Keyword arguments of `inference` and `generative`."""
         if self.batch is not None:
             return {"batch_index": torch.full((count, 1), self.batch, dtype=torch.long)}
+        assert given is not None
         rows = given.reshape(count, -1)
         parts = dict(zip((key for key, _ in self.columns), rows.split([c for _, c in self.columns], 1), strict=True))
         found = {"batch_index": parts["batch"].long()}

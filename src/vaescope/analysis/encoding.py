@@ -28,10 +28,8 @@ from vaescope.protocol import LatentModel, check_model
 
 Rows = slice | Tensor
 """Rows of a sample."""
-FIRST = slice(0, 1)
 
 NUMBERS_AT_ONCE = 2**19  # numbers of x in a chunk
-ROWS_AT_ONCE = 4096  # rows of x in a chunk: a network's activations are wider than its inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +101,7 @@ class EncodedSample:
     def _decodes_float64(self) -> bool:
         try:
             with torch.no_grad():
-                return self._decoder(FIRST)(self.mean[:1].double()).dtype == torch.float64
+                return self._decoder(slice(0, 1))(self.mean[:1].double()).dtype == torch.float64
         except (RuntimeError, TypeError, InputError):
             return False
 
@@ -167,7 +165,7 @@ def encode_chunks(
     given = read_samples(model, x, auxiliary)
     if first is not None:
         yield first
-    step = min(ROWS_AT_ONCE, max(1, NUMBERS_AT_ONCE // max(int(np.prod(given.x.shape[1:])), width)))
+    step = min(4096, max(1, NUMBERS_AT_ONCE // max(int(np.prod(given.x.shape[1:])), width)))
     for start in range(0, len(given), step):
         rows = np.arange(start, min(start + step, len(given)))
         rows = rows if first is None else np.setdiff1d(rows, first.rows, assume_unique=True)
@@ -197,11 +195,7 @@ def prior_rows(prior: Normal, mean: Float[Tensor, "N d"]) -> list[Float[Tensor, 
         raise InputError(f"the prior is for latents of shape {shape}, but the model has {mean.shape[1]}.") from None
 
 
-CODES = 128  # at which the decoder is differentiated, at most
 ENTRIES = 2**26  # of the columns that are kept
-FEWEST_CODES = 4  # with columns, even if they have more entries
-DIFFERENCE_CODES = 16  # at which it is differentiated by differences, at most
-DIFFERENCE_LATENTS = 64  # with more latents in use, derivatives by differences take too long
 DIFFERENCE_STEP = 0.01  # in standard deviations of the prior
 
 
@@ -242,15 +236,15 @@ def differentiate(sample: EncodedSample, latents: list[int]) -> DecoderDerivativ
         sample: samples with a decoder.
         latents: latents whose columns are kept, for as many codes as fit in memory.
     """
-    codes = sample.random_subset(CODES)
+    codes = sample.random_subset(128)
     try:
         found = _forward_mode(codes, latents)
         return DecoderDerivatives(codes, latents, found.columns, found.norms)
     except (InputError, RuntimeError, NotImplementedError) as error:
-        if len(latents) > DIFFERENCE_LATENTS or not latents:
+        if len(latents) > 64 or not latents:  # more would take too long
             raise
         failure = str(error).splitlines()[0]
-    codes = codes.random_subset(DIFFERENCE_CODES)
+    codes = codes.random_subset(16)
     return DecoderDerivatives(codes, latents, _by_differences(codes, latents), None, failure)
 
 
@@ -258,8 +252,8 @@ def differentiate(sample: EncodedSample, latents: list[int]) -> DecoderDerivativ
 def _forward_mode(codes: EncodedSample, latents: list[int]) -> _ForwardMode:
     z = codes.mean
     check_latents(z)
-    outputs = check_decoder(lambda z: codes.decode(z, FIRST), z)
-    kept = min(len(z), max(FEWEST_CODES, ENTRIES // (outputs * max(1, len(latents)))))
+    outputs = check_decoder(lambda z: codes.decode(z, slice(0, 1)), z)
+    kept = min(len(z), max(4, ENTRIES // (outputs * max(1, len(latents)))))
     columns = torch.zeros(kept, outputs, len(latents), dtype=torch.float64)
     norms = torch.zeros_like(z)
     step = max(1, CHUNK_ELEMENTS // outputs)

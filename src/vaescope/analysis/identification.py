@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from vaescope.analysis.agreement import SeedAgreement, seed_agreement
-from vaescope.analysis.encoding import CODES, EncodedSample, declared_beta, differentiate, output_weights
+from vaescope.analysis.encoding import EncodedSample, declared_beta, differentiate, output_weights
 from vaescope.analysis.models import RepairedModel
 from vaescope.core import randomness
 from vaescope.core.calls import call_user_function
@@ -67,7 +67,7 @@ def measure_curvature(sample: EncodedSample, used: list[int], *, pairs: int = 2)
     of the posteriors imply. Other likelihoods: second derivatives.
     """
     codes, own, generator = (
-        sample.random_subset(CODES),
+        sample.random_subset(128),
         sample.model.log_likelihood,
         randomness.generator(0, "identifiability"),
     )

@@ -45,7 +45,6 @@ SCALES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "log standard deviation": (lambda s: (2 * s).exp(), True),
 }
 """What an encoder may return in place of a variance: how it becomes one, and whether it may be negative."""
-ROUNDING = 1e-4  # by which probabilities may be outside [0, 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +167,7 @@ def _returns_logits(model: LatentModel, sample: EncodedSample) -> bool:
         return False
     with contextlib.suppress(InputError):
         output = sample.decoded
-        return bool(((output < -ROUNDING) | (output > 1 + ROUNDING)).any())
+        return bool(((output < -1e-4) | (output > 1 + 1e-4)).any())  # a little may be rounding
     return False
 
 
@@ -211,14 +210,6 @@ def _user_log_likelihood(sample: EncodedSample, function: LogLikelihood, rows: T
     return call
 
 
-FEWEST = 32  # fewer weights give no verdict
-FEWEST_BIASES = 12
-WEIGHT_ROUNDING = 1e-5
-SPREAD = 0.25  # relative difference between the spread of weights and that of the uniform distribution
-LINEAR = (nn.Linear, nn.modules.conv._ConvNd)
-NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-
-
 def weights_are_initial(model: LatentModel) -> bool:
     """Whether no step of training can have been made; False if weights have changed or cannot be seen."""
     networks = model.trained_networks()
@@ -236,26 +227,26 @@ def networks_are_initial(networks: Sequence[nn.Module]) -> bool:
     True
     """
     layers = [layer for network in networks for layer in network.modules()]
-    scales = [p for layer in layers if isinstance(layer, NORMALISATION) for p in _scale_and_shift(layer)]
+    normalisation = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+    scales = [
+        (value, start)
+        for layer in layers
+        if isinstance(layer, normalisation)
+        for value, start in ((layer.weight, 1.0), (layer.bias, 0.0))
+        if isinstance(value, Tensor)
+    ]
     if scales:
         return all(bool((value == start).all()) for value, start in scales)
     pairs = [pair for layer in layers for pair in _bounded(layer)]
     weights = [value / bound for value, bound, bias in pairs if not bias]
     biases = [value / bound for value, bound, bias in pairs if bias]
-    zero = all(bool((value == 0).all()) for value in biases) and sum(map(len, biases)) >= FEWEST_BIASES
-    return zero or _is_uniform(weights, FEWEST) or _is_uniform(biases, FEWEST_BIASES)
-
-
-def _scale_and_shift(layer: nn.Module) -> Iterator[tuple[Tensor, float]]:
-    for name, start in (("weight", 1.0), ("bias", 0.0)):
-        value = getattr(layer, name, None)
-        if isinstance(value, Tensor):
-            yield value.detach(), start
+    zero = all(bool((value == 0).all()) for value in biases) and sum(map(len, biases)) >= 12
+    return zero or _is_uniform(weights, fewest=32) or _is_uniform(biases, fewest=12)  # fewer give no verdict
 
 
 def _bounded(layer: nn.Module) -> Iterator[tuple[Tensor, float, bool]]:
     """Weights of a layer, the bound within which they start, and whether they are biases."""
-    if isinstance(layer, LINEAR) and isinstance(layer.weight, Tensor):
+    if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd) and isinstance(layer.weight, Tensor):
         bound = 1 / math.sqrt(max(1, layer.weight[0].numel()))
         yield layer.weight.detach().flatten(), bound, False
         if isinstance(layer.bias, Tensor):
@@ -270,5 +261,5 @@ def _is_uniform(parts: list[Tensor], fewest: int) -> bool:
     if sum(map(len, parts)) < fewest:
         return False
     values = torch.cat([part.double() for part in parts])
-    inside = bool((values.abs() <= 1 + WEIGHT_ROUNDING).all())
-    return inside and abs(float(values.std()) * math.sqrt(3) - 1) < SPREAD
+    inside = bool((values.abs() <= 1 + 1e-5).all())
+    return inside and abs(float(values.std()) * math.sqrt(3) - 1) < 0.25  # the spread of a uniform distribution

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from vaescope.core.errors import InputError
 
 T = TypeVar("T")
-NEEDS_INTEGERS = r"scalar types?:? ?(Long|Int)|one_hot|int64|must be (long|int)|IntTensor"  # in PyTorch's messages
 
 
 def networks_behind(*functions: object) -> tuple[nn.Module, ...]:
@@ -92,7 +91,7 @@ def required_arguments(function: object) -> int:
     """
     target = function.forward if isinstance(function, nn.Module) else function
     try:
-        parameters = inspect.signature(target).parameters.values()  # type: ignore[arg-type]
+        parameters = inspect.signature(target).parameters.values() if callable(target) else ()
     except (TypeError, ValueError):
         return 1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -104,7 +103,8 @@ def call_with_tokens(name: str, function: Callable[..., T], x: Tensor, *others: 
     try:
         return call_user_function(name, function, x, *others)
     except InputError as error:
-        if not re.search(NEEDS_INTEGERS, str(error)) or not bool((x == x.round()).all()):
+        needs_integers = r"scalar types?:? ?(Long|Int)|one_hot|int64|must be (long|int)|IntTensor"  # PyTorch's messages
+        if not re.search(needs_integers, str(error)) or not bool((x == x.round()).all()):
             raise
         return call_user_function(name, function, x.long(), *others)
 

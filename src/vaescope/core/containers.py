@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +18,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from vaescope.core.errors import InputError
 
 SAMPLES = 10_000  # that are read of a data set or a loader, at most
-DENSE_BYTES = 4 * 2**30  # of a sparse matrix as an array, at most
 KEYS = ("x", "X", "image", "images", "pixel_values", "data", "input", "inputs", "input_ids")
 """Under which samples are expected in items that are dictionaries."""
 
 
-def unwrap(values: object, name: str) -> object:
+def unwrap(values: Any, name: str) -> object:
     """The array in a container; anything else as it is.
 
     >>> from torch.utils.data import TensorDataset
@@ -36,10 +36,10 @@ def unwrap(values: object, name: str) -> object:
     if isinstance(values, Tensor):
         return _dense_tensor(values, name)
     if _has(values, "X", "obs", "var"):
-        return unwrap(values.to_memory().X if getattr(values, "isbacked", False) else values.X, name)  # type: ignore[attr-defined]
+        return unwrap(values.to_memory().X if getattr(values, "isbacked", False) else values.X, name)
     if _has(values, "toarray", "nnz"):
-        _check_size(values.shape, name)  # type: ignore[attr-defined]
-        return values.toarray()  # type: ignore[attr-defined]
+        _check_size(values.shape, name)
+        return values.toarray()
     if _has(values, "columns", "to_numpy") and not isinstance(values, type):
         return _numbers(values, name)
     return values
@@ -58,7 +58,7 @@ def _dense_tensor(values: Tensor, name: str) -> Tensor:
 
 def _check_size(shape: tuple[int, ...], name: str) -> None:
     size = 8 * math.prod(shape)
-    if size > DENSE_BYTES:
+    if size > 4 * 2**30:
         raise InputError(
             f"{name} is sparse and would need {size / 2**30:.0f} GB as an array of {shape}; pass some of its rows, "
             f"such as {name}[:10000]."
@@ -68,9 +68,9 @@ def _check_size(shape: tuple[int, ...], name: str) -> None:
 # data frames ----------------------------------------------------------------------------------
 
 
-def _numbers(frame: object, name: str) -> np.ndarray:
+def _numbers(frame: Any, name: str) -> np.ndarray:
     """All columns of a data frame as one array of numbers; the error names columns of text."""
-    columns = {str(column): frame[column] for column in frame.columns}  # type: ignore[attr-defined, index]
+    columns = {str(column): frame[column] for column in frame.columns}
     arrays = {column: _column(values) for column, values in columns.items()}
     text = [column for column, values in arrays.items() if values is None]
     if text:
@@ -80,7 +80,7 @@ def _numbers(frame: object, name: str) -> np.ndarray:
             "encode categories as integers."
         )
     found = [values for values in arrays.values() if values is not None]
-    return np.column_stack(found) if found else np.zeros((len(frame), 0))  # type: ignore[arg-type]
+    return np.column_stack(found) if found else np.zeros((len(frame), 0))
 
 
 def _column(values: object) -> np.ndarray | None:
@@ -96,10 +96,10 @@ def _column(values: object) -> np.ndarray | None:
         return None
 
 
-def _number(value: object) -> float:
+def _number(value: Any) -> float:
     """A number; missing values, whatever a library calls them, are NaN."""
     missing = value is None or type(value).__name__ in ("NAType", "NaTType")
-    return math.nan if missing else float(value)  # type: ignore[arg-type]
+    return math.nan if missing else float(value)
 
 
 # data sets and loaders ------------------------------------------------------------------------

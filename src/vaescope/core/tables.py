@@ -50,9 +50,6 @@ class Table(list[dict[str, object]]):
     _repr_html_ = to_html
 
 
-FRAMES = ("pandas", "polars", "arrow")
-
-
 def to_frame(rows: Sequence[Mapping[str, object]], kind: str = "pandas") -> Any:
     """A data frame with a row per mapping; a column that a row does not have is empty there.
 
@@ -63,7 +60,7 @@ def to_frame(rows: Sequence[Mapping[str, object]], kind: str = "pandas") -> Any:
     >>> to_frame([{"latent": 0, "kl": 2.5}], "arrow").column_names
     ['latent', 'kl']
     """
-    choice("kind", kind, FRAMES)
+    choice("kind", kind, ("pandas", "polars", "arrow"))
     if kind == "pandas":
         return require("pandas", "to_frame()").DataFrame(list(rows))
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -86,9 +86,15 @@ def array(values: object, name: str) -> np.ndarray:
     if type(values) is not np.ndarray:
         values = values if isinstance(values, Tensor) and values.layout == torch.strided else unwrap(values, name)
     if isinstance(values, list | tuple) and values and all(isinstance(v, Tensor) for v in values):
-        values = _stack(list(values), name)
+        try:
+            values = torch.stack(list(values))
+        except RuntimeError:
+            raise InputError(f"{name} must be an array of numbers, got tensors of different shapes.") from None
     if isinstance(values, Tensor):
-        return _from_tensor(values, name)
+        if values.is_complex():
+            raise InputError(f"{name} must be real, got complex numbers.")
+        real = values.detach().cpu().resolve_neg()
+        return (real.float() if real.is_floating_point() and real.itemsize < 4 else real).numpy()
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise InputError(f"{name} has masked values; drop or impute those samples.")
     found = _from_any(values, name)
@@ -99,23 +105,9 @@ def array(values: object, name: str) -> np.ndarray:
     return found
 
 
-def _stack(values: list[Tensor], name: str) -> Tensor:
-    try:
-        return torch.stack(values)
-    except RuntimeError:
-        raise InputError(f"{name} must be an array of numbers, got tensors of different shapes.") from None
-
-
-def _from_tensor(values: Tensor, name: str) -> np.ndarray:
-    if values.is_complex():
-        raise InputError(f"{name} must be real, got complex numbers.")
-    real = values.detach().cpu().resolve_neg()
-    return (real.float() if real.is_floating_point() and real.itemsize < 4 else real).numpy()
-
-
 def _from_any(values: object, name: str) -> np.ndarray:
-    if type(values) in (np.ndarray, np.memmap):
-        return values  # type: ignore[return-value]
+    if isinstance(values, np.ndarray) and type(values) in (np.ndarray, np.memmap):
+        return values
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError):
@@ -242,17 +234,14 @@ def labels(values: object, name: str) -> np.ndarray:
     [[0.0], [1.0], [0.0]]
     """
     found = np.asarray(values) if not isinstance(values, Tensor) else None
-    if found is not None and found.ndim == 1 and (found.dtype.kind in "US" or _holds_text(found)):
+    strings = found is not None and found.dtype == object and all(isinstance(value, str) for value in found.flat)
+    if found is not None and found.ndim == 1 and len(found) and (found.dtype.kind in "US" or strings):
         found = np.unique(found.astype(str), return_inverse=True)[1]
     else:
         found = array(values, name)
     if found.ndim == 0:
         raise InputError(f"{name} must have a label or a row of numbers per sample, got a single number.")
     return matrix(found[:, None] if found.ndim == 1 else found, name)
-
-
-def _holds_text(found: np.ndarray) -> bool:
-    return found.dtype == object and len(found) > 0 and all(isinstance(value, str) for value in found)
 
 
 def device(name: str) -> torch.device:
@@ -267,11 +256,6 @@ def device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, TypeError, NotImplementedError):
         raise InputError(f"device {name!r} is not available here; use cpu.") from None
     return found
-
-
-def optional_tensor(values: object | None, name: str, *, minimum: int = 1) -> Float[Tensor, "N ..."] | None:
-    """Like `tensor`, for an argument that may be None."""
-    return None if values is None else tensor(values, name, minimum=minimum)
 
 
 def posterior(mean: object, variance: object) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:

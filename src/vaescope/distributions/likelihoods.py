@@ -14,8 +14,6 @@ from vaescope.settings import LIKELIHOODS as LIKELIHOODS
 NOISE_MODELS = ("fixed", "learned", "optimal", "learned-diagonal", "learned-full")
 """How the precision of a Gaussian likelihood is determined: one number, or a covariance of the outputs."""
 
-SMALLEST_PROBABILITY = 1e-7  # of a Bernoulli output, since float32 decoders return exact zeros and ones
-
 
 def gaussian_log_likelihood(squared_error: Tensor, observed_dim: int, precision: Tensor) -> Tensor:
     r"""log N(x; f(z), I/γ²) = -γ²/2 ‖x - f‖² + n/2 log γ² - n/2 log 2π.
@@ -54,7 +52,7 @@ def log_likelihood(
     """
     observed, decoded = x.flatten(1), mean.flatten(1)
     if likelihood == "bernoulli":
-        floor = max(SMALLEST_PROBABILITY, torch.finfo(decoded.dtype).eps)
+        floor = max(1e-7, torch.finfo(decoded.dtype).eps)  # float32 decoders return exact zeros and ones
         p = decoded.clamp(floor, 1 - floor)
         return (torch.xlogy(observed, p) + torch.special.xlog1py(1 - observed, -p)).sum(1)
     if likelihood != "gaussian" or precision is None:

@@ -6,7 +6,7 @@ import ast
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vaescope.core import validation
 from vaescope.core.errors import InputError
+from vaescope.core.serialization import field_types
 from vaescope.distributions.base import LOG_2PI, Number, Prior, check_positive
 from vaescope.distributions.quadrature import normal_expectation
 
@@ -270,7 +271,12 @@ def prior_from_text(text: str) -> Prior:
     >>> prior_from_text("uniform(low=-1, high=1)")
     Uniform(low=-1.0, high=1.0)
     """
-    node = _parse(text)
+    try:
+        with warnings.catch_warnings():  # Python warns about odd literals before it rejects them
+            warnings.simplefilter("ignore")
+            node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _invalid(text) from None
     if isinstance(node, ast.Name):
         return _build(node.id, {})
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
@@ -294,28 +300,16 @@ def prior_to_text(prior: Prior) -> str:
     kind = next((name for name, cls in PRIORS.items() if type(prior) is cls), None)
     if kind is None:
         raise InputError(f"only {', '.join(PRIORS)} priors have a text form, got {type(prior).__name__}.")
-    values = {field.name: getattr(prior, field.name) for field in fields(prior)}  # type: ignore[arg-type]
-    return f"{kind}({', '.join(f'{name}={_plain(value)}' for name, value in values.items())})"
-
-
-def _plain(value: Number) -> float | list[Any]:
-    return value.tolist() if isinstance(value, Tensor) else float(value)
-
-
-def _parse(text: str) -> ast.expr:
-    try:
-        with warnings.catch_warnings():  # Python warns about odd literals before it rejects them
-            warnings.simplefilter("ignore")
-            return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise _invalid(text) from None
+    values = {name: getattr(prior, name) for name in field_types(PRIORS[kind])}
+    plain = {name: value.tolist() if isinstance(value, Tensor) else float(value) for name, value in values.items()}
+    return f"{kind}({', '.join(f'{name}={value}' for name, value in plain.items())})"
 
 
 def _build(kind: object, parameters: Mapping[str, object]) -> Prior:
     name = kind.lower() if isinstance(kind, str) else ""
     if name not in PRIORS:
         raise _invalid(kind)
-    known = [field.name for field in fields(PRIORS[name])]  # type: ignore[arg-type]
+    known = [*field_types(PRIORS[name])]
     unknown = [parameter for parameter in parameters if parameter not in known]
     if unknown:
         raise InputError(f"a {name} prior has the parameters {', '.join(known)}, got {validation.shown(unknown[0])}.")

@@ -10,8 +10,6 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-REACH = 9.0  # deviations covered by equally spaced nodes
-
 
 @cache
 def _cached_rule(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -20,8 +18,8 @@ def _cached_rule(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 @cache
-def _cached_even_rule(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    nodes = np.linspace(-REACH, REACH, count)
+def _cached_even_rule(count: int, reach: float = 9.0) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    nodes = np.linspace(-reach, reach, count)
     weights = np.exp(-0.5 * nodes**2)
     return tuple(nodes.tolist()), tuple((weights / weights.sum()).tolist())
 
@@ -60,8 +58,8 @@ def _cached_grid(dim: int, order: int) -> tuple[np.ndarray, np.ndarray]:
 def even_nodes(count: int, like: Tensor) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:
     """Equally spaced nodes and weights (summing to one) for a standard normal variable: the trapezoidal rule.
 
-    The error falls exponentially with the number of nodes as soon as the function is smooth over a step, 2 `REACH` /
-    `count` deviations. Gauss–Hermite nodes are better for nearly polynomial functions and worse for bends and spikes.
+    The error falls exponentially with the number of nodes as soon as the function is smooth over a step, 18 / `count`
+    deviations. Gauss–Hermite nodes are better for nearly polynomial functions and worse for bends and spikes.
 
     >>> t, w = even_nodes(41, Tensor().double())
     >>> round(float((w * t**4).sum()), 5)

@@ -108,10 +108,7 @@ class ConvNetworks:
         Args:
             dims: sizes of the inputs and outputs of the networks.
         """
-        return (self._encoder(dims),)
-
-    def _encoder(self, dims: Dims) -> ConvNet:
-        return self._architecture.encoder("encoder", self.image_shape, dims.posterior, dims.auxiliary)
+        return (self._architecture.encoder("encoder", self.image_shape, dims.posterior, dims.auxiliary),)
 
     def decoder(self, dims: Dims) -> ConvNet:
         """From latents to observations.
@@ -137,7 +134,7 @@ class ConvNetworks:
             return params
         one = {name: value[0] for name, value in params.items()}
         rows = rows.to(one["encoder.0.weight"])
-        encoder = self._encoder(dims)
+        (encoder,) = self.encoders(dims)
         statistics = encoder.statistics(one, rows)
         if "decoder.0.weight" in one:
             statistics |= self.decoder(dims).statistics(one, to_latents(encoder.one(one, rows)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -16,7 +17,6 @@ from vaescope.distributions import Normal, Prior
 from vaescope.models.mlp import MLP
 
 PRIOR_MEANS = ("fixed", "learned")
-MAX_CLASSES = 10_000
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ def _labels_or_numbers(auxiliary: object) -> Tensor:
     return torch.from_numpy(values.astype(np.float64 if values.dtype.kind == "f" else np.int64))
 
 
-def _one_hot(labels: Tensor, classes: int) -> Tensor:
-    if classes > MAX_CLASSES:
+def _one_hot(labels: Tensor, classes: int, most: int = 10_000) -> Tensor:
+    if classes > most:
         raise InputError(
-            f"auxiliary has labels up to {classes - 1}, expected at most {MAX_CLASSES} classes; renumber them from 0 "
+            f"auxiliary has labels up to {classes - 1}, expected at most {most} classes; renumber them from 0 "
             "(np.unique(labels, return_inverse=True)), or pass a column of floating-point numbers."
         )
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
@@ -132,21 +132,7 @@ class LearnedNormal(Normal):
 class ConditionalPrior(Prior):
     """The `prior` of an iVAE, which is unknown without the auxiliary input: every method raises."""
 
-    def log_density(self, z: Tensor) -> Tensor:
-        raise _needs_auxiliary()
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise InputError("the prior of an iVAE depends on its auxiliary input; use prior_at(auxiliary).")
 
-    def curvature(self, z: Tensor) -> Tensor:
-        raise _needs_auxiliary()
-
-    def expected_log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
-        raise _needs_auxiliary()
-
-    def sample(self, *shape: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
-        raise _needs_auxiliary()
-
-    def mean_and_variance(self) -> tuple[float | Tensor, float | Tensor]:
-        raise _needs_auxiliary()
-
-
-def _needs_auxiliary() -> InputError:
-    return InputError("the prior of an iVAE depends on its auxiliary input; use prior_at(auxiliary).")
+    log_density = curvature = expected_log_density = sample = mean_and_variance = _refuse

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from vaescope.core.errors import InputError
 from vaescope.core.serialization import Plain, convert, from_plain
@@ -11,8 +12,6 @@ from vaescope.distributions.priors import prior_from
 from vaescope.models.auxiliary import AuxiliarySettings
 from vaescope.models.vae import VAE
 from vaescope.settings import ModelSettings
-
-SIDE_MULTIPLE = 16  # sides of images that a convolutional network can halve four times
 
 
 @dataclass(frozen=True)
@@ -30,38 +29,21 @@ def build_model(settings: ModelSettings, shape: DataShape, *, noise: str = "fixe
     >>> build_model(ModelSettings(latent_dim=2, hidden=(8,)), DataShape(3)).observed_dim
     3
     """
-    prior, auxiliary = prior_from(settings.prior), AuxiliarySettings(shape.auxiliary_dim, settings.prior_mean)
-    if _is_convolutional(settings.network, shape):
-        assert shape.image_shape is not None
-        return VAE.conv(
-            shape.image_shape,
-            settings.latent_dim,
-            architecture=settings.architecture,
-            prior=prior,
-            posterior=settings.posterior,
-            likelihood=settings.likelihood,
-            noise=noise,
-            auxiliary=auxiliary,
-        )
-    return VAE.mlp(
-        shape.observed_dim,
-        settings.latent_dim,
-        hidden=settings.hidden,
-        activation=settings.activation,
-        prior=prior,
+    if settings.network == "conv" and shape.image_shape is None:
+        raise InputError("network='conv' needs images (N, H, W[, C]), got rows; use network='mlp'.")
+    image = shape.image_shape
+    halved = image is not None and all(side % 16 == 0 for side in image[1:])  # four times, by the convolutions
+    make = partial(VAE.mlp, shape.observed_dim, hidden=settings.hidden, activation=settings.activation)
+    if image is not None and (settings.network == "conv" or (settings.network == "auto" and halved)):
+        make = partial(VAE.conv, image, architecture=settings.architecture)
+    return make(
+        latent_dim=settings.latent_dim,
+        prior=prior_from(settings.prior),
         posterior=settings.posterior,
         likelihood=settings.likelihood,
         noise=noise,
-        auxiliary=auxiliary,
+        auxiliary=AuxiliarySettings(shape.auxiliary_dim, settings.prior_mean),
     )
-
-
-def _is_convolutional(network: str, shape: DataShape) -> bool:
-    if network == "conv" and shape.image_shape is None:
-        raise InputError("network='conv' needs images (N, H, W[, C]), got rows; use network='mlp'.")
-    if network != "auto":
-        return network == "conv"
-    return shape.image_shape is not None and all(side % SIDE_MULTIPLE == 0 for side in shape.image_shape[1:])
 
 
 def model_from_config(settings: Mapping[str, Plain]) -> VAE:

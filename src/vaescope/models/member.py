@@ -18,9 +18,6 @@ from vaescope.models.networks import Params, covariance_log_likelihood, noise_pr
 from vaescope.models.vae import VAE
 from vaescope.protocol import LatentModel, ModelSpec
 
-MIN_GAIN = 0.05  # nats
-MIN_RELATIVE_GAIN = 1e-3  # of the gain after the first fifth of the epochs
-
 
 @dataclass(frozen=True)
 class TrainingSummary:
@@ -74,7 +71,7 @@ def has_converged(scores: Sequence[float]) -> bool:
     if not before:
         return False
     best = max(scores)
-    return best - max(before) <= max(MIN_GAIN, MIN_RELATIVE_GAIN * (best - scores[fifth - 1]))
+    return best - max(before) <= max(0.05, 1e-3 * (best - scores[fifth - 1]))
 
 
 @dataclass(frozen=True, eq=False)

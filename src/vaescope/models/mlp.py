@@ -19,11 +19,6 @@ from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.models.networks import Dims, Params
 
-FUSED_UNITS = 6  # layers with at most so many inputs or outputs are faster as sums of products in a compiled graph
-
-
-LINEAR_FROM = 40.0  # where log(1 + eʰ) is h to the last digit
-
 
 def smooth_leaky_relu(h: Tensor) -> Tensor:
     """0.2·h + 0.8·log(1 + eʰ) (Gresele et al. 2021).
@@ -33,7 +28,7 @@ def smooth_leaky_relu(h: Tensor) -> Tensor:
     reads and writes all numbers, and `softplus` is one: twice as fast, and three times with derivatives.
     """
     if not torch.compiler.is_compiling():
-        return torch.add(0.8 * F.softplus(h, threshold=LINEAR_FROM), h, alpha=0.2)
+        return torch.add(0.8 * F.softplus(h, threshold=40.0), h, alpha=0.2)  # exact from there
     return 0.2 * h + 0.8 * torch.where(h > 30, h, torch.log(1 + torch.exp(h.clamp(max=30))))
 
 
@@ -116,8 +111,8 @@ class MLP:
 
 
 def _product(weight: Float[Tensor, "E o i"], h: Float[Tensor, "E i B"]) -> Float[Tensor, "E o B"]:
-    """A batched matrix product, written as a sum where the compiler makes a faster kernel of it."""
-    if torch.compiler.is_compiling() and min(weight.shape[1:]) <= FUSED_UNITS:
+    """A batched matrix product, written as a sum where the compiler makes a faster kernel of it: for few units."""
+    if torch.compiler.is_compiling() and min(weight.shape[1:]) <= 6:
         return (weight.unsqueeze(3) * h.unsqueeze(1)).sum(2)
     return torch.bmm(weight, h)
 
