@@ -98,7 +98,6 @@ class TrainingStack:
 S = TypeVar("S", bound=TrainedSettings)
 C = TypeVar("C", bound=SeedCell)
 M = TypeVar("M")
-DataT = TypeVar("DataT", bound=FactorData)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,17 +178,12 @@ class TrainedExperiment(Experiment[S, C, M]):
             stack = [cell for cell in cells if self.stack_key(cell) == key]
             data = {self.data_key(cell): self.data(cell, settings) for cell in stack}
             self._train_missing(stack, data, settings, context)
-            yield self._measured(stack, data, settings, context)
-
-    def _measured(
-        self, cells: Sequence[C], data: Mapping[Hashable, FactorData], settings: S, context: Context
-    ) -> list[Result[C, M] | Diverged[C]]:
-        specs = [self.member(cell, 0, settings) for cell in cells]
-        members = load_members(context.run, self.model(cells[0], settings), [cell_row(cell) for cell in cells], specs)
-        trained = list(zip(cells, members, (m.summary() for m in members), strict=True))
-        finished = [TrainedCell(c, m, data[self.data_key(c)]) for c, m, s in trained if s.status != DIVERGED]
-        measured = iter(self.measure_all(finished, settings))
-        return [Diverged(c, s) if s.status == DIVERGED else Result(c, next(measured), s) for c, _, s in trained]
+            rows, specs = [cell_row(cell) for cell in stack], [self.member(cell, 0, settings) for cell in stack]
+            members = load_members(context.run, self.model(stack[0], settings), rows, specs)
+            trained = [(cell, member, member.summary()) for cell, member in zip(stack, members, strict=True)]
+            finished = [TrainedCell(c, m, data[self.data_key(c)]) for c, m, s in trained if s.status != DIVERGED]
+            measured = iter(self.measure_all(finished, settings))
+            yield [Diverged(c, s) if s.status == DIVERGED else Result(c, next(measured), s) for c, _, s in trained]
 
     def _train_missing(
         self, cells: Sequence[C], data: Mapping[Hashable, FactorData], settings: S, context: Context

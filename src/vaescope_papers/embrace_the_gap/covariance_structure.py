@@ -19,12 +19,11 @@ from vaescope.data.mixings import Affine, Compose, Mixing, Moebius, OrthogonalML
 from vaescope.distributions import Laplace
 from vaescope.inference.anisotropic import Noise, isotropic_posterior
 from vaescope.models import VAE, Member
-from vaescope.report import figures
 from vaescope.training import MemberSpec
 from vaescope_papers.claims import ClaimSpec, ClaimSpecs, members_converged, of_members
 from vaescope_papers.criteria import Bound, PairedDifference, at_least
 from vaescope_papers.embrace_the_gap import EXPERIMENTS, PAPER
-from vaescope_papers.embrace_the_gap.shared import BOX, DIM
+from vaescope_papers.embrace_the_gap.shared import BOX, DIM, strips_figure
 from vaescope_papers.experiment import ReportFigure
 from vaescope_papers.results import Result, paired_differences
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
@@ -261,17 +260,18 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
             ("IMA contrast of the encoder", "nats", "y", lambda m: m.encoder_contrast),
             ("Recovery of the sources", "MCC of posterior means", "", lambda m: m.mcc_mean),
         )
-        figure, axes = figures.row_of_panels(len(panels))
-        for axis, (title, unit, log, value) in zip(axes, panels, strict=True):
-            for index, (mixing, label) in enumerate(MIXINGS.items()):
-                own = [r for r in results if r.cell.mixing == mixing]
-                values = [
-                    [value(r.measured) for r in own if (r.cell.posterior, r.cell.noise) == group] for group in GROUPS
+        groups = {
+            label: {
+                family if noise == "even" else f"{family},\n{noise} noise": [
+                    r.measured
+                    for r in results
+                    if (r.cell.mixing, r.cell.posterior, r.cell.noise) == (mixing, family, noise)
                 ]
-                names = [family if noise == "even" else f"{family},\n{noise} noise" for family, noise in GROUPS]
-                figures.plot_strips(axis, names, values, label=label, offset=0.16 * (2 * index - 1), index=index)
-            figures.format_axis(axis, title=title, x="posterior family", y=unit, log=log, legend=False)
-        figures.shared_legend(figure, axes[0])
+                for family, noise in GROUPS
+            }
+            for mixing, label in MIXINGS.items()
+        }
+        figure = strips_figure(panels, groups, x="posterior family")
         caption = (
             "Every dot is a seed, every bar a median over seeds. Both mixings belong to the IMA class. The last column "
             "has isotropic posteriors and a noise with precisions 1/4, 1 and 4 times γ²."

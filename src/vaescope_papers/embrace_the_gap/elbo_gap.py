@@ -42,14 +42,12 @@ DIM = 2
 TRIANGULAR, ORTHOGONAL, WIDE, WIDE_NOISY = "triangular", "orthogonal", "wide", "wide, noisy"
 PUBLISHED = published("embrace_the_gap")["elbo-gap"]
 HALF_DECADES = tuple(10 ** (k / 2) for k in PUBLISHED["half_decades"])  # 1e1 to 1e5, the nine published abscissae
-DECADES = tuple(10.0**k for k in range(1, 17))
 PRECISIONS: dict[str, Sequence[float]] = {
-    TRIANGULAR: sorted({*HALF_DECADES, *DECADES}),
-    ORTHOGONAL: sorted({*HALF_DECADES, *DECADES[:8]}),
-    WIDE: DECADES[1:8],
-    WIDE_NOISY: DECADES[1:8],
+    TRIANGULAR: sorted({*HALF_DECADES, *(10.0**k for k in range(1, 17))}),
+    ORTHOGONAL: sorted({*HALF_DECADES, *(10.0**k for k in range(1, 9))}),
+    WIDE: [10.0**k for k in range(2, 9)],
+    WIDE_NOISY: [10.0**k for k in range(2, 9)],
 }
-NEGLIGIBLE = 0.02  # nats; smaller distances from ELBO* are not divided
 
 
 @dataclass(frozen=True)
@@ -369,7 +367,7 @@ def amortisation_gaps(results: Results, _: object) -> list[float]:
     return [encoder.amortisation_gap for encoder in encoders if encoder is not None]
 
 
-def unfinished_shares(results: Results, _: object) -> list[float]:
+def unfinished_shares(results: Results, _: object, *, negligible: float = 0.02) -> list[float]:
     """The gain of the second half of training relative to the distance that remains, medians over seeds, at every γ²
     at which that distance is not negligible."""
     gains = second_half_gains(results)
@@ -377,7 +375,7 @@ def unfinished_shares(results: Results, _: object) -> list[float]:
     shares = []
     for group in grouped(known, lambda r: r.cell.precision).values():
         left = median(amortisation_gaps(group, None))
-        if left >= NEGLIGIBLE:
+        if left >= negligible:
             shares.append(median([gains[r.cell] for r in group]) / left)
     return shares
 
@@ -455,7 +453,7 @@ def curves_figure(results: Results) -> ReportFigure:
     _draw_panel(axes[0], results, TRIANGULAR)
     figures.plot_published(axes[0], [p**2 for p in HALF_DECADES], PUBLISHED["elbo"], label="published, read as γ")
     axes[0].plot(HALF_DECADES, PUBLISHED["elbo"], "x", color="#aab3bb", markersize=6, label="published, read as γ²")
-    bounds = {p: ceiling(p) for p in DECADES if ceiling(p) < 16}
+    bounds = {p: ceiling(p) for p in (10.0**k for k in range(1, 17)) if ceiling(p) < 16}
     axes[0].plot(list(bounds), list(bounds.values()), ":", color="#6b7680", linewidth=1.3, label="bound n/2 log(γ²/2π)")
     axes[0].set_ylim(-4, 16.5)
     _draw_panel(axes[1], results, ORTHOGONAL)
@@ -619,7 +617,7 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
             measure=unfinished_shares,
             criterion=Bound(
                 "gain of the second half of training relative to the distance that remains, where that exceeds "
-                f"{NEGLIGIBLE:g} nats,",
+                "0.02 nats,",
                 at_most(0.5),
                 over="γ²",
             ),

@@ -20,7 +20,7 @@ from vaescope_papers.criteria import Bound, PairedDifference, Pairs, RankCorrela
 from vaescope_papers.embrace_the_gap import EXPERIMENTS, PAPER
 from vaescope_papers.embrace_the_gap.flows import FlowSettings, FlowSpec, IMAFlow, fit_ima_flows
 from vaescope_papers.embrace_the_gap.moebius_linear_map import PRECISION, mixing_of_contrast
-from vaescope_papers.embrace_the_gap.shared import BOX, DIM, MoebiusExperiment
+from vaescope_papers.embrace_the_gap.shared import BOX, DIM, MoebiusExperiment, strips_figure
 from vaescope_papers.experiment import Context, ReportFigure, ReportTable
 from vaescope_papers.results import Diverged, Result, grouped, paired_differences
 from vaescope_papers.statistics import median
@@ -28,7 +28,6 @@ from vaescope_papers.trained import FactorData, TrainedSettings
 
 VAE_METHOD, FLOW = "vae", "flow"
 MIXINGS = {0.0: "Möbius", 1.0: "Möbius and linear map"}  # by c_IMA: in the IMA class, and outside it
-WATCHED_ROWS = 1_000  # test rows by which recovery is recorded during training
 
 
 @dataclass(frozen=True)
@@ -224,19 +223,18 @@ def strengths_figure(results: Results) -> ReportFigure:
         ("IMA contrast of the decoder", "nats", "y", lambda m: m.ima_contrast),
         ("Distance from the true density", "nats below log p", "", _of_likelihood(lambda k: k.below_truth)),
     )
-    drawn, axes = figures.row_of_panels(len(panels))
     ordered = sorted(results, key=lambda r: (r.cell.method == VAE_METHOD, r.cell.strength))
-    names = list(dict.fromkeys(label(r.cell) for r in ordered))
-    for axis, (title, unit, log, value) in zip(axes, panels, strict=True):
-        for index, (contrast, mixing) in enumerate(MIXINGS.items()):
-            own = [r for r in results if r.cell.contrast == contrast]
-            values = [
-                [v for r in own if label(r.cell) == name and np.isfinite(v := value(r.measured))] for name in names
+    methods = {(r.cell.method, r.cell.strength): f"{r.cell.strength:g}" for r in ordered}
+    groups = {
+        mixing: {
+            "VAE" if method == VAE_METHOD else strength: [
+                r.measured for r in _members(results, method, value, contrast)
             ]
-            figures.plot_strips(axis, names, values, label=mixing, offset=0.16 * (2 * index - 1), index=index)
-        figures.format_axis(axis, title=title, x="λ of a flow, and the VAE", y=unit, log=log, legend=False)
-        axis.set_xticks(range(len(names)), [name.replace(", γ² = 1e5", "").replace("flow, λ = ", "") for name in names])
-    figures.shared_legend(drawn, axes[0])
+            for (method, value), strength in methods.items()
+        }
+        for contrast, mixing in MIXINGS.items()
+    }
+    drawn = strips_figure(panels, groups, x="λ of a flow, and the VAE")
     caption = (
         "Every dot is a seed, every bar a median. Left: recovery of the sources. Middle: contrast of the learned "
         "decoder. Right: KL divergence of the density of a flow from the true one; below zero the map folds and has no "
@@ -270,6 +268,11 @@ def late_gain(history: Sequence[float]) -> float:
     """How much the objective rose from the fourth to the last fifth of training, in nats."""
     fifth = max(1, len(history) // 5)
     return float(np.mean(history[-fifth:]) - np.mean(history[-2 * fifth : -fifth] or history[:1]))
+
+
+def _watched(data: FactorData) -> tuple[torch.Tensor, torch.Tensor]:
+    """The test rows by which recovery is recorded during training, and their sources."""
+    return data.observations.test[:1000], data.test_factors[:1000]
 
 
 def _mcc(codes: torch.Tensor, sources: torch.Tensor) -> float:
@@ -384,9 +387,8 @@ class ImaFlowExperiment(MoebiusExperiment[ImaFlowSettings, FlowCell, FlowMeasure
         """Recovery after every epoch; NaN for a member that has just diverged."""
 
         def measure(epoch: int, member: Member) -> dict[str, float]:
-            own = data[member.seed]
-            mean, _ = member.encode(own.observations.test[:WATCHED_ROWS])
-            return {"mcc": _mcc(mean, own.test_factors[:WATCHED_ROWS])}
+            x, z = _watched(data[member.seed])
+            return {"mcc": _mcc(member.encode(x)[0], z)}
 
         return measure
 
@@ -413,9 +415,8 @@ class ImaFlowExperiment(MoebiusExperiment[ImaFlowSettings, FlowCell, FlowMeasure
 
         def watch(step: int, flows: Sequence[IMAFlow]) -> None:
             for cell, flow, curve in zip(cells, flows, curves, strict=True):
-                own = data[cell.seed]
-                x = own.observations.test[:WATCHED_ROWS].float()
-                curve.append(_mcc(flow.encode(x), own.test_factors[:WATCHED_ROWS]))
+                x, z = _watched(data[cell.seed])
+                curve.append(_mcc(flow.encode(x.float()), z))
             progress.epoch(steps.index(step) + 1, training=len(cells), finished=0, diverged=0, elbo=math.nan)
 
         progress.begin(len(cells), len(steps))

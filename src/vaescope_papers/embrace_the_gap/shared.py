@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
@@ -218,3 +219,29 @@ def plot_over_precision(
     known = {precision: value for precision, value in (published or {}).items() if precision in by_precision(results)}
     figures.plot_published(axis, list(known), list(known.values()), label="authors' median")
     figures.format_axis(axis, title=title, x="decoder precision γ²", y=y, log=log)
+
+
+# comparisons of methods on two mixings --------------------------------------------------------
+
+
+def strips_figure(
+    panels: Sequence[tuple[str, str, str, Callable[[Measured], float]]],
+    groups: Mapping[str, Mapping[str, Sequence[Measured]]],
+    *,
+    x: str,
+) -> Figure:
+    """A dot per member and a bar at the median, for every method (column) and mixing (colour).
+
+    Args:
+        panels: title, unit, logarithmic axes and value of every panel; values that are not finite are left out.
+        groups: the members of every mixing and method; every mixing has the same methods.
+        x: label of the x axis.
+    """
+    drawn, axes = figures.row_of_panels(len(panels))
+    for axis, (title, unit, log, value) in zip(axes, panels, strict=True):
+        for index, (mixing, methods) in enumerate(groups.items()):
+            columns = [[v for m in own if np.isfinite(v := value(m))] for own in methods.values()]
+            figures.plot_strips(axis, list(methods), columns, label=mixing, offset=0.16 * (2 * index - 1), index=index)
+        figures.format_axis(axis, title=title, x=x, y=unit, log=log, legend=False)
+    figures.shared_legend(drawn, axes[0])
+    return drawn
