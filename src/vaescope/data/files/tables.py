@@ -1,12 +1,8 @@
-"""Tables (.csv, .tsv, .parquet): columns as one array of float64, read a block at a time.
-
-A first line without numbers has the names of the columns of a text file.
-"""
+"""Tables (.csv, .tsv, .parquet): columns as one array of float64, read a block at a time."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +12,9 @@ import pyarrow.parquet as pq
 
 from vaescope.core.errors import InputError
 from vaescope.data.files.arrays import StoredArray, file_reader
+from vaescope.data.files.dialect import MISSING, Dialect, read_dialect
 
-BLOCK_BYTES = 16 * 2**20  # of text, read at once; the first block decides which columns are numeric
+BLOCK_BYTES = 16 * 2**20  # of text, read at once
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -26,10 +23,10 @@ def _is_number(kind: pa.DataType) -> bool:
 
 @file_reader("a table")
 def csv_columns(path: Path) -> tuple[list[str], list[str]]:
-    """Names of columns with numbers or booleans, and of the others, by the first block of the file."""
-    kinds = {column.name: column.type for column in _reader(path).schema}
-    numeric = [name for name, kind in kinds.items() if _is_number(kind) or pa.types.is_boolean(kind)]
-    return numeric, [name for name in kinds if name not in numeric]
+    """Names of columns with numbers or booleans, and of the others."""
+    dialect = read_dialect(path)
+    numeric = dialect.columns("number", "boolean")
+    return [dialect.names[k] for k in numeric], [name for k, name in enumerate(dialect.names) if k not in numeric]
 
 
 @file_reader("a Parquet table")
@@ -74,56 +71,65 @@ def open_csv(path: Path, columns: Sequence[str] | None = None, *, without: Seque
         columns: names of columns; strings in them become the number of their category, in alphabetical order.
         without: columns that are left out.
     """
-    numeric, others = csv_columns(path)
-    missing = [name for name in (*(columns or ()), *without) if name not in (*numeric, *others)]
-    if missing:
-        names = ", ".join([*numeric, *others][:20])
-        raise InputError(f"{path.name} has no column {missing[0]!r}; it has {names}.")
-    chosen = _chosen(path, columns, without, numeric)
+    dialect = read_dialect(path)
+    positions = _positions(path, dialect, columns, without)
+    categorical = any(dialect.kinds[k] not in ("number", "boolean") for k in positions)
+    read = _reader(path, dialect, positions, as_text=categorical)
     dtype = np.dtype(np.float64)
-    if any(name in others for name in chosen):  # categories are numbered over the whole file
-        table = pa_csv.read_csv(path, **_options(path, chosen))
-        values = np.column_stack([_numbers(table.column(name)) for name in chosen])
+    if categorical:  # categories are numbered over the whole file
+        table = read().read_all()
+        values = np.column_stack([_numbers(column) for column in table.columns])
         return StoredArray(path, "table", values.shape, dtype, lambda size: _in_parts(values, size))
-    shape = (sum(batch.num_rows for batch in _reader(path, chosen[:1])), len(chosen))
 
     def read_batches(batch_size: int) -> Iterator[np.ndarray]:
-        for batch in _reader(path, chosen):
+        for batch in read():
             yield from _in_parts(np.column_stack([_numbers(column) for column in batch.columns]), batch_size)
 
-    return StoredArray(path, "table", shape, dtype, read_batches)
+    return StoredArray(path, "table", (sum(batch.num_rows for batch in read()), len(positions)), dtype, read_batches)
+
+
+def _positions(path: Path, dialect: Dialect, columns: Sequence[str] | None, without: Sequence[str]) -> list[int]:
+    """Positions of the columns that are read; a name that occurs twice cannot be chosen."""
+    for name in (*(columns or ()), *without):
+        if name not in dialect.names:
+            raise InputError(f"{path.name} has no column {name!r}; it has {', '.join(dialect.names[:20])}.")
+        if dialect.names.count(name) > 1:
+            raise InputError(f"{path.name} has {dialect.names.count(name)} columns {name!r}; rename them.")
+    if columns:
+        return [dialect.names.index(name) for name in columns]
+    numeric = [k for k in dialect.columns("number", "boolean") if dialect.names[k] not in without]
+    if not numeric:
+        raise InputError(f"{path.name} has no numeric columns ({dialect}); it has {', '.join(dialect.names[:20])}.")
+    return numeric
 
 
 def _in_parts(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
-def _reader(path: Path, columns: Sequence[str] | None = None) -> pa_csv.CSVStreamingReader:
-    """All columns with the types of the first block, or some of them, whose integers may become fractions later."""
-    types = {}
-    if columns is not None:
-        found = {field.name: field.type for field in _reader(path).schema}
-        types = {name: pa.float64() for name in columns if not pa.types.is_boolean(found[name])}
-    return pa_csv.open_csv(path, **_options(path, columns or (), types))
-
-
-def _options(
-    path: Path, columns: Sequence[str], types: Mapping[str, pa.DataType] | None = None
-) -> dict[str, pa_csv.ReadOptions | pa_csv.ParseOptions | pa_csv.ConvertOptions]:
-    """How a text file is read; its first line has names if it has a cell that is not a number."""
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    with path.open(newline="", errors="replace") as file:
-        first = next(csv.reader(file, delimiter=delimiter), [])
-    try:
-        np.asarray([cell or "nan" for cell in first], float)
-        unnamed = True
-    except ValueError:
-        unnamed = False
-    return {
-        "read_options": pa_csv.ReadOptions(block_size=BLOCK_BYTES, autogenerate_column_names=unnamed),
-        "parse_options": pa_csv.ParseOptions(delimiter=delimiter),
-        "convert_options": pa_csv.ConvertOptions(include_columns=list(columns), column_types=types or {}),
+def _reader(
+    path: Path, dialect: Dialect, positions: Sequence[int], *, as_text: bool
+) -> Callable[[], pa_csv.CSVStreamingReader]:
+    """Opens the columns at these positions. A cell that is not of its column's kind is an error, never missing."""
+    types = {"number": pa.float64(), "boolean": pa.bool_()}
+    names = [str(k) for k in range(len(dialect.names))]  # columns may share a name
+    convert = pa_csv.ConvertOptions(
+        include_columns=[str(k) for k in positions],
+        column_types={str(k): types.get(dialect.kinds[k], pa.string()) for k in positions},
+        null_values=list(MISSING),
+        strings_can_be_null=not as_text,
+        decimal_point=dialect.decimal,
+        true_values=["true", "True", "TRUE"],
+        false_values=["false", "False", "FALSE"],
+    )
+    options = {
+        "read_options": pa_csv.ReadOptions(
+            block_size=BLOCK_BYTES, column_names=names, skip_rows=int(dialect.has_names), encoding=dialect.encoding
+        ),
+        "parse_options": pa_csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
+        "convert_options": convert,
     }
+    return lambda: pa_csv.open_csv(path, **options)
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
