@@ -36,9 +36,7 @@ from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained
 from vaescope.training import MemberSpec, Progress, ProgressBar, train
 from vaescope.training.progress import Observer
 
-TRAINING_SHARE, VALIDATION_SHARE = 0.8, 0.2
-START_ROWS = 4000  # of narrow data, from which the start of the precision is computed
-OBSERVED_ROWS = 512  # that an observer may use
+VALIDATION_SHARE = 0.2  # of the rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +257,7 @@ class FitJob:
     ) -> list[Member]:
         if observer is not None:
             names = {index: cell_key(self._cell(member)) for index, member in enumerate(members)}
-            observer.begin(names, *(rows.sample(OBSERVED_ROWS) for rows in stack))
+            observer.begin(names, *(rows.sample(512) for rows in stack))
         return train(
             self.model,
             *stack,
@@ -322,7 +320,7 @@ def prepare_fit(
 
 def _least_precision(data: Dataset | StoredDataset, latents: int) -> float:
     """γ² at which a linear VAE uses its latents, from some rows of the data; see `vs.preflight`."""
-    rows = data.spread_rows(START_ROWS if data.columns <= START_ROWS // 4 else START_ROWS // 4)
+    rows = data.spread_rows(4000 if data.columns <= 1000 else 1000)
     return 1 / least_variance(spectrum_of_rows(rows.double().numpy()), latents)
 
 
@@ -337,7 +335,7 @@ def _with_columns(data: Dataset | StoredDataset, columns: Tensor) -> Dataset | S
 
 def _objective(settings: FitSettings, samples: int) -> Objective:
     """The objective of that name, for the number of training samples and steps."""
-    training = max(1, round(TRAINING_SHARE * samples))
+    training = max(1, round((1 - VALIDATION_SHARE) * samples))
     steps = settings.training.epochs * (training // min(settings.training.batch_size, training))
     return objective_by_name(settings.objective, samples=training, latent_dim=settings.model.latent_dim, steps=steps)
 

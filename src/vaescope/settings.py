@@ -18,9 +18,6 @@ from vaescope.core.checks import choice, number, shown, whole_number
 from vaescope.core.errors import InputError
 from vaescope.core.serialization import Plain, convert, field_types, from_plain, plain_fields
 
-STEEPNESS = 10.0  # of the sigmoid, over its steps
-EXAMPLE = "linear(steps=1000)"
-
 
 @dataclass(frozen=True)
 class KLSchedule:
@@ -81,13 +78,13 @@ class Sigmoid(Linear):
     """β rises from 0 slowly, then fast, then slowly."""
 
     def factor(self, step: int) -> float:
+        def logistic(value: float) -> float:
+            return 1 / (1 + math.exp(-value))
+
+        steepness = 10.0
         done = min(1.0, step / self.steps)
-        start = _logistic(-STEEPNESS / 2)
-        return min(1.0, (_logistic(STEEPNESS * (done - 0.5)) - start) / (1 - 2 * start))
-
-
-def _logistic(value: float) -> float:
-    return 1 / (1 + math.exp(-value))
+        start = logistic(-steepness / 2)
+        return min(1.0, (logistic(steepness * (done - 0.5)) - start) / (1 - 2 * start))
 
 
 @dataclass(frozen=True)
@@ -195,18 +192,23 @@ def _parameter(cls: type[KLSchedule], name: str, value: str, text: str) -> float
 
 
 def _invalid(text: str) -> InputError:
-    return InputError(f"kl_schedule must be one of {', '.join(SCHEDULES)}, e.g. {EXAMPLE!r}, got {shown(text)}.")
+    return InputError(
+        f"kl_schedule must be one of {', '.join(SCHEDULES)}, e.g. 'linear(steps=1000)', got {shown(text)}."
+    )
 
 
-MODELS = ("vae", "ivae")
-NETWORKS = ("auto", "mlp", "conv")
-POSTERIORS = ("diagonal", "isotropic", "full")
 LIKELIHOODS = ("gaussian", "bernoulli")
-PRIOR_MEANS = ("fixed", "learned")
-PRECISION_SOURCES = ("optimal", "learned", "learned-diagonal", "learned-full")
-COMPILE = ("auto", "always", "never")
-DECAYS = ("constant", "cosine")
-MIXED_PRECISION = ("auto", "always", "never")
+CHOICES = {
+    "model": ("vae", "ivae"),
+    "network": ("auto", "mlp", "conv"),
+    "posterior": ("diagonal", "isotropic", "full"),
+    "likelihood": LIKELIHOODS,
+    "prior_mean": ("fixed", "learned"),
+    "decay": ("constant", "cosine"),
+    "compile": ("auto", "always", "never"),
+    "mixed_precision": ("auto", "always", "never"),
+}
+"""What a setting can be, by its name."""
 MAX_SEEDS = 100_000
 
 
@@ -237,11 +239,8 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         whole_number("latent_dim", self.latent_dim)
-        choice("model", self.model, MODELS)
-        choice("network", self.network, NETWORKS)
-        choice("posterior", self.posterior, POSTERIORS)
-        choice("likelihood", self.likelihood, LIKELIHOODS)
-        choice("prior_mean", self.prior_mean, PRIOR_MEANS)
+        for name in ("model", "network", "posterior", "likelihood", "prior_mean"):
+            choice(name, getattr(self, name), CHOICES[name])
         for width in self.hidden:
             whole_number("hidden", width)
 
@@ -264,7 +263,7 @@ class MemberSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.precision, str):
-            choice("precision", self.precision, PRECISION_SOURCES)
+            choice("precision", self.precision, ("optimal", "learned", "learned-diagonal", "learned-full"))
         for value in self.precisions:
             number("precision", value, above=0.0, hint="it is 1 / decoder variance")
         number("beta", self.beta, minimum=0.0)
@@ -337,9 +336,8 @@ class TrainSettings:
             whole_number(name, getattr(self, name), minimum=0)
         if self.precision_start is not None:
             number("precision_start", self.precision_start, above=0.0, hint="it is 1 / decoder variance")
-        choice("decay", self.decay, DECAYS)
-        choice("compile", self.compile, COMPILE)
-        choice("mixed_precision", self.mixed_precision, MIXED_PRECISION)
+        for name in ("decay", "compile", "mixed_precision"):
+            choice(name, getattr(self, name), CHOICES[name])
         if self.batch_size % self.accumulate:
             raise InputError(
                 f"accumulate must divide batch_size, got {self.accumulate} parts of a batch of {self.batch_size}."

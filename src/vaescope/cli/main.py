@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +17,6 @@ from vaescope.cli.sweep import Status, SweepCommand, Track
 from vaescope.cli.train import Train
 from vaescope.core.errors import InputError, RunError
 
-DESCRIPTION = "Understand variational autoencoders: why they disentangle, whether yours does, what to change."
 COMMANDS: dict[str, Callable[..., Any]] = {
     "reproduce": Reproduce,
     "preflight": PreflightCommand,
@@ -58,23 +56,20 @@ def dispatch(arguments: list[str]) -> int:
 def _parse(arguments: list[str]) -> Any:
     """The command with its options. An option that a settings class refuses is an `InputError`, as from Python."""
     errors = io.StringIO()
+    description = "Understand variational autoencoders: why they disentangle, whether yours does, what to change."
     try:
         with contextlib.redirect_stderr(errors):
             return tyro.extras.subcommand_cli_from_dict(
                 COMMANDS,
                 args=arguments,
                 prog="vaescope",
-                description=DESCRIPTION,
+                description=description,
             )
-    except SystemExit:
-        if refused := _refused_setting(errors.getvalue()):
-            raise InputError(refused) from None
+    except SystemExit as ended:
+        cause: BaseException | None = ended  # the parser exits while it handles the error of a settings class
+        while cause is not None:
+            if isinstance(cause, InputError):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
         sys.stderr.write(errors.getvalue())
         raise
-
-
-def _refused_setting(text: str) -> str | None:
-    """The message of a settings class inside the parser's box, on one line."""
-    lines = [line.strip("│| ") for line in text.splitlines()]
-    found = re.search(r"Error parsing __tyro\S+: (.*?) [─-]{3}", " ".join(lines))
-    return found.group(1).strip() if found else None

@@ -177,10 +177,6 @@ def _member_table(fitted: Fit, data: Dataset | StoredDataset, auxiliary: Tensor 
     return listed
 
 
-EXECUTORS = ("local", "ray")
-STORAGE = ("shared", "returned")
-
-
 @dataclass(frozen=True)
 class ExecutorOptions:
     """Where and how tasks run; never what they compute."""
@@ -197,8 +193,8 @@ class ExecutorOptions:
     """ray: shared if all machines see the output folder, returned if files come back with the results."""
 
     def check(self) -> None:
-        choice("--executor", self.executor, EXECUTORS)
-        choice("--storage", self.storage, STORAGE)
+        choice("--executor", self.executor, ("local", "ray"))
+        choice("--storage", self.storage, ("shared", "returned"))
         whole_number("--jobs", self.jobs)
         whole_number("--cpus", self.cpus)
 

@@ -19,9 +19,6 @@ from vaescope.runs import files as lock
 from vaescope.runs.files import locked, write_bytes
 
 MAX_ATTEMPTS = 5  # of a task whose node or process is lost
-LOCK_TIMEOUT = 60.0  # seconds for which a worker waits for a locked folder
-POLL_SECONDS = 0.3  # between two looks at the progress of the workers
-NOT_COPIED = (".lock",)
 
 
 def run_on_ray(
@@ -49,7 +46,7 @@ def run_on_ray(
         pending = {remote.remote(task, cpus, collector, own): task for task, own in zip(tasks, files, strict=True)}
         try:
             while pending:
-                done, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
+                done, _ = ray.wait(list(pending), timeout=0.3)
                 for event in ray.get(collector.drain.remote()):
                     lines.show(event)
                 for reference in done:
@@ -97,7 +94,7 @@ def _write_files(task: Task, files: dict[str, bytes]) -> None:
 
 def _read_files(out: Path, subfolder: str) -> dict[str, bytes]:
     """The content of every file of a task's folder by its path relative to `out`."""
-    found = [p for p in (out / subfolder).rglob("*") if p.is_file() and p.name not in NOT_COPIED]
+    found = [p for p in (out / subfolder).rglob("*") if p.is_file() and p.name != ".lock"]
     return {str(p.relative_to(out)): p.read_bytes() for p in found}
 
 
@@ -125,7 +122,7 @@ def _run_worker(
     import torch
 
     torch.set_num_threads(cpus)
-    lock.WAIT_SECONDS = LOCK_TIMEOUT  # a lost node may keep a lock on shared storage for a while
+    lock.WAIT_SECONDS = 60.0  # a lost node may keep a lock on shared storage for a while
     progress = ProgressRelay(task.name, collector.add.remote)
     try:
         if files is None:

@@ -26,11 +26,6 @@ from vaescope.training.batches import MAX_GATHERED, STEPS_PER_DRAW
 from vaescope_papers.experiment import RunOptions
 from vaescope_papers.jobs import ExperimentJob, run_job
 
-WEIGHT_COPIES = 7  # weights, gradients, two moments, the best weights, and two temporary copies
-ACTIVATION_COPIES = 6  # activations of a batch in both networks, forward and backward
-FLOAT_BYTES = 4
-USED_SHARE = 0.5  # of the free memory, because sizes are estimates
-
 
 def member_bytes(job: FitJob) -> int:
     """Memory of one member while it trains, roughly."""
@@ -38,10 +33,12 @@ def member_bytes(job: FitJob) -> int:
     batch = min(job.settings.training.batch_size, len(job.data))
     width, latents = job.data.columns, job.model.latent_dim
     hidden = job.model.networks.hidden if isinstance(job.model.networks, MLPNetworks) else ()
-    activations = ACTIVATION_COPIES * batch * (2 * width + 2 * sum(hidden) + 4 * latents)
+    # six copies of the activations of a batch, forward and backward
+    activations = 6 * batch * (2 * width + 2 * sum(hidden) + 4 * latents)
     gathered = min(STEPS_PER_DRAW * batch * (width + latents), MAX_GATHERED)
     validation = len(job.data) * latents // 5
-    return FLOAT_BYTES * (WEIGHT_COPIES * weights + activations + gathered + validation + len(job.data))
+    # seven copies of the weights: themselves, gradients, two moments, the best weights, and two temporary copies
+    return 4 * (7 * weights + activations + gathered + validation + len(job.data))
 
 
 def free_bytes() -> int:
@@ -66,8 +63,8 @@ def _container_limit() -> int:
 
 
 def largest_stack(job: FitJob, memory: int) -> int:
-    """Members that fit into this memory, at least one."""
-    return max(1, int(USED_SHARE * memory) // member_bytes(job))
+    """Members that fit into half of this memory, because sizes are estimates; at least one."""
+    return max(1, int(0.5 * memory) // member_bytes(job))
 
 
 SWEEP_FILE = "sweep.json"

@@ -63,15 +63,13 @@ def _safe_loader() -> type:
 
 
 DATA_SETTINGS = ("data", "array", "factors", "rows", "auxiliary")
-NOT_SWEPT = ("out", "checkpoint_seconds", "device")  # where and how a sweep runs, not what it trains
-FILE_KEYS = ("fit", "experiment", "profile", "settings", "sweep", "max_members", "out")
 MAX_CELLS = 100_000
-MAX_INTEGER = 2**63
 
 
 def fit_settings() -> tuple[str, ...]:
     """The settings that a sweep of `fit` may have."""
-    return (*DATA_SETTINGS, *(name for name in flat_settings() if name not in NOT_SWEPT), "seed")
+    not_trained = ("out", "checkpoint_seconds", "device")  # where and how a sweep runs
+    return (*DATA_SETTINGS, *(name for name in flat_settings() if name not in not_trained), "seed")
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,7 @@ def read_sweep(file: str | Path) -> Sweep:
     """
     path = Path(file)
     found = read_yaml(path)
-    _check_names(str(path), found, FILE_KEYS)
+    _check_names(str(path), found, ("fit", "experiment", "profile", "settings", "sweep", "max_members", "out"))
     if ("fit" in found) == ("experiment" in found):
         raise InputError(f"{path} must have either fit: or experiment:.")
     if "fit" in found and "settings" in found:
@@ -305,7 +303,7 @@ def _seed_count(value: Plain) -> int:
 
 
 def _seed(value: Plain) -> int:
-    if (seed := whole_number("seed", value, minimum=0)) >= MAX_INTEGER:
+    if (seed := whole_number("seed", value, minimum=0)) >= 2**63:
         raise InputError(f"seed must be below 2^63, got {value}.")
     return seed
 

@@ -21,7 +21,6 @@ from vaescope.objectives.elbo import describe
 from vaescope.training.step import Problem
 
 MAX_SHARE = 0.02  # of the training time may be spent writing checkpoints: large ones are written less often
-SAMPLED_ROWS = 64  # rows of every data set that enter the fingerprint
 
 
 @runtime_checkable
@@ -103,7 +102,7 @@ def fingerprint(problem: Problem, *, has_initial: bool = False) -> str:
     digest = hashlib.sha256(json.dumps(about).encode())
     for data in (problem.train_data, problem.validation_data):
         digest.update(json.dumps(list(data.shape)).encode())
-        digest.update(data.sample(SAMPLED_ROWS).contiguous().cpu().numpy().tobytes())
+        digest.update(data.sample(64).contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

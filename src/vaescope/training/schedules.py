@@ -12,9 +12,6 @@ from torch import Tensor
 from vaescope.objectives.elbo import NO_TARGET
 from vaescope.settings import KLSchedule, TrainSettings
 
-LOWEST_RATE = 0.01  # of the learning rate, where a cosine decay ends
-LOWEST_PRECISION = 0.01  # of a member's own γ², where its rise begins unless `precision_start` says otherwise
-
 
 def learning_rate_at(step: int, total_steps: int, settings: TrainSettings) -> float:
     """The learning rate at a step, counted from 1.
@@ -26,7 +23,8 @@ def learning_rate_at(step: int, total_steps: int, settings: TrainSettings) -> fl
     if settings.decay == "constant":
         return settings.learning_rate
     done = (step - 1) / max(1, total_steps - 1)
-    return settings.learning_rate * (LOWEST_RATE + (1 - LOWEST_RATE) * (1 + math.cos(math.pi * done)) / 2)
+    lowest = 0.01  # of the learning rate, where a cosine decay ends
+    return settings.learning_rate * (lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2)
 
 
 def precision_at(step: int, precision: Float[Tensor, " E"], settings: TrainSettings) -> Float[Tensor, " E"]:
@@ -40,10 +38,7 @@ def precision_at(step: int, precision: Float[Tensor, " E"], settings: TrainSetti
     if step >= settings.precision_steps:
         return precision
     rise = max(0, step - settings.precision_hold) / max(1, settings.precision_warmup)
-    if settings.precision_start is None:
-        start = precision * LOWEST_PRECISION
-    else:
-        start = precision.clamp(max=settings.precision_start)
+    start = precision * 0.01 if settings.precision_start is None else precision.clamp(max=settings.precision_start)
     return start * (precision / start) ** rise
 
 

@@ -21,7 +21,7 @@ from vaescope.settings import KLSchedule, TrainSettings, schedule_from
 T = TypeVar("T")
 Step = Callable[..., tuple[Tensor, Tensor]]
 Validation = Callable[..., Tensor]
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's published constants
+BETAS = 0.9, 0.999  # of Adam, as published
 
 
 def make_step(
@@ -99,14 +99,14 @@ def adam_(
     """Adam (Kingma & Ba 2015, Alg. 1) in place, with the `scales` of `adam_scales`."""
     for name, gradient in gradients.items():
         first, second = moments[0][name], moments[1][name]
-        first.lerp_(gradient, 1 - BETA1)
-        second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-        params[name].sub_(scales[0] * first / (scales[1] * second.sqrt() + EPSILON))
+        first.lerp_(gradient, 1 - BETAS[0])
+        second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+        params[name].sub_(scales[0] * first / (scales[1] * second.sqrt() + 1e-8))
 
 
 def adam_scales(step: int, learning_rate: float, device: torch.device) -> Tensor:
     """Learning rate and bias corrections of a step, computed once instead of per weight; and its number, from 1."""
-    return torch.tensor([learning_rate / (1 - BETA1**step), (1 - BETA2**step) ** -0.5, step], device=device)
+    return torch.tensor([learning_rate / (1 - BETAS[0] ** step), (1 - BETAS[1] ** step) ** -0.5, step], device=device)
 
 
 def make_validation(model: VAE, objective: Objective) -> Validation:
