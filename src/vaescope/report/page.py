@@ -48,14 +48,7 @@ class Drawing:
     """In pixels, at most; None for the width of the page."""
 
 
-def _drawn(drawing: Drawing | Sequence[object]) -> Sequence[object]:
-    """Name, SVG as HTML, caption and width."""
-    if isinstance(drawing, Drawing):
-        return drawing.name, Markup(drawing.svg), drawing.caption, drawing.width
-    return drawing
-
-
-_ENVIRONMENT.filters.update(number=number, setting=setting, drawn=_drawn)
+_ENVIRONMENT.filters.update(number=number, setting=setting)
 _ENVIRONMENT.globals.update(marks=MARKS, escape=escape)
 
 

@@ -99,7 +99,7 @@ def measure_latent_image(sample: EncodedSample) -> LatentImage:
 
 
 def radial_power(codes: Float[Tensor, "N c h w"]) -> Float[Tensor, " f"]:
-    """Share of the power at each whole spatial frequency, lowest first; sums to one.
+    """Share of the power at each integer spatial frequency, lowest first; sums to one.
 
     >>> rows = torch.cos(torch.arange(8.0) * 2 * torch.pi * 2 / 8).expand(1, 1, 8, 8)
     >>> [round(v, 3) for v in radial_power(rows).tolist()]

@@ -16,8 +16,6 @@ from vaescope.core.errors import InputError
 from vaescope.regime import Regime
 from vaescope.regime.model import regime_of
 
-SHOWN = 400  # samples that can be selected
-LARGEST = 1e30  # absolute value of a latent
 REACH = 3.0  # standard deviations of the prior that a slider spans; wider if codes are
 
 
@@ -51,7 +49,7 @@ class Session:
             raise InputError("the explorer shows decoders of z alone: pass decode=lambda z: decoder(z, y) with one y.")
         given = read_samples_of_each(listed, x, auxiliary)
         repaired = [with_normal_prior(m, g.image_shape) for m, g in zip(listed, given, strict=True)]
-        samples = [encode_sample(m, g, None, SHOWN) for m, g in zip(repaired, given, strict=True)]
+        samples = [encode_sample(m, g, None, 400) for m, g in zip(repaired, given, strict=True)]
         regimes = [regime_of(encode_chunks(s.model, g, first=s)) for s, g in zip(samples, given, strict=True)]
         return cls(repaired, samples, regimes, name)
 
@@ -147,15 +145,14 @@ class Session:
 
 def _index(value: object, count: int, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
-        raise InputError(f"{name} must be a whole number from 0 to {count - 1}.")
+        raise InputError(f"{name} must be an integer from 0 to {count - 1}.")
     return value
 
 
 def _code(z: object, latents: int) -> Tensor:
-    if not isinstance(z, list) or len(z) != latents or not all(_is_number(v) for v in z):
+    def is_number(value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e30
+
+    if not isinstance(z, list) or len(z) != latents or not all(map(is_number, z)):
         raise InputError(f"z must be {latents} finite numbers.")
     return torch.tensor([z], dtype=torch.float64)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
