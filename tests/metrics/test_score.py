@@ -9,7 +9,6 @@ import torch
 import vaescope as vs
 from tests.metrics.planted import classes, continuous
 from vaescope import metrics
-from vaescope.metrics.correlation import amari_distance
 from vaescope.metrics.information import bin_indices
 from vaescope.metrics.inputs import read_inputs
 
@@ -159,7 +158,6 @@ def test_discrete_factors_are_detected_or_specified():
         (lambda v: metrics.sap(v, v, classifier="knn"), "classifier must be one of thresholds, svm"),
         (lambda v: metrics.mig_sup(v, v, active=[True]), "each of 3 latents"),
         (lambda v: metrics.amari(v[:, :1], v), "a latent for each, got 1 latents and 3 factors"),
-        (lambda v: amari_distance(v), "square matrix"),
         (lambda v: metrics.evaluate(v[:30], v[:30]), "at least 40 samples, got 30"),
     ],
 )

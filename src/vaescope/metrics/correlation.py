@@ -110,18 +110,6 @@ def held_out_r2(fit: CodesAndFactors, test: CodesAndFactors) -> np.ndarray:
     return np.where(total > 0, 1 - np.square(residual).mean(0) / np.where(total > 0, total, 1.0), 0.0)
 
 
-def amari_distance(weights: object) -> float:
-    """Distance of a square matrix from a scaled permutation (Amari et al. 1996), from 0 to 1.
-
-    >>> amari_distance(np.array([[0.0, -2.0], [3.0, 0.0]])), amari_distance(np.ones((2, 2)))
-    (0.0, 1.0)
-    """
-    m = np.abs(validation.matrix(weights, "weights"))
-    if m.shape[0] != m.shape[1] or len(m) < 2:
-        raise InputError(f"weights must be a square matrix with at least two rows, got shape {m.shape}.")
-    return float(np.mean([_excess(m).mean(), _excess(m.T).mean()]))
-
-
 def amari(codes: object, factors: object) -> Score:
     """Amari distance of the least-squares map from standardised factors to standardised codes; 0 is best.
 

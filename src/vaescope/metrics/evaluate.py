@@ -77,9 +77,9 @@ class Evaluation:
     intervals: bool
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> Table:
         """metric, score, low, high, floor, higher_is_better, question; `low` and `high` are None without intervals."""
-        found: list[dict[str, Any]] = []
+        found = Table()
         for name, metric, key, question in SCORE_ROWS:
             if metric in self.results:
                 result = self.results[metric]
@@ -94,7 +94,7 @@ class Evaluation:
         Args:
             kind: pandas, polars or arrow.
         """
-        return Table(self.rows).to_frame(kind)
+        return self.rows.to_frame(kind)
 
     @property
     def warnings(self) -> tuple[str, ...]:

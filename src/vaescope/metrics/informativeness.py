@@ -46,7 +46,7 @@ class LogisticRegression:
     """
 
     def __init__(self, x: np.ndarray, labels: np.ndarray, classes: int) -> None:
-        self._design = _with_constant(x)
+        self._design = np.column_stack([x, np.ones(len(x))])
         self._targets = np.eye(classes)[labels]
         start = np.zeros(self._design.shape[1] * classes)
         options = {"maxiter": 300, "gtol": 1e-4, "ftol": 0.0}
@@ -55,7 +55,7 @@ class LogisticRegression:
 
     def probabilities(self, x: np.ndarray) -> np.ndarray:
         """Probabilities of the classes, (N, classes)."""
-        return _softmax(_with_constant(x) @ self.weights)[0]
+        return _softmax(np.column_stack([x, np.ones(len(x))]) @ self.weights)[0]
 
     def _mean_loss(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
         """Penalised cross-entropy per sample, and its gradient; the constant is not penalised."""
@@ -67,10 +67,6 @@ class LogisticRegression:
         loss = (normaliser.sum() - np.vdot(logits, self._targets)) / samples + 0.5 * np.vdot(penalised, weights)
         gradient = self._design.T @ (probabilities - self._targets) / samples + penalised
         return float(loss), gradient.ravel()
-
-
-def _with_constant(x: np.ndarray) -> np.ndarray:
-    return np.column_stack([x, np.ones(len(x))])
 
 
 def _softmax(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -25,6 +25,7 @@ from vaescope.products.watch.probe import Measured, Probe, Weights
 from vaescope.products.watch.row import EarlyFinding, LatentState, Row
 from vaescope.products.watch.rules import THRESHOLDS, Watched, mean_change, new_findings
 from vaescope.protocol import LatentModel, ModelSpec, WrappedModel
+from vaescope.report.budget import to_stderr
 from vaescope.report.report import Report
 from vaescope.runs.files import write_text
 from vaescope.training.progress import Observer
@@ -95,21 +96,17 @@ class LiveLine:
 
     def __call__(self, row: Row) -> None:
         line, *findings = str(row).split("\n")
-        terminal = sys.stderr.isatty()
+        self._open = sys.stderr.isatty()
+        erase = "\r\x1b[2K" if self._open else ""
         for finding in findings:
-            self._write(("\r\x1b[2K" if terminal else "") + f"{self.name}, step {row.step}: {finding.strip()}\n")
-        if terminal:
-            self._write("\r\x1b[2K" + f"{self.name}: {line}"[:160])
-            self._open = True
+            to_stderr(f"{erase}{self.name}, step {row.step}: {finding.strip()}")
+        if self._open:
+            print(erase + f"{self.name}: {line}"[:160], file=sys.stderr, end="", flush=True)
 
     def close(self) -> None:
         if self._open:
-            self._write("\n")
+            to_stderr("")
             self._open = False
-
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 OVERHEAD = 0.01  # from outside up to twice that if steps take less than a millisecond: every call takes microseconds
