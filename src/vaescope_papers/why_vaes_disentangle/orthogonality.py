@@ -471,9 +471,6 @@ def neighbour_claims() -> Claims:
     ]
 
 
-# tables -------------------------------------------------------------------------------------
-
-
 def columns_of(results: Results) -> dict[str, Values]:
     """What the tables show of every member, by label."""
     by_cell = {r.cell: r.measured for r in results}
