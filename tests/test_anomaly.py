@@ -51,6 +51,9 @@ def test_a_simple_input_has_a_higher_likelihood_than_normal_ones_and_is_not_typi
     assert found.elbo[0] > found.elbo[1:].max()
     assert found.typicality[0] < 0.02
     assert found.summary()[0]["typicality"] <= found.typicality[0]
+    assert found.verdict in found.page()
+    assert repr(found).startswith("Anomaly scores of")
+    assert len(found.to_data()["samples"]) == len(found.typicality)
 
 
 def test_ranks():

@@ -45,7 +45,7 @@ class AnomalyScores(Report):
     """Share of reference samples whose log p(x) is at least as extreme, on either side; small is unusual."""
     name: str = "model"
 
-    kind = "Anomaly scores"
+    label = "Anomaly scores"
     unit = "samples"
 
     @property
@@ -56,6 +56,9 @@ class AnomalyScores(Report):
     def reliable(self) -> Bool[Tensor, " N"]:
         """Where log p(x) can be trusted: k̂ up to 0.7 (Vehtari et al. 2024)."""
         return self.pareto_k <= 0.7
+
+    def __repr__(self) -> str:
+        return f"Anomaly scores of {self.name}: {self.verdict}\n{self.summary()}"
 
     @property
     def verdict(self) -> str:

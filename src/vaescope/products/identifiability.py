@@ -23,9 +23,6 @@ class Identifiability(Identification, Report):
         """A row per latent."""
         return Table(self.rows())
 
-    def _kind(self) -> str:
-        return "Identifiability"  # `kind` is the verdict per latent
-
     @property
     def verdict(self) -> str:
         """The result in a sentence."""
