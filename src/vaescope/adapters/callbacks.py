@@ -41,7 +41,7 @@ def lightning_callback(watch: Watched) -> Any:
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             _log(trainer, watch.update(trainer.global_step, loss=loss))
 
-        def on_train_end(self, trainer: Any, pl_module: object) -> None:
+        def on_train_end(self, trainer: object, pl_module: object) -> None:
             watch.close()
 
     return WatchCallback()
@@ -100,7 +100,7 @@ def transformers_callback(watch: Watched) -> Any:
         def on_optimizer_step(self, args: object, state: Any, control: object, **kwargs: object) -> None:
             watch.update(state.global_step + 1)  # the trainer counts the step afterwards
 
-        def on_train_end(self, args: object, state: Any, control: object, **kwargs: object) -> None:
+        def on_train_end(self, args: object, state: object, control: object, **kwargs: object) -> None:
             watch.close()
 
     return WatchCallback()

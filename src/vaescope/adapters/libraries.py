@@ -97,8 +97,6 @@ def from_diffusers(model: Any, *, image_shape: tuple[int, int, int], name: str =
 
 # scvi-tools: counts in, a Gaussian posterior, shares of expression out ---------------------------
 
-SCVI_COVARIATES = ("extra_continuous_covs", "extra_categorical_covs")
-
 
 def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi model") -> Adapted:
     """A model from a trained `SCVI` or similar; x is AnnData as the model was trained on, or rows of raw counts.
@@ -137,7 +135,8 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
         return (depth * generate(z, library, *given).scale).to(z)
 
     def log_likelihood(x: Tensor, z: Tensor, *given: Tensor) -> Tensor:
-        library = _library(infer(x, *given))
+        found = infer(x, *given)
+        library = found["library"] if found.get("ql") is None else found["ql"].loc  # observed, or inferred by the model
         counts: Tensor = generate(z, library, *given).log_prob(x.float()).sum(1)
         return counts.to(z)
 
@@ -160,12 +159,6 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
     return Adapted(spec, encode, decode, (module,), partial(_read, model, inputs), encodes_auxiliary=conditional)
 
 
-def _library(found: dict[str, Any]) -> Tensor:
-    """Log library size: the observed one, or the mean of its posterior if the model infers it."""
-    library: Tensor = found["library"] if found.get("ql") is None else found["ql"].loc
-    return library
-
-
 @dataclass(frozen=True)
 class _Inputs:
     """What a module takes besides counts: the columns of the auxiliary input, or one batch for all samples."""
@@ -177,7 +170,11 @@ class _Inputs:
     @classmethod
     def of(cls, model: Any, batch: int | str | None) -> _Inputs:
         registered = [str(key) for key in getattr(getattr(model, "adata_manager", None), "data_registry", {})]
-        covariates = tuple((key, _covariate_count(model, key)) for key in SCVI_COVARIATES if key in registered)
+        covariates = tuple(
+            (key, int(np.asarray(model.adata_manager.get_from_registry(key)).shape[1]))
+            for key in ("extra_continuous_covs", "extra_categorical_covs")
+            if key in registered
+        )
         if batch is not None and covariates:
             raise InputError("this scvi model has covariates: omit batch, and pass AnnData as x.")
         several = int(getattr(model.module, "n_batch", 1)) > 1
@@ -198,10 +195,6 @@ class _Inputs:
         if "extra_categorical_covs" in parts:
             found["cat_covs"] = parts["extra_categorical_covs"].long()
         return found
-
-
-def _covariate_count(model: Any, key: str) -> int:
-    return int(np.asarray(model.adata_manager.get_from_registry(key)).shape[1])
 
 
 def _read(model: Any, inputs: _Inputs, x: object, auxiliary: object | None) -> tuple[object, object | None]:

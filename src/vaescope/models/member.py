@@ -167,12 +167,6 @@ class Member(LatentModel):
         return noise_precision(self.params) if self.model.learns_covariance else None
 
     def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
-        """p(z|auxiliary), a row per sample; the prior itself for a plain VAE.
-
-        Args:
-            auxiliary: labels or rows of numbers, one per sample.
-            like: a tensor whose dtype and device the result takes.
-        """
         if not self.auxiliary_dim and auxiliary is None:
             return self.model.prior
         encoded = encode_auxiliary(auxiliary, self.auxiliary_dim, like=like)
@@ -217,12 +211,6 @@ class Member(LatentModel):
     def encode(
         self, x: Float[Tensor, "N n"], auxiliary: object | None = None
     ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
-        """Mean and variance of q(z|x), or of q(z|x, auxiliary).
-
-        Args:
-            x: (N, n) observations.
-            auxiliary: labels or rows of numbers, one per sample; None for a plain VAE.
-        """
         posterior = self.posterior(x, auxiliary)
         return self.model.prior.moments(posterior.mean, posterior.marginal_variance)
 
@@ -241,11 +229,6 @@ class Member(LatentModel):
         return self.model.prior.to_support(posterior.sample(noise.to(x.device)))
 
     def decode(self, z: Float[Tensor, "N d"]) -> Float[Tensor, "N n"]:
-        """Mean of p(x|z): probabilities under a Bernoulli likelihood.
-
-        Args:
-            z: (N, d) latents.
-        """
         output = self.model.decoder_output(self._params(z), z.unsqueeze(0))[0]
         return torch.sigmoid(output) if self.model.likelihood == "bernoulli" else output
 

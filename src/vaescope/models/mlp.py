@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vaescope.core import validation
 from vaescope.core.errors import InputError
-from vaescope.models.networks import Dims, Params
+from vaescope.models.networks import Dims, Networks, Params
 
 
 def smooth_leaky_relu(h: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def batch_innermost(rows: Float[Tensor, "*S B n"]) -> Float[Tensor, "*S B n"]:
 
 
 @dataclass(frozen=True)
-class MLPNetworks:
+class MLPNetworks(Networks):
     """Encoder and decoder as MLPs.
 
     Args:
@@ -150,11 +150,6 @@ class MLPNetworks:
         return None
 
     def encoders(self, dims: Dims) -> tuple[MLP, ...]:
-        """One network, or one each for posterior means and scales; their outputs are concatenated.
-
-        Args:
-            dims: sizes of the inputs and outputs of the networks.
-        """
         inputs = dims.observed + dims.auxiliary
         if not self.split_encoder:
             return (MLP("encoder", (inputs, *self.hidden, dims.posterior), self.activation),)
@@ -162,22 +157,9 @@ class MLPNetworks:
         return tuple(MLP(name, (inputs, *self.hidden, size), self.activation) for name, size in outputs.items())
 
     def decoder(self, dims: Dims) -> MLP:
-        """From latents to observations.
-
-        Args:
-            dims: sizes of the inputs and outputs of the networks.
-        """
         return MLP("decoder", (dims.latent, *reversed(self.hidden), dims.observed), self.activation)
 
     def freeze_batch_norm(
         self, dims: Dims, params: Params, rows: Float[Tensor, "N r"], to_latents: Callable[[Tensor], Tensor]
     ) -> Params:
-        """The weights as they are: there is no batch norm.
-
-        Args:
-            dims: sizes of the inputs and outputs of the networks.
-            params: weights of one member, with a member axis of length one.
-            rows: not used.
-            to_latents: not used.
-        """
         return params
