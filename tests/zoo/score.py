@@ -35,7 +35,9 @@ NOT_USED = ("papers", "cli", "jobs", "sweeps", "explorer", "watch", "preflight",
 def source_hash() -> str:
     """Of everything that findings depend on, except experiments and the command line; and of the certificates."""
     source = ROOT / "src" / "vaescope"
-    files = [file for file in sorted(source.rglob("*.py")) if file.relative_to(source).parts[0] not in NOT_USED]
+    files = [
+        file for file in sorted(source.rglob("*.py")) if not file.relative_to(source).as_posix().startswith(NOT_USED)
+    ]
     content = b"".join(file.read_bytes() for file in [*files, Path(__file__).parent / "certificates.py"])
     return hashlib.sha256(content).hexdigest()[:16]
 
