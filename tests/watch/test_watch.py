@@ -1,5 +1,6 @@
 """`vs.Watch`: parity with the linear VAE, laws of measuring, planted faults, the page."""
 
+import json
 import math
 import time
 
@@ -295,3 +296,16 @@ def test_mistakes_are_one_line(change, message):
     model, x, *_ = _linear_vae()
     with pytest.raises(vs.InputError, match=message):
         vs.Watch(model, **{"x": x, "show": False} | change)
+
+
+def test_a_watch_is_a_report(tmp_path):
+    model, x, *_ = _linear_vae()
+    watch = vs.Watch(model, 100 * x, every=1, show=False)
+    assert watch.verdict == "No rows yet."
+    for step in range(3):
+        watch.update(step)
+    assert (watch.verdict, watch.worst) == ("x is not scaled.", "warning")
+    assert watch.to_frame()["step"].tolist() == [0, 1, 2]
+    assert [row["elbo"] for row in watch.summary()] == [row.elbo for row in watch.rows]
+    written = json.loads(watch.to_json(tmp_path / "watch.json").read_text())
+    assert (len(written["rows"]), written["findings"][0]["code"]) == (3, "unscaled")
