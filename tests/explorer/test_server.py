@@ -3,7 +3,10 @@
 import base64
 import http.client
 import json
+import socket
+import struct
 import threading
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -43,6 +46,10 @@ def server():
 
 
 def request(server, method, path, body=None, **headers):
+    return request_of_any_path(server, method, f"/{server.token}{path}", body, **headers)
+
+
+def request_of_any_path(server, method, path, body=None, **headers):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     content = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     kind = {"Content-Type": "application/json"} if content is not None else {}
@@ -123,6 +130,61 @@ def test_other_paths_do_not_exist(server, path):
     assert request(server, "POST", path, {})[0] == 404
 
 
+@pytest.mark.parametrize("prefix", ["", "/", "/{}x", "/x{}", "/%00", "/é"])
+@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("POST", "/decode"), ("POST", "/sample"), ("POST", "/no")])
+def test_nothing_is_served_without_the_token(server, prefix, method, path):
+    body = {"member": 0, "z": [0.0, 0.0], "sample": 0} if method == "POST" else None
+    status, content, headers = request_of_any_path(
+        server, method, quote(prefix.format(server.token), "/%") + path, body
+    )
+    assert (status, headers["Connection"]) == (403, "close")
+    assert "the token is missing or wrong; open the address" in json.loads(content)["error"]
+    assert server.token in server.address
+    with Explorer(server.session) as other:
+        assert server.token != other.token
+
+
+def converse(server, *parts):
+    """All that the server answers to raw requests on one connection, in which {} is the token."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        for part in parts:
+            client.sendall(part.format(server.token).encode())
+        client.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: client.recv(2**16), b"")).decode()
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["POST /{}/no HTTP/1.1\r\n", "POST /{}/decode HTTP/1.1\r\nContent-Type: text/plain\r\n", "GET /{}/ HTTP/1.1\r\n"],
+)
+def test_a_body_is_not_taken_for_the_next_request(server, head):
+    host = f"Host: localhost:{server.port}\r\n"
+    inner = f"GET /{server.token}/inner HTTP/1.1\r\n{host}\r\n"
+    answer = converse(server, head + host + f"Content-Length: {len(inner)}\r\n\r\n", inner)
+    assert answer.count("HTTP/1.1 ") == 1
+    chunked = converse(server, head + host + "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n", inner)
+    assert chunked.count("HTTP/1.1 ") == 1
+
+
+def test_clients_that_reset_or_stall_leave_no_traceback_and_no_thread(server, capsys, monkeypatch):
+    head = f"POST /{server.token}/decode HTTP/1.1\r\nHost: localhost:{server.port}\r\nContent-Length: 100\r\n\r\n"
+    monkeypatch.setattr(server.RequestHandlerClass, "timeout", 0.2)
+    running = threading.active_count()
+    for sent in (b"", b"GET", head.encode(), f"GET /{server.token}/ HTTP/1.1\r\n\r\n".encode()):
+        client = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        client.sendall(sent)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+        client.close()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as stalled:
+        stalled.sendall(head.encode())
+        assert stalled.recv(10) == b""  # closed by the server
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(5)
+    assert threading.active_count() <= running
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -150,7 +212,7 @@ def test_bad_requests_are_explained(server, body):
 def test_requests_of_another_type_or_size_are_refused(server):
     assert request(server, "POST", "/decode", b"{}", Content_Type="text/plain")[0] == 400
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    connection.putrequest("POST", "/decode")
+    connection.putrequest("POST", f"/{server.token}/decode")
     connection.putheader("Content-Type", "application/json")
     connection.putheader("Content-Length", str(10**9))
     connection.endheaders()

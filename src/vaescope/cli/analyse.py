@@ -236,7 +236,7 @@ class PreflightCommand:
 
 @dataclass(frozen=True)
 class Explore:
-    """Change a model's latents with sliders and see what it decodes, on a page that only this machine can open."""
+    """Change a model's latents with sliders and see what it decodes, on a page that only the printed address opens."""
 
     target: tyro.conf.Positional[str]
     """A run folder of `vaescope train`, or a model in your own Python: FILE.py:NAME or package.module:NAME."""
@@ -249,6 +249,9 @@ class Explore:
     """Open the page in a browser."""
 
     def run(self) -> int:
+        import tempfile
+        import webbrowser
+
         from vaescope.products.explore.server import serve
         from vaescope.products.explore.session import Session
 
@@ -257,15 +260,18 @@ class Explore:
         check_auxiliary(models, auxiliary)
         session = Session.of(models, data, auxiliary=auxiliary, name=target_name(self.target))
 
-        def ready(address: str) -> None:
-            print(f"{address}  (Ctrl-C to stop)", flush=True)
-            if self.browser:
-                import webbrowser
+        # other users see the arguments of a browser's process, so it is given a file that only this user can read
+        with tempfile.NamedTemporaryFile("w", prefix="vaescope-", suffix=".html") as redirect:
 
-                webbrowser.open(address)
+            def ready(address: str) -> None:
+                print(f"{address}  (Ctrl-C to stop)", flush=True)
+                if self.browser:
+                    redirect.write(f'<meta http-equiv="refresh" content="0; url={address}">')
+                    redirect.flush()
+                    webbrowser.open(Path(redirect.name).as_uri())
 
-        try:
-            serve(session, port=self.port, ready=ready)
-        except KeyboardInterrupt:
-            print()
+            try:
+                serve(session, port=self.port, ready=ready)
+            except KeyboardInterrupt:
+                print()
         return 0

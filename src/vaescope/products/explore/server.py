@@ -1,5 +1,6 @@
 """The explorer's server: 127.0.0.1 only, three routes, JSON in and out, no paths and no code from the browser.
 
+Other users of the machine can connect too, so every route starts with a random token, which the address contains.
 Python's own HTTP server is enough for one user on one machine and adds no dependency.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -34,6 +36,7 @@ class Explorer(ThreadingHTTPServer):
         except OSError as error:
             raise InputError(f"port {port} cannot be used: {error.strerror}; omit it for a free port.") from None
         self.session = session
+        self.token = secrets.token_urlsafe(24)
         self.lock = threading.Lock()  # networks are called one at a time
 
     @property
@@ -42,12 +45,18 @@ class Explorer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        return f"http://{HOST}:{self.port}/"
+        """Of the page, with the token that only its reader has."""
+        return f"http://{HOST}:{self.port}/{self.token}/"
 
     @property
     def hosts(self) -> set[str]:
         """Host headers of requests from this machine."""
         return {f"{host}:{self.port}" for host in (HOST, "localhost")}
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that closes its connection, or stops sending, is no error of the server."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 def serve(session: Session, *, port: int = 0, ready: Callable[[str], None] | None = None) -> None:
@@ -56,7 +65,7 @@ def serve(session: Session, *, port: int = 0, ready: Callable[[str], None] | Non
     Args:
         session: the models to explore.
         port: on 127.0.0.1; 0 for a free one.
-        ready: called with the address when the server is ready.
+        ready: called with the address, which contains the token, when the server is ready.
     """
     with Explorer(session, port) as server:
         if ready is not None:
@@ -70,10 +79,15 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # send head and body together: separately, the body waits 40 ms for the acknowledgement of the head
     disable_nagle_algorithm = True
 
+    timeout = 60  # seconds without a byte, after which a connection is closed
+
     def do_GET(self) -> None:
-        if not self._allowed():
+        if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # what follows is not a request
+        route = self._route()
+        if route is None:
             return
-        if self.path != "/":
+        if route != "":
             self._send_json(HTTPStatus.NOT_FOUND, {"error": NOT_FOUND})
             return
         nonce = secrets.token_urlsafe(16)
@@ -85,48 +99,64 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, page, "text/html; charset=utf-8", {"Content-Security-Policy": policy})
 
     def do_POST(self) -> None:
-        if not self._allowed():
+        route = self._route()
+        if route is None:
             return
         session = self.server.session
-        route = {"/decode": (session.decode, "z"), "/sample": (session.sample, "sample")}.get(self.path)
-        if route is None:
-            self._send_json(HTTPStatus.NOT_FOUND, {"error": NOT_FOUND})
-            return
         try:
-            body = self._body()
-            method, key = route
+            content = self._content()
+            called = {"decode": (session.decode, "z"), "sample": (session.sample, "sample")}.get(route)
+            if called is None:
+                self._send_json(HTTPStatus.NOT_FOUND, {"error": NOT_FOUND})
+                return
+            body = self._json(content)
+        except InputError as error:
+            self._send_json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+            return
+        method, key = called
+        try:
             with self.server.lock:
                 found = method(body.get("member"), body.get(key))
         except InputError as error:
             self._send_json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
-            return
         except Exception as error:  # of a model: the page shows it and keeps working
             reason = (str(error).splitlines() or [""])[0][:200]
             message = f"the model failed: {type(error).__name__}: {reason}"
             self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": message})
-            return
-        self._send_json(HTTPStatus.OK, found)
+        else:
+            self._send_json(HTTPStatus.OK, found)
 
-    def _allowed(self) -> bool:
-        """Whether the request has this machine's host name and comes from this page, not from another site."""
-        origin = self.headers.get("Origin")
-        own_origins = {f"http://{host}" for host in self.server.hosts}
-        if self.headers.get("Host") in self.server.hosts and (origin is None or origin in own_origins):
-            return True
+    def _route(self) -> str | None:
+        """The path behind the token; None, and the request refused, for another site or without the token.
+
+        The host name is of this machine, so that no other site can resolve to it, and the page is the explorer's own.
+        """
+        origin, own_origins = self.headers.get("Origin"), {f"http://{host}" for host in self.server.hosts}
+        token, slash, route = self.path.removeprefix("/").partition("/")
+        if self.headers.get("Host") not in self.server.hosts or (origin is not None and origin not in own_origins):
+            refusal = "only requests from this machine are allowed."
+        elif not secrets.compare_digest(token.encode(), self.server.token.encode()) or not slash:
+            refusal = "the token is missing or wrong; open the address that was printed when the explorer started."
+        else:
+            return route
         self.close_connection = True
-        self._send_json(HTTPStatus.FORBIDDEN, {"error": "only requests from this machine are allowed."})
-        return False
+        self._send_json(HTTPStatus.FORBIDDEN, {"error": refusal})
+        return None
 
-    def _body(self) -> dict[str, object]:
+    def _content(self) -> bytes:
+        """The whole body, whatever becomes of it: the rest would be taken for the next request."""
         length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit() or len(length) > 9 or int(length) > LARGEST_REQUEST:
+        valid = length.isascii() and length.isdigit() and len(length) <= 9 and int(length) <= LARGEST_REQUEST
+        if not valid or "Transfer-Encoding" in self.headers:
             self.close_connection = True
             raise InputError(f"a request needs a Content-Length of at most {LARGEST_REQUEST} bytes.")
+        return self.rfile.read(int(length))
+
+    def _json(self, content: bytes) -> dict[str, object]:
         if self.headers.get_content_type() != "application/json":
-            self.rfile.read(int(length))
             raise InputError("a request must be JSON.")
         try:
-            body = json.loads(self.rfile.read(int(length)))
+            body = json.loads(content)
         except (ValueError, RecursionError):
             raise InputError("a request must be JSON.") from None
         if not isinstance(body, dict):
@@ -145,6 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "no-referrer",
         }
+        if self.close_connection:
+            more = more | {"Connection": "close"}
         for name, value in (headers | more).items():
             self.send_header(name, value)
         self.end_headers()
