@@ -1,8 +1,10 @@
 """File readers: exact round trips, in batches and by index; one-line errors for damaged and malicious files."""
 
 import pickle
+import shutil
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -13,8 +15,10 @@ import torch
 from PIL import Image
 
 import vaescope as vs
+from vaescope.data.catalogue import open_for_training
 from vaescope.data.files import load, official, open_array
 from vaescope.data.files.official import load_official, open_official
+from vaescope.data.files.streaming import open_stored
 
 ROWS = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 PIXELS = np.random.default_rng(1).integers(0, 256, (12, 8, 8, 3)).astype(np.uint8)
@@ -267,3 +271,82 @@ def test_archives_are_read_in_batches(tmp_path):
     assert total == 0
     assert rows.shape == (8, 4096)
     assert peak < 140e6  # a batch (64 MB) and its copy
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    """Arrays that are unpacked to be trained on: the space is checked first, and the copy has no name."""
+    path, folder = tmp_path / "x.npz", tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    np.savez_compressed(path, x=np.arange(3000, dtype=np.float32).reshape(1000, 3))
+    stored = open_stored(open_array(path))
+    assert list(folder.iterdir()) == []
+    np.testing.assert_array_equal(stored.array.rows(np.array([7, 3])), [[21, 22, 23], [9, 10, 11]])
+    np.testing.assert_array_equal(stored.array.all_rows(), np.arange(3000).reshape(1000, 3))
+    free = shutil.disk_usage(folder)._replace(free=100)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free)
+    with pytest.raises(vs.InputError, match=r"to be unpacked, which has .* free; set TMPDIR"):
+        open_stored(open_array(path))
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_disk_that_fills_up_while_an_array_is_unpacked(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "x.npz", x=np.ones((1000, 3)))
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda: Path("/dev/full").open("wb"))  # noqa: SIM115
+    with pytest.raises(vs.InputError, match="to be unpacked: no space left on device"):
+        open_stored(open_array(tmp_path / "x.npz"))
+
+
+def test_members_that_are_not_compressed_are_read_directly(tmp_path, monkeypatch):
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    np.savez(tmp_path / "x.npz", factors=np.zeros(50), x=x)
+    stored = open_array(tmp_path / "x.npz")
+    monkeypatch.setattr("tempfile.TemporaryFile", None)
+    assert open_stored(stored).array is stored
+    np.testing.assert_array_equal(stored.read_slice(7, 20), x[7:20])
+
+
+def test_arrays_that_declare_more_than_the_file_holds(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", (10**12, 3), "f4", chunks=(1000, 3))
+    torch.save(torch.zeros(1, 3).expand(10**12, 3), tmp_path / "x.pt")
+    for file in ("x.h5", "x.pt"):
+        for rows in (None, 10):
+            with pytest.raises(vs.InputError, match="declares 12000 GB, but the file has"):
+                open_for_training(str(tmp_path / file), rows=rows)
+    with pytest.raises(vs.InputError, match="repeats a few numbers to 12000 GB"):
+        vs.data.dataset_from(torch.zeros(1, 3).expand(10**12, 3))
+
+
+def test_parquet_with_columns_of_one_name(tmp_path):
+    table = pa.table([[1.0, 2.0], [3.0, 4.0]], names=["a", "a"])
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(vs.InputError, match=r"x.parquet has 2 columns 'a'; rename them"):
+        load(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize("shape", [(-5, 3), (5, -3), (10**9, 3), (5,)])
+def test_sparse_matrices_of_another_shape(tmp_path, shape):
+    with h5py.File(tmp_path / "x.h5ad", "w") as file:
+        group = file.create_group("X")
+        group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", shape
+        group["data"], group["indices"], group["indptr"] = np.ones(2), np.array([0, 1]), np.array([0, 1, 1, 1, 1, 2])
+    with pytest.raises(vs.InputError, match="declares the shape"):
+        load(tmp_path / "x.h5ad")
+
+
+def test_names_of_arrays_that_a_file_does_not_have(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((5, 3)))
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n3,4\n")
+    for file in ("x.npy", "x.csv"):
+        with pytest.raises(vs.InputError, match=f"{file} holds one array without a name, so it has no array 'nope'"):
+            load(tmp_path / file, array="nope")
+    with pytest.raises(vs.InputError, match=r"sprites is a known data set .* remove array=nope"):
+        open_for_training("sprites", array="nope")
+
+
+def test_factors_must_be_finite(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((5, 3)), factors=np.full((5, 1), np.nan))
+    with pytest.raises(vs.InputError, match=r"factors .*finite, got NaN or infinity in 5 of 5 rows"):
+        open_for_training(str(tmp_path / "x.npz"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vaescope.core.errors import InputError
-from vaescope.data.files import open_array
+from vaescope.data.files import dialect, load, open_array
 
 TABLES = 500
 WORDS = ["red", "light blue", "Zürich", "n. a. 5", "A/5", "2020-01-01", "18-24", "x=1", "it's", 'a "b"', "-", "?"]
@@ -122,3 +122,108 @@ def test_a_table_is_read_rightly_or_refused(tmp_path, block):
         np.testing.assert_array_equal(rows, table.numbers, err_msg=table.about)
     assert read > 15
     assert refused_clean < 5
+
+
+NAN, INF = np.nan, np.inf
+FRAME = [[0.5, 2.25], [1.5, -3.0], [2.5, 4.125]]
+READ = {
+    "numbers in quotes": ('"a","b"\n"1.5","2"\n"3","4.25"\n', [[1.5, 2], [3, 4.25]]),
+    "pandas with its index": (",a,b\n0,0.5,2.25\n1,1.5,-3.0\n", [[0, 0.5, 2.25], [1, 1.5, -3]]),
+    "pandas without names": ("0,1\n0.5,2.25\n1.5,-3.0\n2.5,4.125\n", FRAME),
+    "pandas without names, with its index": (",0,1\n0,5,6\n1,7,8\n", [[0, 5, 6], [1, 7, 8]]),
+    "pandas without names, small numbers": ("0,1\n1e-05,2.25\n1.5,-3.0\n", [[1e-5, 2.25], [1.5, -3]]),
+    "R with row names": ('"","a","f"\n"1",1.5,"x"\n"2",NA,"y"\n"3",Inf,"x y"\n', [[1, 1.5], [2, NAN], [3, INF]]),
+    "R csv2": ('"";"a";"b"\n"1";1,5;2\n"2";NA;3\n', [[1, 1.5, 2], [2, NAN, 3]]),
+    "delimiter at the end of every line": ("a,b,\n1,2,\n3,4,\n", [[1, 2], [3, 4]]),
+    "tab in a name": ('"a\tb",c\n1,2\n3.5,4\n', [[1, 2], [3.5, 4]]),
+    "mixed line ends": ("a,b\r\n1,2\n3,4\r5,6\n", [[1, 2], [3, 4], [5, 6]]),
+    "spaces after commas": ("name, v\nx, 1.5\ny, NA\n", [[1.5], [NAN]]),
+    "spaces after semicolons": ("name; v\nx; 1,5\ny; 2\n", [[1.5], [2]]),
+    "booleans": ("a,b\nTrue,1.5\nFalse,2\n", [[1, 1.5], [0, 2]]),
+    "booleans after spaces": ("a, b\nTrue, True\nFalse, False\n", [[1, 1], [0, 0]]),
+    "dates": ("d,v\n2020-01-01,1.5\n2020-01-02,2\n", [[1.5], [2]]),
+    "German dates": ("d;v\n01.02.2020;1,5\n02.02.2020;2,5\n", [[1.5], [2.5]]),
+    "versions": ("v,n\n1.2.3,1\n1.3.0,2\n", [[1], [2]]),
+    "times": ("t,v\n2020-01-01 10:00:00,1.5\n2020-01-01 11:00:00,2\n", [[1.5], [2]]),
+    "one row": ("1,2,3\n", [[1, 2, 3]]),
+    "one column": ("x\n1\n2.5\n", [[1], [2.5]]),
+    "infinity": ("a,b\nInfinity,2\n-inf,4\n", [[INF, 2], [-INF, 4]]),
+    "without a final line break": ("a,b\n1,2\n3,4", [[1, 2], [3, 4]]),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_ordinary_tables_are_read(tmp_path, case):
+    text, expected = READ[case]
+    path = tmp_path / "table.csv"
+    path.write_bytes(text.encode())
+    np.testing.assert_array_equal(open_array(path).all_rows(), expected)
+
+
+REFUSED = {
+    "whole numbers below column numbers": ("0,1,2\n8,29,48\n42,40,2\n", "line 1 may be column numbers or data"),
+    "hexadecimal": ("a,b\n0x1F,2\n0x20,4\n", "'0x1F' in line 2, column 1 is a number written in another way"),
+    "complex": ("a,b\n1+2j,1\n3-1j,2\n", "a number written in another way"),
+    "unicode minus": ("a,b\n−1.5,2\n3,4\n", "column 1 has numbers, but '−1.5' in line 2"),
+    "Arabic digits": ("a,b\n١,2\n٣,4\n", "a number written in another way"),
+    "thousands with spaces": ("a;b\n1 000;2\n3 500;4\n", "'1 000' in line 2"),
+    "thousands with no-break spaces": ("a;b\n1\u00a0000;2\n3\u00a0500;4\n", "a number written in another way"),
+    "underscores": ("a,b\n1_000,2\n3,4\n", "'1_000'"),
+    "Fortran exponents": ("a,b\n1d5,2\n3,4\n", "'1d5'"),
+    "brackets for minus": ("a,b\n(1.5),2\n3,4\n", r"'\(1.5\)'"),
+    "a line that names the delimiter": ("sep=;\na;b\n1,5;2,5\n3,25;4\n", "cannot be read as a table in one way"),
+    "longer lines than names": ('"a" "b"\n"1" 1.5 2\n"2" 2.5 3\n', "line 2 has 3 fields, line 1 has 2"),
+    "two lines of names": ("a,b\ncm,kg\n1,2\n", "'cm' in line 2"),
+    "a total": ("a,b\n1,2\n3,4\nTotal,6\n", "'Total' in line 4"),
+    "numbers and booleans": ("a,b\nTrue,1.5\n1,2\n", "'True' in line 2"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_ambiguous_is_refused_in_one_line(tmp_path, case):
+    text, message = REFUSED[case]
+    path = tmp_path / "table.csv"
+    path.write_bytes(text.encode())
+    with pytest.raises(InputError, match=message) as caught:
+        open_array(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_overflowing_numbers_are_not_trained_on(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a,b\n1e400,2\n3,4\n")
+    with pytest.raises(InputError, match="finite"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [("x,1,", "conversion error"), ("2,1,7", "c has no values at first, but later"), ("2,1", "Expected 3 columns")],
+)
+def test_lines_after_the_first_block_must_be_like_those_before(tmp_path, monkeypatch, later, message):
+    monkeypatch.setattr(dialect, "BLOCK_BYTES", 64)
+    path = tmp_path / "table.csv"
+    path.write_text("a,b,c\n" + "1,2,\n" * 50 + later + "\n")
+    with pytest.raises(InputError, match=message):
+        open_array(path).all_rows()
+
+
+def test_a_line_break_in_quotes_at_the_end_of_the_first_block(tmp_path, monkeypatch):
+    path = tmp_path / "table.csv"
+    path.write_text("t,v\n" + '"two\nlines",1.5\n' * 30)
+    for size in range(40, 80):
+        monkeypatch.setattr(dialect, "BLOCK_BYTES", size)
+        assert open_array(path).all_rows().tolist() == [[1.5]] * 30
+
+
+def test_one_line_says_what_was_read(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a;species;empty;b;c\n1,5;red;;2;0\n2,5;blue;;3;1\n")
+    assert load(path, factors="c").what_was_read == (
+        "read table.csv: 2 rows x 2 columns (a, b); factors: c; left out: species (text), empty (no values); "
+        "separated by semicolons, decimal comma"
+    )
+    np.savez(tmp_path / "x.npz", x=np.zeros((5, 3)), other=np.zeros(2))
+    assert load(tmp_path / "x.npz", rows=2).what_was_read == (
+        "read x.npz: 5 rows x 3; other arrays: other; 2 of them at random"
+    )

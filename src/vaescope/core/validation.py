@@ -150,6 +150,9 @@ def rows(values: object, name: str, *, minimum: int = 1, finite: bool = True) ->
     """
     found = array(values, name)
     check_layout(found.shape, found.dtype, name)
+    repeated = any(stride == 0 and side > 1 for stride, side in zip(found.strides, found.shape, strict=True))
+    if repeated and found.nbytes > 2**33:
+        raise InputError(f"{name} repeats a few numbers to {found.nbytes / 1e9:.0f} GB; pass the samples themselves.")
     if len(found) < minimum:
         raise InputError(f"{name} needs at least {minimum} samples, got {len(found)}.")
     if finite:

@@ -104,9 +104,9 @@ def open_for_training(
         return open_dataset(name_or_path, array=array, factors=factors, rows=rows, seed=seed)
     if (spec := _official_layout(path)) is None:
         return load_for_training(path, array=array, factors=factors, rows=rows, seed=seed)
-    if rows is not None and rows >= spec.count:
+    if rows is not None and rows >= spec.count and array is None and factors is None:
         return replace(open_stored(open_official(spec, path)), name=spec.name)
-    return open_dataset(name_or_path, rows=rows, seed=seed)
+    return open_dataset(name_or_path, array=array, factors=factors, rows=rows, seed=seed)
 
 
 def _official_layout(path: Path) -> OfficialFile | None:
@@ -134,11 +134,20 @@ def open_dataset(
     path, some = Path(name_or_path), 20_000 if rows is None else rows
     if path.exists():
         if (spec := _official_layout(path)) is not None:
+            _refuse_names(path.name, array, factors)
             return load_official(spec, path, rows=some, seed=seed)
         return load(path, array=array, factors=factors, rows=rows, seed=seed)
     if path.suffix or "/" in name_or_path:
         raise InputError(f"{name_or_path} does not exist.")
+    _refuse_names(name_or_path, array, factors)
     return render_dataset(find_dataset(name_or_path), rows=some, seed=seed)
+
+
+def _refuse_names(data: str, array: str | None, factors: str | None) -> None:
+    """Data sets that are known by name have one array of images, and their factors are known."""
+    given = next((f"{key}={value}" for key, value in (("array", array), ("factors", factors)) if value), None)
+    if given is not None:
+        raise InputError(f"{data} is a known data set with one array and its own factors; remove {given}.")
 
 
 def render_dataset(entry: DatasetEntry, *, rows: int, seed: int = 0, size: int = 64) -> Dataset:

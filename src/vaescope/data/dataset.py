@@ -119,6 +119,8 @@ class Dataset:
     """A name per factor; may be empty."""
     byte_scale: float = 1.0
     """What bytes are divided by to be numbers in [0, 1]."""
+    what_was_read: str = ""
+    """Which part of which file this is, in one line; empty if it does not come from a file."""
 
     def __len__(self) -> int:
         return len(self.x)

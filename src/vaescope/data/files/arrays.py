@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
+import struct
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,6 +72,8 @@ class StoredArray:
     """First row, end -> neighbouring rows; None for formats without random access."""
     chunk_rows: int = 1
     """Rows that the file stores as a unit."""
+    about: str = ""
+    """Further words on what was read: names of columns, what was left out and why, how the file is written."""
 
     def __post_init__(self) -> None:
         shape = (*self.shape, 1) if len(self.shape) == 1 else self.shape  # labels have one number per sample
@@ -77,6 +81,13 @@ class StoredArray:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    @property
+    def what_was_read(self) -> str:
+        """One line: the file, the size of the array, and what was left out."""
+        array = "" if self.name in ("x", "table", "images") else f" {self.name},"
+        size = f"{len(self)} rows x {dimensions(self.shape[1:])}" if len(self.shape) > 1 else f"{len(self)} values"
+        return f"read {self.path.name}:{array} {size}{self.about or f' ({self.dtype})'}"
 
     @property
     def row_bytes(self) -> int:
@@ -145,6 +156,19 @@ def stored_array(path: Path, name: str, array: np.ndarray) -> StoredArray:
     )
 
 
+def check_stored(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Refuse an array that declares far more numbers than its file holds, which compression cannot explain.
+
+    Sparse HDF5 files and expanded tensors of a few bytes can declare any size; reading them would take days.
+    """
+    declared, stored = math.prod(shape) * dtype.itemsize, path.stat().st_size
+    if declared > 2000 * max(stored, 2**20):  # deflate makes data at most 1032 times smaller
+        raise InputError(
+            f"{name} in {path.name} declares {declared / 1e9:.0f} GB, but the file has {stored / 1e6:.3g} MB: most "
+            "of it was never written; save the rows that have values."
+        )
+
+
 def check_name(path: Path, name: str, names: list[str], what: str = "array") -> None:
     """A file must have an array of this name."""
     if name not in names:
@@ -198,6 +222,7 @@ def open_npz(path: Path, name: str) -> StoredArray:
     check_name(path, name, npz_names(path))
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         shape, fortran_order, dtype = _read_header(file)
+        stored, member = file.tell(), archive.getinfo(f"{name}.npy")
     if dtype.hasobject:
         raise InputError(f"{name} in {path.name} is a pickle, which could run code; save an array of numbers.")
     if fortran_order:
@@ -209,7 +234,24 @@ def open_npz(path: Path, name: str) -> StoredArray:
             for start in range(0, shape[0], batch_size):
                 yield _read_rows(file, path, min(batch_size, shape[0] - start), shape, dtype)
 
-    return StoredArray(path, name, shape, dtype, read_batches)
+    found = StoredArray(path, name, shape, dtype, read_batches, about=_other_arrays(npz_names(path), name))
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+        return found
+    with path.open("rb") as content:  # a member that is not compressed is read like an .npy file
+        content.seek(member.header_offset + 26)
+        first = stored + member.header_offset + 30 + sum(struct.unpack("<HH", content.read(4)))
+
+    def read_slice(start: int, end: int) -> np.ndarray:
+        with path.open("rb") as content:
+            content.seek(first + start * found.row_bytes)
+            return _read_rows(content, path, end - start, shape, dtype)
+
+    return replace(found, read_slice=read_slice)
+
+
+def _other_arrays(names: Sequence[str], chosen: str) -> str:
+    others = [name for name in names if name != chosen]
+    return f"; other arrays: {', '.join(others[:20])}" if others else ""
 
 
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -245,6 +287,8 @@ def torch_arrays(path: Path) -> dict[str, np.ndarray]:
     tensors = {"tensor": content} if isinstance(content, torch.Tensor) else content
     if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
         raise InputError(f"{path.name} must hold a tensor or a dictionary of tensors, got {type(content).__name__}.")
+    for name, value in tensors.items():
+        check_stored(path, str(name), tuple(value.shape), np.dtype((np.void, value.element_size())))
     return {str(name): validation.array(value, f"{name} in {path.name}") for name, value in tensors.items()}
 
 
@@ -257,7 +301,7 @@ def open_torch(path: Path, name: str) -> StoredArray:
     """One tensor of a file."""
     arrays = torch_arrays(path)
     check_name(path, name, list(arrays), "tensor")
-    return stored_array(path, name, arrays[name])
+    return replace(stored_array(path, name, arrays[name]), about=_other_arrays(list(arrays), name))
 
 
 # HDF5 and AnnData -----------------------------------------------------------------------------
@@ -280,6 +324,10 @@ def open_hdf5(path: Path, name: str) -> StoredArray:
             check_name(path, name, hdf5_names(path))
         shape, dtype = file[name].shape, file[name].dtype
         chunk_rows = file[name].chunks[0] if file[name].chunks else 1
+        others = [other for other, item in file.items() if isinstance(item, h5py.Dataset)]
+        if shape is None:
+            raise InputError(f"{name} in {path.name} is empty.")
+        check_stored(path, name, shape, dtype)
 
     def read(index: slice | np.ndarray) -> np.ndarray:
         with h5py.File(path, "r") as file:
@@ -295,7 +343,15 @@ def open_hdf5(path: Path, name: str) -> StoredArray:
         return read(unique)[inverse]
 
     return StoredArray(
-        path, name, shape, dtype, read_batches, read_rows, lambda first, end: read(slice(first, end)), chunk_rows
+        path,
+        name,
+        shape,
+        dtype,
+        read_batches,
+        read_rows,
+        lambda first, end: read(slice(first, end)),
+        chunk_rows,
+        _other_arrays(others, name),
     )
 
 
@@ -314,6 +370,13 @@ def open_anndata(path: Path) -> StoredArray:
                 f"X in {path.name} must be dense or sparse by rows (csr_matrix), got {encoding or 'a group'}."
             )
         shape, dtype = tuple(int(s) for s in file["X"].attrs["shape"]), file["X"]["data"].dtype
+        for part in ("data", "indices", "indptr"):
+            check_stored(path, f"X/{part}", file["X"][part].shape, file["X"][part].dtype)
+        if len(shape) != 2 or min(shape) < 1 or len(file["X"]["indptr"]) != shape[0] + 1:
+            ends = len(file["X"]["indptr"])
+            raise InputError(
+                f"{path.name} is damaged: X declares the shape {shape}, but has the ends of {ends - 1} rows."
+            )
 
     def read_batches(batch_size: int) -> Iterator[np.ndarray]:
         with h5py.File(path, "r") as file:

@@ -25,12 +25,15 @@ MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "NaN", "nan", "-NaN", "-nan", 
 BOOLEANS = ("true", "false", "True", "False", "TRUE", "FALSE")
 _NUMBER = {
     mark: re.compile(
-        rf"\s*[+-]?(\d+({re.escape(mark)}\d*)?|{re.escape(mark)}\d+)([eE][+-]?\d+)?\s*|\s*[+-]?inf(inity)?\s*", re.I
+        rf"\s*[+-]?(\d+({re.escape(mark)}\d*)?|{re.escape(mark)}\d+)([eE][+-]?\d+)?\s*|\s*[+-]?inf(inity)?\s*",
+        re.I | re.A,
     )
     for mark in ".,"
 }
 _DIGITS_AND_MARKS = re.compile(r"[\s\d.,;|%$€£'_eE+-]*\d[\s\d.,;|%$€£'_eE+-]*")  # a number written in another way
+_OTHER_NOTATION = re.compile(r"\s*[+-]?0[xX][0-9a-fA-F]+\s*|\s*[+-]?[\d.,]+[+-][\d.,]*[ij]\s*")  # hexadecimal, complex
 _DATE_OR_RANGE = re.compile(r"\s*\d+-\d+(-\d+)?\s*")
+_DATE_OR_VERSION = re.compile(r"\s*\d+(\.\d+){2,}\.?\s*")  # with groups of three digits it may be a number
 _YEAR = re.compile(r"\s*(19|20)\d\d\s*")
 _THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}([.,])\d{3}(\1\d{3})*\s*")
 
@@ -83,7 +86,8 @@ def read_dialect(path: Path) -> Dialect:
         raise InputError(f"{path.name} can be read in several ways: {' or '.join(map(str, found))}; {converted(path)}")
     split = [reason for delimiter, reason in reasons if delimiter != ONE_COLUMN and reason]
     cells = [reason for reason in split if not reason.startswith("line ")]
-    reason = next(iter(thousands or cells or split or [reason for _, reason in reasons if reason]))
+    names = [reason for reason in split if reason.startswith("line 1 may be")]
+    reason = next(iter(thousands or names or cells or split or [reason for _, reason in reasons if reason]))
     raise InputError(f"{path.name} cannot be read as a table in one way: {reason}; {converted(path)}")
 
 
@@ -107,7 +111,10 @@ def _first_block(path: Path) -> tuple[str, str]:
     if "\0" in text:
         raise InputError(f"{path.name} contains null characters, so it is not a table of text.")
     if more:
-        text = text[: max(text.rfind("\n"), text.rfind("\r")) + 1] or text
+        end = max(text.rfind("\n"), text.rfind("\r")) + 1
+        while end and text.count('"', 0, end) % 2:  # a line break inside quotes does not end a row
+            end = max(text.rfind("\n", 0, end - 1), text.rfind("\r", 0, end - 1)) + 1
+        text = text[:end] or text
     return encoding, text
 
 
@@ -125,6 +132,8 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
             raise _Refused(f"line {number} has {len(row)} fields, line {numbered[0][0]} has {width}")
     if delimiter == ONE_COLUMN and [] in lines[: numbered[-1][0]]:
         raise _Refused(f"line {lines.index([]) + 1} is blank")
+    if delimiter == " " and any(all(row[k].endswith((",", ";")) for _, row in numbered) for k in range(width)):
+        raise _Refused("")  # spaces after another delimiter
     (_, first), *body = numbered
     has_names = _has_names(first, [row for _, row in body], decimal)
     rows = body if has_names else numbered
@@ -148,7 +157,7 @@ def _kind(k: int, rows: Sequence[tuple[int, list[str]]], decimal: str) -> str:
     values = [(number, row[k]) for number, row in rows if row[k].strip() not in MISSING]
     if not values:
         return "empty"
-    if all(value in BOOLEANS for _, value in values):
+    if all(value.strip() in BOOLEANS for _, value in values):
         return "boolean"
     others = [(number, value) for number, value in values if not _NUMBER[decimal].fullmatch(value)]
     if not others:
@@ -157,7 +166,9 @@ def _kind(k: int, rows: Sequence[tuple[int, list[str]]], decimal: str) -> str:
     if len(others) < len(values):
         raise _Refused(f"column {k + 1} has numbers, but {value!r} in line {number}")
     for number, value in others:
-        if _DIGITS_AND_MARKS.fullmatch(value) and not _DATE_OR_RANGE.fullmatch(value):
+        dotted = _DATE_OR_VERSION.fullmatch(value) and not _THOUSANDS.fullmatch(value)
+        digits = _DIGITS_AND_MARKS.fullmatch(value) and not dotted and not _DATE_OR_RANGE.fullmatch(value)
+        if digits or _OTHER_NOTATION.fullmatch(value):
             raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number written in another way")
     if not any(re.search(r"\w", value) for _, value in others):
         raise _Refused(f"column {k + 1} has {value!r} and nothing else")
@@ -167,7 +178,7 @@ def _kind(k: int, rows: Sequence[tuple[int, list[str]]], decimal: str) -> str:
 def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str) -> bool:
     """Whether the first line has names; refused if that cannot be seen."""
     number = _NUMBER[decimal].fullmatch
-    filled = [(k, cell) for k, cell in enumerate(first) if cell.strip() not in MISSING and cell not in BOOLEANS]
+    filled = [(k, cell) for k, cell in enumerate(first) if cell.strip() not in (*MISSING, *BOOLEANS)]
     numbers = [cell for _, cell in filled if number(cell)]
     others = [(k, cell) for k, cell in filled if not number(cell)]
     above_numbers = [cell for k, cell in others if any(number(row[k]) for row in body)]
@@ -178,6 +189,13 @@ def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str
         if others and not above_numbers and any(number(cell) for row in body for cell in row):
             raise _Refused("line 1 may be names or data")
         return bool(others)
+    numbered = first if first[0].strip() else first[1:]
+    if list(numbered) == [str(k) for k in range(len(numbered))] and body:  # as pandas names columns without names
+        has_index = len(numbered) < len(first) and [row[0] for row in body] == [str(k) for k in range(len(body))]
+        cells = [[row[k] for row in body] for k in range(len(first) - len(numbered), len(first))]
+        if has_index or (len(numbered) > 1 and all(_all_fractions(column, decimal) for column in cells)):
+            return True
+        raise _Refused("line 1 may be column numbers or data")
     integers = not any(decimal in cell for cell in numbers)
     if above_numbers:
         raise _Refused(f"line 1 has {above_numbers[0]!r} beside numbers")
@@ -198,4 +216,4 @@ def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str
 
 def _all_fractions(cells: Sequence[str], decimal: str) -> bool:
     filled = [cell for cell in cells if cell.strip() not in MISSING]
-    return bool(filled) and all(decimal in cell for cell in filled)
+    return bool(filled) and all(decimal in cell or "e-" in cell.lower() for cell in filled)

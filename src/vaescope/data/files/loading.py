@@ -79,6 +79,8 @@ def load(
     else:
         image_shape, x = flatten_samples(values, path.name, unit_range=True)
         loaded = Dataset(path.stem, x, image_shape)
+    some = "" if indices is None else f"; {len(loaded)} of them at random"
+    loaded = replace(loaded, what_was_read=stored.what_was_read + some)
     if stored_factors is None:
         return loaded
     if len(stored_factors) != len(stored) or len(stored_factors.shape) > 2:
@@ -88,6 +90,7 @@ def load(
         )
     chosen = stored_factors.all_rows() if indices is None else stored_factors.rows(indices)
     found = torch.from_numpy(np.asarray(chosen, np.float64).reshape(len(chosen), -1))
+    validation.check_finite(found.numpy(), f"{stored_factors.name} (factors) in {path.name}")
     table = path.suffix.lower() in TABLES
     names = _column_names(factors) if table else [f"factor {k}" for k in range(found.shape[1])]
     return replace(loaded, factors=found, factor_names=tuple(names))
@@ -124,6 +127,8 @@ def open_array(path: Path, *, array: str | None = None, without: str | None = No
     if not path.exists():
         raise InputError(f"{path} does not exist.")
     found = open_image_folder(path) if path.is_dir() else _open_file(path, array, without)
+    if array is not None and found.name != array:
+        raise InputError(f"{path.name} holds one array without a name, so it has no array {array!r}; remove array=.")
     validation.check_layout(found.shape, found.dtype, f"{found.name} in {path.name}")
     return found
 

@@ -6,12 +6,14 @@ file; its rows are shuffled again by whoever trains. The next window is read whi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ from vaescope.core import randomness
 from vaescope.core.errors import InputError
 from vaescope.core.validation import ImageShape
 from vaescope.data.dataset import ArrayRows, bytes_to_float, channels_first
-from vaescope.data.files.arrays import StoredArray, errors_in_one_line, open_npy
+from vaescope.data.files.arrays import StoredArray, errors_in_one_line
 
 WINDOW_BYTES = 128 * 2**20  # there are two windows in memory: the one in use and the next one
 BLOCK_BYTES = 2**20  # neighbouring rows that are read at once
@@ -41,6 +43,10 @@ class StoredDataset:
 
     def __len__(self) -> int:
         return len(self.array)
+
+    @property
+    def what_was_read(self) -> str:
+        return self.array.what_was_read
 
     @property
     def columns(self) -> int:
@@ -88,18 +94,37 @@ def open_stored(array: StoredArray) -> StoredDataset:
 
 
 def _unpacked(array: StoredArray) -> StoredArray:
-    """A copy of an array in a temporary .npy file, deleted with the array."""
-    folder = tempfile.TemporaryDirectory(prefix="vaescope-")
-    path = Path(folder.name) / f"{array.path.stem}.npy"
-    copy = np.lib.format.open_memmap(path, mode="w+", dtype=array.dtype, shape=array.shape)
-    first = 0
-    for batch in array.stream():
-        copy[first : first + len(batch)] = batch
-        first += len(batch)
-    copy.flush()
-    del copy
-    unpacked = open_npy(path)
-    weakref.finalize(unpacked, folder.cleanup)
+    """The same array with a copy of its rows in a temporary file that has no name, so that nothing is left behind.
+
+    The copy is written, not mapped: on a full disk a mapping ends the process.
+    """
+    size, folder = len(array) * array.row_bytes, Path(tempfile.gettempdir())
+    problem = f"{array.path.name} needs {size / 1e9:.2g} GB in {folder} to be unpacked"
+    advice = "set TMPDIR to a folder with more space, or take some rows with rows=N (--rows N on the command line)."
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise InputError(f"{problem}, which has {free / 1e9:.2g} GB free; {advice}")
+    copy, written = tempfile.TemporaryFile(), 0  # noqa: SIM115 (open as long as the array is used)
+    try:
+        for batch in array.stream():
+            copy.write(np.ascontiguousarray(batch, array.dtype).data)
+            copy.flush()
+            written += len(batch)
+        if written != len(array):
+            raise InputError(f"{array.path.name} is truncated: it has {written} rows, but declares {len(array)}.")
+    except (OSError, InputError) as error:
+        with contextlib.suppress(OSError):
+            copy.close()
+        if isinstance(error, InputError):  # from the file that is read
+            raise
+        raise InputError(f"{problem}: {(error.strerror or str(error)).lower()}; {advice}") from None
+
+    def read(rows: slice | np.ndarray) -> np.ndarray:
+        """From a mapping of its own, whose pages are released afterwards."""
+        return np.array(np.memmap(copy, array.dtype, "r", shape=(len(array), *array.shape[1:]))[rows])
+
+    unpacked = replace(array, read_batches=None, read_rows=read, read_slice=lambda first, end: read(slice(first, end)))
+    weakref.finalize(unpacked, copy.close)
     return unpacked
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from vaescope.core.errors import InputError
 from vaescope.data.files.arrays import StoredArray, file_reader
-from vaescope.data.files.dialect import MISSING, Dialect, read_dialect
+from vaescope.data.files.dialect import MISSING, Dialect, converted, read_dialect
 
 BLOCK_BYTES = 16 * 2**20  # of text, read at once
 
@@ -32,34 +32,52 @@ def csv_columns(path: Path) -> tuple[list[str], list[str]]:
 @file_reader("a Parquet table")
 def parquet_columns(path: Path) -> tuple[list[str], list[str]]:
     """Names of columns with numbers, and of the others."""
-    kinds = {column.name: column.type for column in pq.ParquetFile(path).schema_arrow}
-    numeric = [name for name, kind in kinds.items() if _is_number(kind)]
-    return numeric, [name for name in kinds if name not in numeric]
+    schema = pq.ParquetFile(path).schema_arrow
+    repeated = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if repeated is not None:
+        raise InputError(f"{path.name} has {schema.names.count(repeated)} columns {repeated!r}; rename them.")
+    numeric = [column.name for column in schema if _is_number(column.type)]
+    return numeric, [name for name in schema.names if name not in numeric]
 
 
-def _chosen(path: Path, columns: Sequence[str] | None, without: Sequence[str], numeric: list[str]) -> list[str]:
-    chosen = list(columns or [name for name in numeric if name not in without])
-    if not chosen:
-        raise InputError(f"{path.name} has no numeric columns.")
-    return chosen
+def _about(names: Sequence[str], left_out: Mapping[str, str], without: Sequence[str] = (), *, written: str = "") -> str:
+    """What was read from a table, for one line: columns, what was left out and why, and how the table is written."""
+    parts = [f"{' columns' if len(names) > 1 else ' column'} ({_listed(names)})"]
+    parts += [f"factors: {_listed(without)}"] * bool(without)
+    parts += [f"left out: {_listed([f'{name} ({why})' for name, why in left_out.items()])}"] * bool(left_out)
+    return "; ".join(parts + [written] * bool(written))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in one line, at most 20 of them.
+
+    >>> _listed(["a", "b"])
+    'a, b'
+    """
+    shown = [name if name.isprintable() else repr(name) for name in names[:20]]
+    return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 @file_reader("a Parquet table")
 def open_parquet(path: Path, columns: Sequence[str] | None = None, *, without: Sequence[str] = ()) -> StoredArray:
     """The given columns, or all numeric columns except some, as one array of float64."""
-    numeric, _ = parquet_columns(path)
+    numeric, others = parquet_columns(path)
     missing = [name for name in (*(columns or ()), *without) if name not in numeric]
     if missing:
         raise InputError(f"{path.name} has no numeric column {missing[0]!r}; it has {', '.join(numeric) or 'none'}.")
-    chosen = _chosen(path, columns, without, numeric)
+    chosen = list(columns or [name for name in numeric if name not in without])
+    if not chosen:
+        raise InputError(f"{path.name} has no numeric columns; it has {_listed(others) or 'no columns'}.")
 
     def read_batches(batch_size: int) -> Iterator[np.ndarray]:
         for batch in pq.ParquetFile(path).iter_batches(batch_size=batch_size, columns=chosen):
             found = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
             yield np.column_stack(found).astype(np.float64)
 
-    rows = pq.ParquetFile(path).metadata.num_rows
-    return StoredArray(path, "table", (rows, len(chosen)), np.dtype(np.float64), read_batches)
+    schema = pq.ParquetFile(path).schema_arrow
+    about = _about(chosen, {name: str(schema.field(name).type) for name in others}, without)
+    shape = (pq.ParquetFile(path).metadata.num_rows, len(chosen))
+    return StoredArray(path, "table", shape, np.dtype(np.float64), read_batches, about=about)
 
 
 @file_reader("a table")
@@ -73,19 +91,36 @@ def open_csv(path: Path, columns: Sequence[str] | None = None, *, without: Seque
     """
     dialect = read_dialect(path)
     positions = _positions(path, dialect, columns, without)
+    about = _about(
+        [dialect.names[k] for k in positions],
+        {
+            dialect.names[k]: "no values" if dialect.kinds[k] == "empty" else "text"
+            for k in dialect.columns("empty", "text")
+        },
+        without,
+        written=str(dialect),
+    )
     categorical = any(dialect.kinds[k] not in ("number", "boolean") for k in positions)
     read = _reader(path, dialect, positions, as_text=categorical)
     dtype = np.dtype(np.float64)
     if categorical:  # categories are numbered over the whole file
         table = read().read_all()
         values = np.column_stack([_numbers(column) for column in table.columns])
-        return StoredArray(path, "table", values.shape, dtype, lambda size: _in_parts(values, size))
+        return StoredArray(path, "table", values.shape, dtype, lambda size: _in_parts(values, size), about=about)
 
     def read_batches(batch_size: int) -> Iterator[np.ndarray]:
         for batch in read():
             yield from _in_parts(np.column_stack([_numbers(column) for column in batch.columns]), batch_size)
 
-    return StoredArray(path, "table", (sum(batch.num_rows for batch in read()), len(positions)), dtype, read_batches)
+    rows, empty = 0, dialect.columns("empty")
+    for batch in _reader(path, dialect, [*positions, *empty], as_text=False)():
+        for k, column in zip(empty, batch.columns[len(positions) :], strict=True):
+            if column.null_count < len(column):  # the kinds of columns are those of the first block
+                raise InputError(
+                    f"{path.name}: {dialect.names[k]} has no values at first, but later; {converted(path)}"
+                )
+        rows += batch.num_rows
+    return StoredArray(path, "table", (rows, len(positions)), dtype, read_batches, about=about)
 
 
 def _positions(path: Path, dialect: Dialect, columns: Sequence[str] | None, without: Sequence[str]) -> list[int]:
@@ -116,11 +151,11 @@ def _reader(
     convert = pa_csv.ConvertOptions(
         include_columns=[str(k) for k in positions],
         column_types={str(k): types.get(dialect.kinds[k], pa.string()) for k in positions},
-        null_values=list(MISSING),
+        null_values=[space + token for token in MISSING for space in ("", " ")],
         strings_can_be_null=not as_text,
         decimal_point=dialect.decimal,
-        true_values=["true", "True", "TRUE"],
-        false_values=["false", "False", "FALSE"],
+        true_values=["true", "True", "TRUE", " true", " True", " TRUE"],
+        false_values=["false", "False", "FALSE", " false", " False", " FALSE"],
     )
     options = {
         "read_options": pa_csv.ReadOptions(
