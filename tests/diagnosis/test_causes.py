@@ -255,6 +255,21 @@ def test_another_quantity_in_the_place_of_the_variance(function, name):
     assert found.evidence.noise.beta == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.parametrize("precision", [0.1, 1.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_variances_are_read_as_stated_unless_a_finding_says_otherwise(seed, precision):
+    """What is true of trained models suggests another scale for some of these untrained ones."""
+    torch.manual_seed(seed)
+    encoder, decoder = nn.Linear(5, 4), nn.Linear(2, 5)
+    known = {"latent_dim": 2, "scale": "log_deviation", "precision": precision}
+    found = vs.diagnose(vs.adapters.from_modules(encoder, decoder, **known), 5 * X, progress=None)
+    mean, scale = encoder(5 * X).detach().split(2, dim=1)
+    kl = (mean.square() + (2 * scale).exp() - 1).sum(1).mean() / 2 - scale.sum(1).mean()
+    reported = "scale-of-variance" in [f.code for f in found.findings]
+    assert reported or sum(found.evidence.regime.kl) == pytest.approx(float(kl), rel=1e-3)
+    assert reported == (found.evidence.scale.name != found.evidence.scale.expected)
+
+
 @pytest.mark.parametrize("variance", [0.0, 1e-30, 1e-6, 1.0])
 def test_an_autoencoder_is_not_a_vae(variance):
     deterministic = linear(
@@ -284,7 +299,7 @@ def test_encoder_and_decoder_of_different_runs_are_found_by_their_likelihood(bel
 
 def test_variances_of_a_known_library_are_not_questioned():
     given = linear(encode=lambda x: (100 * (x @ W) * VARIANCE, VARIANCE.sqrt().expand(len(x), 2)))
-    known = dataclasses.replace(given, returns_variances=True)
+    known = dataclasses.replace(given, spec=dataclasses.replace(given.spec, returns_variances=True))
     codes = [[f.code for f in vs.diagnose(m, X, progress=None).findings] for m in (given, known)]
     assert "scale-of-variance" in codes[0]
     assert "scale-of-variance" not in codes[1]

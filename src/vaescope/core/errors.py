@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TypeVar
 
@@ -38,10 +38,10 @@ def first_line(error: Exception) -> str:
 
 
 class Attempts:
-    """Call analyses, and collect the reasons of those that fail."""
+    """Call analyses, and collect the reasons of those that fail, after those that are known."""
 
-    def __init__(self) -> None:
-        self.skipped: dict[str, str] = {}
+    def __init__(self, skipped: Mapping[str, str] | None = None) -> None:
+        self.skipped: dict[str, str] = dict(skipped or {})
 
     def __call__(self, name: str, analyse: Callable[[], T]) -> T | None:
         try:

@@ -40,7 +40,7 @@ from vaescope.distributions import Normal
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.products.diagnose.codes import measure_codebook, measure_latent_image, no_latents
 from vaescope.products.diagnose.measurements import Measurements, measure_validity, validity_applies
-from vaescope.products.diagnose.noise import find_scale, measure_noise
+from vaescope.products.diagnose.noise import VarianceScale, find_scale, measure_noise
 from vaescope.products.diagnose.page import LEGENDS, PICTURES, drawings, facts, identified
 from vaescope.products.diagnose.reconstruction import (
     Generalisation,
@@ -184,7 +184,36 @@ def diagnose(
     repaired = repair(models[0], samples, None, EFFECT_SAMPLES, samples.image_shape)
     attempts = Attempts()
     scale = attempts("scale of variances", lambda: find_scale(repaired.sample, repaired.second))
-    repaired = repaired if scale is None else repaired.with_scale(scale.name)
+
+    def measure(read: Repair, scale: VarianceScale | None) -> Measurements:
+        own = Attempts(attempts.skipped)
+        return _measure(read, scale, models, samples, others, factors=factors, train=train, attempts=own, clock=clock)
+
+    read = repaired if scale is None else repaired.with_scale(scale.name)
+    evidence = measure(read, scale)
+    findings = judge(evidence)
+    if scale is not None and scale.name != scale.expected and not any(f.code == "scale-of-variance" for f in findings):
+        # the model is not trained or worse, so that its scale cannot be found, and nothing is read otherwise in silence
+        read = repaired.with_scale(scale.expected)
+        evidence = measure(read, replace(scale, name=scale.expected, taken=scale.stated))
+        findings = judge(evidence)
+    decoded = read.sample if read.model.has_decoder else None
+    return Diagnosis(name or models[0].name, by_severity(findings), evidence, len(samples), decoded)
+
+
+def _measure(
+    repaired: Repair,
+    scale: VarianceScale | None,
+    models: Sequence[LatentModel],
+    samples: ModelInputs,
+    others: Sequence[ModelInputs],
+    *,
+    factors: object | None,
+    train: object | None,
+    attempts: Attempts,
+    clock: Budget,
+) -> Measurements:
+    """Everything that applies to the model; `repaired` has its variances read on this scale."""
     kept = len(samples) if factors is not None else STABILITY_SAMPLES if len(models) > 1 else 0
     codes = _MeanCodes(min(kept, len(samples)))
     regime = regime_of(codes.collect(encode_chunks(repaired.model, samples, first=repaired.sample)))
@@ -209,9 +238,7 @@ def diagnose(
     )
     evidence = _decoder_evidence(first, repaired, attempts, clock)
     identified = attempts("identifiability", lambda: _identifiability(repaired, evidence, models[1:], others))
-    evidence = replace(evidence, identifiability=identified, skipped=attempts.skipped)
-    decoded = repaired.sample if repaired.model.has_decoder else None
-    return Diagnosis(name or models[0].name, by_severity(judge(evidence)), evidence, len(samples), decoded)
+    return replace(evidence, identifiability=identified, skipped=attempts.skipped)
 
 
 class _MeanCodes:
