@@ -1,23 +1,33 @@
-"""Export run folders to experiment trackers."""
+"""Log members to TensorBoard, MLflow or Weights & Biases: rows while they are trained, results when they have finished.
+
+Each tracker has one writer, which logs the rows of a watch (`live`, `live_members`) and finished members
+(`export_run`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
 from vaescope.core.errors import InputError, RunError, check_installed, require
 from vaescope.core.serialization import Plain
-from vaescope.products.watch.row import Row as Row_live
+from vaescope.products.watch.row import Row as WatchRow
 from vaescope.products.watch.watch import WatchedMembers
 from vaescope.runs.files import Row, malformed_as_run_error, read_json, read_rows, write_text
 from vaescope.runs.store import cell_key
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from torch.utils.tensorboard import SummaryWriter
+
+# what a run folder holds ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -25,10 +35,12 @@ class TrackedMember:
     """One row of the results with its epochs."""
 
     key: str
-    cell: Mapping[str, Plain]
+    settings: Mapping[str, Plain]
+    """Of the run and of this member."""
     numbers: Mapping[str, float]
     texts: Mapping[str, str]
     history: Sequence[tuple[int, Mapping[str, float]]]
+    """Epochs with what was measured at their end."""
 
 
 @dataclass(frozen=True)
@@ -41,42 +53,26 @@ class TrackedRun:
     members: list[TrackedMember]
     claims: list[Mapping[str, Plain]]
 
-    @property
-    def figures(self) -> list[Path]:
-        return sorted((self.path / "figures").glob("*"))
-
-    @property
-    def report(self) -> Path | None:
-        return found if (found := self.path / "report.html").exists() else None
-
 
 def read_run(path: Path) -> TrackedRun:
     """The finished part of a run folder."""
     if not (path / "config.json").exists():
         raise InputError(f"{path} is not a run folder: it has no config.json.")
     with malformed_as_run_error(path):
-        return _read(path)
-
-
-def _read(path: Path) -> TrackedRun:
-    config = read_json(path / "config.json")
-    if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
-        raise InputError(f"{path / 'config.json'} does not describe a run.")
-    rows, epochs = read_rows(path / "results.parquet"), read_rows(path / "history.parquet")
-    columns = _cell_columns(rows, epochs)
-    by_cell: dict[str, list[Row]] = {}
-    for row in epochs:
-        by_cell.setdefault(_key(row, columns), []).append(row)
-    claims = read_json(path / "claims.json") if (path / "claims.json").exists() else []
-    if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
-        raise RunError(f"{path / 'claims.json'} is not a list of claims; remove it and run the experiment again.")
-    return TrackedRun(
-        path,
-        str(config.get("experiment")),
-        config["settings"] | {"profile": config.get("profile")},
-        [_member(row, columns, by_cell) for row in rows],
-        claims,
-    )
+        config = read_json(path / "config.json")
+        if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
+            raise InputError(f"{path / 'config.json'} does not describe a run.")
+        claims = read_json(path / "claims.json") if (path / "claims.json").exists() else []
+        if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
+            raise RunError(f"{path / 'claims.json'} is not a list of claims; remove it and run the experiment again.")
+        rows, epochs = read_rows(path / "results.parquet"), read_rows(path / "history.parquet")
+        columns = _cell_columns(rows, epochs)
+        histories: dict[str, list[Row]] = {}
+        for row in epochs:
+            histories.setdefault(_key(row, columns), []).append(row)
+        settings = config["settings"] | {"profile": config.get("profile")}
+        members = [_member(row, columns, settings, histories.get(_key(row, columns), [])) for row in rows]
+    return TrackedRun(path, str(config.get("experiment")), settings, members, claims)
 
 
 def _cell_columns(rows: Sequence[Row], epochs: Sequence[Row]) -> list[str]:
@@ -89,19 +85,22 @@ def _cell_columns(rows: Sequence[Row], epochs: Sequence[Row]) -> list[str]:
     return [name for name in names[: names.index("epoch")] if name in rows[0]] if "epoch" in names else names[:1]
 
 
-def _member(row: Row, columns: Sequence[str], by_cell: Mapping[str, list[Row]]) -> TrackedMember:
-    cell, key = {name: row.get(name) for name in columns}, _key(row, columns)
-    rest = {name: value for name, value in row.items() if name not in columns and value is not None}
-    history = [
-        (int(str(epoch["epoch"])), _finite({k: v for k, v in epoch.items() if k not in (*columns, "epoch")}))
-        for epoch in by_cell.get(key, [])
-    ]
-    texts = {name: str(value) for name, value in rest.items() if isinstance(value, str | bool)}
-    return TrackedMember(key, cell, _finite(rest), texts, history)
-
-
 def _key(row: Row, columns: Sequence[str]) -> str:
     return cell_key({name: value for name in columns if isinstance(value := row.get(name), str | int | float)})
+
+
+def _member(row: Row, columns: Sequence[str], settings: Mapping[str, Plain], epochs: Sequence[Row]) -> TrackedMember:
+    measured = {name: value for name, value in row.items() if name not in columns and value is not None}
+    return TrackedMember(
+        key=_key(row, columns),
+        settings={**settings, **{name: row.get(name) for name in columns}},
+        numbers=_finite(measured),
+        texts={name: str(value) for name, value in measured.items() if isinstance(value, str | bool)},
+        history=[
+            (int(str(epoch["epoch"])), _finite({k: v for k, v in epoch.items() if k not in (*columns, "epoch")}))
+            for epoch in epochs
+        ],
+    )
 
 
 def _finite(values: Mapping[str, Plain]) -> dict[str, float]:
@@ -113,134 +112,236 @@ def _finite(values: Mapping[str, Plain]) -> dict[str, float]:
     }
 
 
-TENSORBOARD = "tensorboard:"
-WANDB = "wandb:"
-MLFLOW = ("http://", "https://", "sqlite:", "postgresql", "mysql", "file:", "databricks")
+# writers --------------------------------------------------------------------------------------
 
 
-def export_run(folder: str | Path, target: str) -> int:
-    """Export the finished members of a run or sweep folder; returns how many were new there.
-
-    Args:
-        folder: a run folder or the folder of a sweep.
-        target: an MLflow tracking address (`http://127.0.0.1:5000`, `sqlite:///mlflow.db`), or `tensorboard:FOLDER`.
-    """
-    check_target(target)
-    if (Path(folder) / "sweep.json").exists():
-        return sum(export_run(run, target) for run in runs_of_sweep(Path(folder)))
-    run = read_run(Path(folder))
-    if target.startswith(WANDB):  # it receives rows while members are trained
-        return 0
-    if target.startswith(TENSORBOARD):
-        return write_events(run, Path(target.removeprefix(TENSORBOARD)))
-
-    return log_members(run, target)
-
-
-def check_target(target: str) -> None:
-    """The target is one that is supported, and its library is installed."""
-    if target.startswith(TENSORBOARD):
-        if target == TENSORBOARD:
-            raise InputError("tensorboard: needs a folder, such as tensorboard:events.")
-        needed = "tensorboard"
-    elif target.startswith(WANDB):
-        if target == WANDB:
-            raise InputError("wandb: needs a project, such as wandb:my-vae.")
-        needed = "wandb"
-    else:
-        if not target.startswith(MLFLOW):
+def check_target(target: str) -> tuple[str, str]:
+    """The library that a target needs, which is installed, and the folder, project or address there."""
+    library, _, place = target.partition(":")
+    if library not in ("tensorboard", "wandb"):
+        library, place = "mlflow", target
+        addresses = ("http://", "https://", "sqlite:", "postgresql", "mysql", "file:", "databricks")
+        if not target.startswith(addresses):
             raise InputError(
-                f"--track must be tensorboard:FOLDER, wandb:PROJECT or an MLflow address ({', '.join(MLFLOW)}), got "
+                f"--track must be tensorboard:FOLDER, wandb:PROJECT or an MLflow address ({', '.join(addresses)}), got "
                 f"{target!r}."
             )
-        needed = "mlflow"
-    check_installed(needed, f"--track {target}")
+    elif not place:
+        needed = (
+            "a folder, such as tensorboard:events" if library == "tensorboard" else "a project, such as wandb:my-vae"
+        )
+        raise InputError(f"{library}: needs {needed}.")
+    check_installed(library, f"--track {target}")
+    return library, place
 
 
-def runs_of_sweep(folder: Path) -> list[Path]:
-    """The run folders of a sweep that were started."""
-    return sorted(file.parent for file in (folder / "stacks").rglob("config.json"))
+@contextmanager
+def _one_line_errors(target: str) -> Iterator[None]:
+    """Errors of a tracker as one line; the run folder is not affected by them."""
+    try:
+        yield
+    except (InputError, RunError):
+        raise
+    except Exception as error:
+        reason = (error.strerror or "" if isinstance(error, OSError) else "").lower() or str(error)
+        raise RunError(
+            f"cannot log to {target}: {(reason.splitlines() or [''])[0][:200]}; the run folder is unchanged, track it "
+            "again later."
+        ) from None
 
 
-PREFIX = "watch"
+Steps = Sequence[tuple[int, Mapping[str, float]]]
+"""Numbers by name, of one or several steps or epochs."""
 
 
-class TensorBoardRows:
+class Writer(ABC):
+    """One run of a tracker; as a function, a logger of a watch."""
+
+    result = "result/"
+    """How the names of results begin."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    @abstractmethod
+    def numbers(self, steps: Steps, milliseconds: int = 0) -> None:
+        """Log numbers, with the time since the beginning."""
+
+    @abstractmethod
+    def text(self, name: str, text: str, step: int) -> None:
+        """Log a text."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection."""
+
+    def settings(self, values: Mapping[str, Plain]) -> None:
+        self.text("settings", json.dumps(values, indent=2, default=str), 0)
+
+    def __call__(self, row: WatchRow) -> None:
+        """Log a row of a watch."""
+        with _one_line_errors(self.target):
+            numbers = {f"watch/{name}": value for name, value in row.numbers().items()}
+            self.numbers([(row.step, numbers)], int(1000 * row.seconds))
+            for found in row.findings:
+                text = f"step {found.step}: {found.title} {found.evidence} {found.advice}"
+                self.text(f"finding.{found.code}", text, row.step)
+
+    def member(self, member: TrackedMember) -> None:
+        """Log a finished member."""
+        end, results = len(member.history), {f"{self.result}{name}": v for name, v in member.numbers.items()}
+        self.settings(member.settings)
+        self.numbers([*member.history, (end, results)])
+        for name, text in member.texts.items():
+            self.text(name, text, end)
+
+
+class TensorBoardWriter(Writer):
     """Event files that TensorBoard reads while they grow."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, target: str, folder: Path) -> None:
+        super().__init__(target)
+        require("tensorboard", "writing event files")
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder))
+        self._writer: SummaryWriter = SummaryWriter(str(folder))
 
-    def __call__(self, row: Row_live) -> None:
-        for name, value in row.numbers().items():
-            self._writer.add_scalar(f"{PREFIX}/{name}", value, row.step)
-        for finding in row.findings:
-            self._writer.add_text("findings", f"{finding.title} {finding.evidence} {finding.advice}", row.step)
+    def numbers(self, steps: Steps, milliseconds: int = 0) -> None:
+        for step, values in steps:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def text(self, name: str, text: str, step: int) -> None:
+        self._writer.add_text(name, text, step)
+
+    def __call__(self, row: WatchRow) -> None:
+        super().__call__(row)
         self._writer.flush()
 
     def close(self) -> None:
         self._writer.close()
 
 
-class MLflowRows:
-    """Metrics of a run of an MLflow server."""
+class WandbWriter(Writer):
+    """A Weights & Biases run; set WANDB_MODE=offline to write files only."""
 
-    def __init__(self, address: str, experiment: str, name: str, tags: dict[str, str]) -> None:
-
-        self._client, self._entities, self._run = open_run(address, experiment, name, tags)
-
-    def __call__(self, row: Row_live) -> None:
-        metrics = [
-            self._entities.Metric(f"{PREFIX}/{name}", value, int(1000 * row.seconds), row.step)
-            for name, value in row.numbers().items()
-        ]
-        tags = [
-            self._entities.RunTag(f"finding.{finding.code}", f"step {finding.step}: {finding.title}")
-            for finding in row.findings
-        ]
-        self._client.log_batch(self._run, metrics=metrics, tags=tags)
-
-    def close(self) -> None:
-        """The run stays open: the export of the finished member completes it."""
-
-
-class WandbRows:
-    """Metrics of a Weights & Biases run; set WANDB_MODE=offline to write files only."""
-
-    def __init__(self, project: str, name: str) -> None:
+    def __init__(self, target: str, project: str, name: str) -> None:
+        super().__init__(target)
         wandb = require("wandb", "logging to Weights & Biases")
-        self._run: Any = wandb.init(project=project, name=name, reinit="create_new")
+        self._run = wandb.init(project=project, name=name, reinit="create_new")
 
-    def __call__(self, row: Row_live) -> None:
-        self._run.log({f"{PREFIX}/{name}": value for name, value in row.numbers().items()}, step=row.step)
-        for finding in row.findings:
-            self._run.summary[f"findings/{finding.code}"] = f"step {finding.step}: {finding.title}"
+    def numbers(self, steps: Steps, milliseconds: int = 0) -> None:
+        for step, values in steps:
+            self._run.log(dict(values), step=step)
+
+    def text(self, name: str, text: str, step: int) -> None:
+        self._run.summary[name] = text
 
     def close(self) -> None:
         self._run.finish()
 
 
-Rows = TensorBoardRows | MLflowRows | WandbRows
+MEMBER, FOLDER, PARENT = "vaescope.member", "vaescope.folder", "mlflow.parentRunId"  # tags of MLflow runs
 
 
-def live(target: str, name: str = "watch") -> Rows:
+class MLflowRuns:
+    """The MLflow runs of an experiment that belong to a run folder: one per member, and their parent.
+
+    Args:
+        address: of the MLflow server.
+        experiment: its name there, without `vaescope/`.
+        folder: the run folder; None for a run that belongs to none.
+    """
+
+    def __init__(self, address: str, experiment: str, folder: Path | None) -> None:
+        mlflow = require("mlflow", "--track with an MLflow address")
+        self.entities = require("mlflow.entities", "--track with an MLflow address")
+        self.client: MlflowClient = mlflow.MlflowClient(tracking_uri=address)
+        self.address, self.experiment = address, self._experiment_id(f"vaescope/{experiment}")
+        self.folder = None if folder is None else str(folder.resolve()).replace("'", "_")
+        self.finished: dict[str, str] = {}
+        """Run ids by member; the parent has the key ""."""
+        self.unfinished: dict[str, str] = {}
+        """Runs with live rows, and those whose logging was interrupted."""
+        token, more = None, folder is not None
+        while more:
+            page = self.client.search_runs([self.experiment], f"tags.`{FOLDER}` = '{self.folder}'", page_token=token)
+            for found in page:
+                group = self.finished if found.info.status == "FINISHED" else self.unfinished
+                group[found.data.tags.get(MEMBER, "")] = found.info.run_id
+            token = page.token
+            more = bool(token)
+
+    def _experiment_id(self, name: str) -> str:
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self.client.create_experiment(name))
+            except Exception:  # another process created it meanwhile
+                found = self.client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
+
+    def open(self, member: str, name: str) -> str:
+        """The id of the unfinished run of this member, or of a new one."""
+        if member in self.unfinished:
+            return self.unfinished[member]
+        tags = {} if self.folder is None else {MEMBER: member, FOLDER: self.folder}
+        return str(self.client.create_run(self.experiment, run_name=name, tags=tags).info.run_id)
+
+
+class MLflowWriter(Writer):
+    """A run of an MLflow server. It stays open until the finished member is logged."""
+
+    result = "result."
+
+    def __init__(self, runs: MLflowRuns, run_id: str) -> None:
+        super().__init__(runs.address)
+        self._client, self._entities, self._run = runs.client, runs.entities, run_id
+
+    def numbers(self, steps: Steps, milliseconds: int = 0) -> None:
+        flat = [(_allowed(name), value, milliseconds, step) for step, row in steps for name, value in row.items()]
+        for first in range(0, len(flat), 500):  # a request may have 1000
+            metrics = [self._entities.Metric(*values) for values in flat[first : first + 500]]
+            self._client.log_batch(self._run, metrics=metrics)
+
+    def text(self, name: str, text: str, step: int) -> None:
+        self._client.set_tag(self._run, _allowed(name), text)
+
+    def settings(self, values: Mapping[str, Plain]) -> None:
+        texts = {name: v if isinstance(v, str) else json.dumps(v, default=str) for name, v in values.items()}
+        parameters = [self._entities.Param(_allowed(name), text[:480]) for name, text in texts.items()]
+        for first in range(0, len(parameters), 100):  # a request may have no more
+            self._client.log_batch(self._run, params=parameters[first : first + 100])
+
+    def member(self, member: TrackedMember) -> None:
+        super().member(member)
+        self._client.set_terminated(self._run, "FINISHED")
+
+    def close(self) -> None:
+        """Nothing to do: the client holds no connection."""
+
+
+def _allowed(name: str) -> str:
+    """A name with the characters that MLflow allows."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-. /") else "_" for c in name)
+
+
+# while members are trained --------------------------------------------------------------------
+
+
+def live(target: str, name: str = "watch") -> Writer:
     """A logger for `vs.Watch(..., loggers=[...])`.
 
     Args:
         target: `tensorboard:FOLDER`, the address of an MLflow server, or `wandb:PROJECT`.
         name: of the run.
     """
-    check_target(target)
-    if target.startswith(TENSORBOARD):
-        return TensorBoardRows(Path(target.removeprefix(TENSORBOARD)) / name)
-    if target.startswith(WANDB):
-        return WandbRows(target.removeprefix(WANDB), name)
-    return MLflowRows(target, "vaescope/watch", name, {})
+    return _live(target, "watch", None, name)
 
 
-def live_members(target: str, experiment: str, folder: Path) -> Callable[[str], Rows]:
+def live_members(target: str, experiment: str, folder: Path) -> Callable[[str], Writer]:
     """Loggers for the members of a run folder, for `vs.watch.WatchedMembers`.
 
     They write where `export_run` will put the finished members.
@@ -251,17 +352,26 @@ def live_members(target: str, experiment: str, folder: Path) -> Callable[[str], 
         folder: the run folder.
     """
     check_target(target)
+    return lambda name: _live(target, experiment, folder, name)
 
-    def logger(name: str) -> Rows:
-        if target.startswith(TENSORBOARD):
-            root = Path(target.removeprefix(TENSORBOARD))
-            return TensorBoardRows(root / experiment / folder_name(folder) / name / "live")
-        if target.startswith(WANDB):
-            return WandbRows(target.removeprefix(WANDB), f"{folder.name}/{name}")
 
-        return MLflowRows(target, f"vaescope/{experiment}", name, member_tags(folder, name))
+def _live(target: str, experiment: str, folder: Path | None, name: str) -> Writer:
+    """A writer of live rows: next to the finished member, if it belongs to a run folder."""
+    library, place = check_target(target)
+    if library == "tensorboard":
+        own = Path(place) / name if folder is None else _events(Path(place), experiment, folder, name) / "live"
+        return TensorBoardWriter(target, own)
+    if library == "wandb":
+        return WandbWriter(target, place, name if folder is None else f"{folder.name}/{name}")
+    with _one_line_errors(target):
+        runs = MLflowRuns(target, experiment, folder)
+        return MLflowWriter(runs, runs.open(name, name))
 
-    return logger
+
+def _events(root: Path, experiment: str, folder: Path, member: str) -> Path:
+    """The folder for the events of a member; a hash of the run's path keeps runs of the same name apart."""
+    run = folder.resolve()
+    return root / experiment / f"{run.name}-{hashlib.sha256(str(run).encode()).hexdigest()[:6]}" / member
 
 
 def live_observer(
@@ -280,200 +390,66 @@ def live_observer(
     return WatchedMembers(live_members(target, experiment, folder), message=message)
 
 
-VERDICTS = ("holds", "refuted", "undecided")
-KEY = "vaescope.member"
-FOLDER = "vaescope.folder"
-PARENT = "mlflow.parentRunId"
-METRICS_PER_REQUEST = 500
-PARAMETERS_PER_REQUEST = 100
-MAX_PARAMETER_LENGTH = 480
-T = TypeVar("T")
+# when they have finished ----------------------------------------------------------------------
 
 
-def log_members(run: TrackedRun, address: str) -> int:
-    """Log the members that this folder has not logged before; claims and figures of the parent run are updated."""
-    client, entities = _client(address)
-    with _one_line_errors(address):
-        experiment = _experiment(client, f"vaescope/{run.name}")
-        finished, unfinished = _logged_runs(client, experiment, run)
-        parent = finished.get("") or unfinished.get("") or _create(client, experiment, run, "", run.name, None)
-        new = [member for member in run.members if member.key not in finished]
-        for member in new:
-            # a run with live rows, or one whose logging was interrupted, is completed
-            begun = unfinished.get(member.key) or _create(client, experiment, run, member.key, member.key, parent)
-            client.set_tag(begun, PARENT, parent)
-            _log(client, entities, run, member, begun)
-        _log_parent(client, run, parent)
+def export_run(folder: str | Path, target: str) -> int:
+    """Export the finished members of a run or sweep folder; returns how many were new there.
+
+    Args:
+        folder: a run folder or the folder of a sweep.
+        target: an MLflow tracking address (`http://127.0.0.1:5000`, `sqlite:///mlflow.db`), or `tensorboard:FOLDER`.
+    """
+    library, place = check_target(target)
+    path = Path(folder)
+    if (path / "sweep.json").exists():
+        runs = sorted(file.parent for file in (path / "stacks").rglob("config.json"))
+        return sum(export_run(run, target) for run in runs)
+    run = read_run(path)
+    with _one_line_errors(target):
+        if library == "tensorboard":
+            return _export_events(run, target, Path(place))
+        return _export_to_mlflow(run, target) if library == "mlflow" else 0  # wandb has received live rows
+
+
+def _export_events(run: TrackedRun, target: str, root: Path) -> int:
+    """Write the members that have no complete event files yet; returns how many."""
+    folders = {member.key: _events(root, run.name, run.path, member.key) for member in run.members}
+    done = "finished.txt"  # written last: a folder without it was interrupted and is written again
+    new = [member for member in run.members if not (folders[member.key] / done).exists()]
+    for member in new:
+        for old in folders[member.key].glob("events.*"):
+            old.unlink()
+        with closing(TensorBoardWriter(target, folders[member.key])) as writer:
+            writer.member(member)
+            if run.claims:
+                lines = [f"* {claim.get('verdict')}: {claim.get('sentence')}" for claim in run.claims]
+                writer.text("claims", "\n".join(lines), 0)
+        write_text(folders[member.key] / done, member.key + "\n")
     return len(new)
 
 
-def _client(address: str) -> tuple[Any, Any]:
-    mlflow = require("mlflow", "--track with an MLflow address")
-    entities = require("mlflow.entities", "--track with an MLflow address")
-    with _one_line_errors(address):
-        return mlflow.MlflowClient(tracking_uri=address), entities
-
-
-@contextmanager
-def _one_line_errors(address: str) -> Iterator[None]:
-    """Errors of MLflow as one line; the run folder is not affected by them."""
-    try:
-        yield
-    except (InputError, RunError):
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [""])[0][:200]
-        raise RunError(
-            f"cannot log to {address}: {reason}; the run folder is unchanged, track it again later."
-        ) from None
-
-
-def _experiment(client: Any, name: str) -> str:
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        try:
-            return str(client.create_experiment(name))
-        except Exception:  # another process created it meanwhile
-            found = client.get_experiment_by_name(name)
-            if found is None:
-                raise
-    return str(found.experiment_id)
-
-
-def _logged_runs(client: Any, experiment: str, run: TrackedRun) -> tuple[dict[str, str], dict[str, str]]:
-    """MLflow runs of this folder by member, the finished ones and the others; the parent run has the key ""."""
-    finished: dict[str, str] = {}
-    unfinished: dict[str, str] = {}
-    token = None
-    while True:
-        page = client.search_runs([experiment], f"tags.`{FOLDER}` = '{_path_text(run.path)}'", page_token=token)
-        for found in page:
-            group = finished if found.info.status == "FINISHED" else unfinished
-            group[found.data.tags.get(KEY, "")] = found.info.run_id
-        token = page.token
-        if not token:
-            return finished, unfinished
-
-
-def _path_text(folder: Path) -> str:
-    return str(folder.resolve()).replace("'", "_")
-
-
-def _create(client: Any, experiment: str, run: TrackedRun, key: str, name: str, parent: str | None) -> str:
-    tags = member_tags(run.path, key) | ({PARENT: parent} if parent else {})
-    return str(client.create_run(experiment, run_name=name, tags=tags).info.run_id)
-
-
-def member_tags(folder: Path, key: str) -> dict[str, str]:
-    """The tags by which the run of a member is found again; the parent run has the key ""."""
-    return {KEY: key, FOLDER: _path_text(folder)}
-
-
-def open_run(address: str, experiment: str, name: str, tags: Mapping[str, str]) -> tuple[Any, Any, str]:
-    """A client, MLflow's entities, and a run for live rows: an unfinished one with the same tags, or a new one."""
-    client, entities = _client(address)
-    with _one_line_errors(address):
-        experiment_id = _experiment(client, experiment)
-        wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
-        found = client.search_runs([experiment_id], f"attributes.status = 'RUNNING' and {wanted}") if tags else []
-        run = found[0] if found else client.create_run(experiment_id, run_name=name, tags=dict(tags))
-        return client, entities, str(run.info.run_id)
-
-
-def _log(client: Any, entities: Any, run: TrackedRun, member: TrackedMember, run_id: str) -> None:
-    for part in _parts(_parameters({**run.settings, **member.cell}), PARAMETERS_PER_REQUEST):
-        client.log_batch(run_id, params=[entities.Param(name, value) for name, value in part])
-    metrics = [
-        entities.Metric(_name(name), value, 0, epoch)
-        for epoch, numbers in member.history
-        for name, value in numbers.items()
-    ]
-    metrics += [entities.Metric(f"result.{_name(n)}", v, 0, len(member.history)) for n, v in member.numbers.items()]
-    for part in _parts(metrics, METRICS_PER_REQUEST):
-        client.log_batch(run_id, metrics=part)
-    for name, value in member.texts.items():
-        client.set_tag(run_id, _name(name), value)
-    client.set_terminated(run_id, "FINISHED")
-
-
-def _log_parent(client: Any, run: TrackedRun, run_id: str) -> None:
+def _export_to_mlflow(run: TrackedRun, address: str) -> int:
+    """Log the members that are not finished there; claims and figures of the parent run are updated."""
+    runs = MLflowRuns(address, run.name, run.path)
+    client, parent = runs.client, runs.finished.get("") or runs.open("", run.name)
+    new = [member for member in run.members if member.key not in runs.finished]
+    for member in new:
+        own = runs.open(member.key, member.key)
+        client.set_tag(own, PARENT, parent)
+        MLflowWriter(runs, own).member(member)
     if run.claims:
-        client.log_dict(run_id, {"claims": run.claims}, "claims.json")
-        for verdict in VERDICTS:
-            count = sum(claim.get("verdict") == verdict for claim in run.claims)
-            client.log_metric(run_id, f"claims.{verdict}", float(count))
-        client.log_metric(run_id, "claims", float(len(run.claims)))
-    for file in run.figures:
-        client.log_artifact(run_id, str(file), "figures")
-    if run.report is not None:
-        client.log_artifact(run_id, str(run.report))
-    client.log_dict(run_id, dict(run.settings), "settings.json")
-    client.set_terminated(run_id, "FINISHED")
-
-
-def _parameters(settings: Mapping[str, Plain]) -> list[tuple[str, str]]:
-    return [(_name(name), _text(value)) for name, value in settings.items()]
-
-
-def _text(value: Plain) -> str:
-    return (value if isinstance(value, str) else json.dumps(value, default=str))[:MAX_PARAMETER_LENGTH]
-
-
-def _name(name: str) -> str:
-    """A name with the characters that MLflow allows."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "_-. /") else "_" for c in name)
-
-
-def _parts(values: list[T], size: int) -> Iterator[list[T]]:
-    rest = iter(values)
-    while part := list(islice(rest, size)):
-        yield part
-
-
-DONE = "finished.txt"  # written last: a folder without it was interrupted and is written again
-
-
-def write_events(run: TrackedRun, folder: Path) -> int:
-    """Write the members that have no complete event files yet; returns how many."""
-    require("tensorboard", "writing event files")
-    from torch.utils.tensorboard import SummaryWriter
-
-    new = 0
-    for member in run.members:
-        events = folder / run.name / folder_name(run.path) / member.key
-        if (events / DONE).exists():
-            continue
-        try:
-            for old in events.glob("events.*"):
-                old.unlink()
-            _write(SummaryWriter(str(events)), run, member)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise RunError(
-                f"cannot write {events}: {reason}; the run folder is unchanged, track it again later."
-            ) from None
-        write_text(events / DONE, member.key + "\n")
-        new += 1
-    return new
-
-
-def folder_name(folder: Path) -> str:
-    """The name of a run folder with a hash of its path, so that folders of the same name stay apart."""
-    path = str(folder.resolve())
-    return f"{folder.resolve().name}-{hashlib.sha256(path.encode()).hexdigest()[:6]}"
-
-
-def _write(writer: Any, run: TrackedRun, member: TrackedMember) -> None:
-    with writer:
-        writer.add_text("settings", json.dumps({**run.settings, **member.cell}, indent=2, default=str))
-        if run.claims:
-            lines = [f"* {c.get('verdict')}: {c.get('sentence')}" for c in run.claims]
-            writer.add_text("claims", "\n".join(lines))
-        for epoch, numbers in member.history:
-            for name, value in numbers.items():
-                writer.add_scalar(name, value, epoch)
-        for name, value in member.numbers.items():
-            writer.add_scalar(f"result/{name}", value, len(member.history))
+        verdicts = [claim.get("verdict") for claim in run.claims]
+        counts = {f"claims.{verdict}": verdicts.count(verdict) for verdict in ("holds", "refuted", "undecided")}
+        MLflowWriter(runs, parent).numbers([(0, counts | {"claims": len(verdicts)})])
+        client.log_dict(parent, {"claims": run.claims}, "claims.json")
+    for file in sorted((run.path / "figures").glob("*")):
+        client.log_artifact(parent, str(file), "figures")
+    if (report := run.path / "report.html").exists():
+        client.log_artifact(parent, str(report))
+    client.log_dict(parent, dict(run.settings), "settings.json")
+    client.set_terminated(parent, "FINISHED")
+    return len(new)
 
 
 __all__ = ["export_run", "live", "live_members"]

@@ -145,11 +145,11 @@ def test_an_interrupted_log_is_completed_and_not_doubled(run, tmp_path, monkeypa
 
     to = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.chdir(tmp_path)
-    whole = ours._log
-    monkeypatch.setattr(ours, "_log", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    whole = ours.MLflowWriter.member
+    monkeypatch.setattr(ours.MLflowWriter, "member", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         export_run(run, to)
-    monkeypatch.setattr(ours, "_log", whole)
+    monkeypatch.setattr(ours.MLflowWriter, "member", whole)
     assert export_run(run, to) == 2
     client = mlflow.MlflowClient(to)
     experiment = client.get_experiment_by_name("vaescope/fit")
