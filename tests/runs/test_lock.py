@@ -1,5 +1,6 @@
 """One process at a time per folder; a full disk does not damage finished results."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -11,7 +12,6 @@ import pytest
 import vaescope as vs
 from vaescope.core.errors import InputError, RunError
 from vaescope.runs import RunFolder
-from vaescope.runs import files as lock
 from vaescope.runs.files import is_locked, locked, read_rows
 from vaescope.training import NoProgress, TrainSettings
 
@@ -62,7 +62,7 @@ def test_storage_without_locks_is_reported(tmp_path, monkeypatch):
     def unsupported(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(lock.fcntl, "flock", unsupported)
+    monkeypatch.setattr(fcntl, "flock", unsupported)
     with pytest.raises(RunError, match="cannot be locked: function not implemented"), locked(tmp_path):
         pass
 

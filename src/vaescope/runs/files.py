@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -162,69 +164,53 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-try:
-    import fcntl
-except ImportError:  # Windows, where a file that is open for writing cannot be replaced
-    fcntl = None  # type: ignore[assignment]
-
 NAME = ".lock"
-WAIT_SECONDS = 1.0  # for a lock that is held only briefly
+WAIT_SECONDS = 1.0  # for a lock that is held only briefly, by `is_locked` or by a process that is about to exit
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder; raise `RunError` naming the process that holds it."""
     file = folder / NAME
+    lock = FileLock(file, WAIT_SECONDS, thread_local=False, preserve_lock_file=True, on_acquired=_write_holder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        lock.acquire()
+    except Timeout:
+        raise RunError(
+            f"{folder} is in use by {_holder(file)}; wait for it, stop it, or choose another --out."
+        ) from None
     except OSError as error:
-        raise cannot_write(file, error) from None
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL):
+            raise cannot_write(file, error) from None
+        raise RunError(
+            f"{file} cannot be locked: {_reason(error)}; choose an --out on storage that supports locks."
+        ) from None
     try:
-        if not _acquire_soon(handle, file):
-            raise RunError(f"{folder} is in use by {_holder(file)}; wait for it, stop it, or choose another --out.")
-        about = {"process": os.getpid(), "machine": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        with contextlib.suppress(OSError):  # the lock also works on a full disk
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, json.dumps(about).encode(), 0)
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the lock of a folder."""
-    try:
-        handle = os.open(folder / NAME, os.O_RDWR)
-    except OSError:
+    if not (folder / NAME).exists():
         return False
     try:
-        return not _acquire(handle, folder / NAME)
-    finally:
-        os.close(handle)
-
-
-def _acquire_soon(handle: int, file: Path) -> bool:
-    """Try for a while: the holder may only be checking (`is_locked`), or be about to exit."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not _acquire(handle, file):
-        if time.monotonic() > end:
+        with FileLock(folder / NAME, 0, preserve_lock_file=True):
             return False
-        time.sleep(0.05)
-    return True
-
-
-def _acquire(handle: int, file: Path) -> bool:
-    if fcntl is None:
+    except Timeout:
         return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:  # no process can hold the lock of a file that cannot be opened
         return False
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise RunError(f"{file} cannot be locked: {reason}; choose an --out on storage that supports locks.") from None
-    return True
+
+
+def _write_holder(handle: int) -> None:
+    """Write who holds a lock into its file."""
+    about = {"process": os.getpid(), "machine": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    with contextlib.suppress(OSError):  # the lock also works on a full disk
+        os.ftruncate(handle, 0)
+        os.write(handle, json.dumps(about).encode())
 
 
 def _holder(file: Path) -> str:

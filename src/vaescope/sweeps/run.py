@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 from torch import Tensor
 
 from vaescope.core.errors import RunError
@@ -42,24 +43,12 @@ def member_bytes(job: FitJob) -> int:
 
 
 def free_bytes() -> int:
-    """Memory that is available to this process."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return min(int(lines["MemAvailable"].split()[0]) * 1024, _container_limit())
-    except (OSError, KeyError, ValueError):
-        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2) if hasattr(os, "sysconf") else 2**31
-
-
-def _container_limit() -> int:
-    """Memory that a container or a batch system leaves to this process."""
-    try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            limit = int(file.read())
-        with open("/sys/fs/cgroup/memory.current", encoding="ascii") as file:
-            return max(0, limit - int(file.read()))
-    except (OSError, ValueError):
-        return 2**62
+    """Memory that is available to this process: of the machine, and of its container or batch job if that is less."""
+    free = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):  # there is no such group, or it has no limit
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, max(0, limit - used))
+    return free
 
 
 def largest_stack(job: FitJob, memory: int) -> int:
