@@ -15,8 +15,6 @@ from vaescope.analysis.encoding import DecoderDerivatives, EncodedSample, declar
 from vaescope.core.errors import InputError, Skipped, could_not_differentiate
 from vaescope.inference.geometry import Rotation, best_rotation, column_angles, contrast_of_matrix, numerical_rank
 
-ROTATED_LATENTS = 32  # latents for which better axes are searched, at most
-
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
@@ -84,14 +82,15 @@ def measure_geometry(jacobian: WeightedJacobian) -> Geometry:
     contrasts = contrast_of_matrix(J)
     regular = contrasts.isfinite()
     finite = contrasts[regular]
+    searched = 32  # latents for which better axes are searched, at most
     return Geometry(
         contrast=float(finite.mean()) if len(finite) else math.inf,
         stderr=float(finite.std() / len(finite) ** 0.5) if len(finite) > 1 else math.nan,
         angles=column_angles(J).nanmean(0).numpy(),
         rank=int(numerical_rank(J).float().median()),
-        rotation=best_rotation(J[regular][:, :, :ROTATED_LATENTS]) if len(finite) else None,
+        rotation=best_rotation(J[regular][:, :, :searched]) if len(finite) else None,
         singular=1 - float(regular.double().mean()),
-        rotated=tuple(used[:ROTATED_LATENTS]),
+        rotated=tuple(used[:searched]),
     )
 
 

@@ -18,8 +18,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from vaescope.core.errors import InputError
 
 SAMPLES = 10_000  # that are read of a data set or a loader, at most
-KEYS = ("x", "X", "image", "images", "pixel_values", "data", "input", "inputs", "input_ids")
-"""Under which samples are expected in items that are dictionaries."""
 
 
 def unwrap(values: Any, name: str) -> object:
@@ -142,7 +140,8 @@ def _sample(item: object, name: str) -> Tensor:
 
 
 def _key(item: Mapping[object, object], name: str) -> object:
-    usual: list[object] = [key for key in item if key in KEYS]
+    names = ("x", "X", "image", "images", "pixel_values", "data", "input", "inputs", "input_ids")
+    usual: list[object] = [key for key in item if key in names]
     tensors = usual or [key for key, value in item.items() if isinstance(value, Tensor | np.ndarray)]
     if len(tensors) != 1:
         listed = ", ".join(map(str, list(item)[:6]))

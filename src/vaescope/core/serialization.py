@@ -123,16 +123,6 @@ def _item_types(kind: object, count: int) -> Sequence[object] | None:
     return arguments if len(arguments) == count else None
 
 
-NAMES = {
-    float: "a number",
-    int: "a whole number",
-    str: "text",
-    bool: "true or false",
-    type(None): "nothing",
-    Path: "a path",
-}
-
-
 def _described(kind: object) -> str:
     """A type for people: 'a number, or a list of whole numbers'."""
     return " or ".join(_described_one(option) for option in _options(kind))
@@ -142,4 +132,5 @@ def _described_one(kind: object) -> str:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (list, tuple) and arguments:
         return f"a list of {_described(arguments[0]).replace('a ', '', 1)}s"
-    return NAMES.get(cast(type, kind), getattr(kind, "__name__", str(kind)))
+    names = {float: "a number", int: "a whole number", str: "text", bool: "true or false", type(None): "nothing"}
+    return (names | {Path: "a path"}).get(cast(type, kind), getattr(kind, "__name__", str(kind)))

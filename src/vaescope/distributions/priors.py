@@ -240,7 +240,6 @@ def _centre(mean: Number) -> float:
 
 
 PRIORS: dict[str, type[Prior]] = {"normal": Normal, "uniform": Uniform, "beta": Beta, "laplace": Laplace}
-EXAMPLE = "uniform(low=-1, high=1)"
 
 
 def prior_from(value: Prior | str | Mapping[str, Any]) -> Prior:
@@ -329,12 +328,11 @@ def _parameter(name: str, value: object, tensors: bool) -> Number:
 
 
 def _invalid(value: object) -> InputError:
-    return InputError(f"prior must be one of {', '.join(PRIORS)}, e.g. {EXAMPLE!r}, got {validation.shown(value)}.")
+    return InputError(
+        f"prior must be one of {', '.join(PRIORS)}, e.g. 'uniform(low=-1, high=1)', got {validation.shown(value)}."
+    )
 
 
-# nodes of the one-dimensional quadrature: the log-density bends sharply between modes, and components may be narrow;
-# components 20 times narrower than the normal distribution are resolved
-NODES = 601
 NUMBERS_AT_ONCE = 2**24  # nodes times components in memory at a time
 
 
@@ -385,11 +383,14 @@ class Mixture(Prior):
         def density(u: Tensor) -> Tensor:  # nodes last; latents are the axis before them
             return self.log_density(u.movedim(-1, 0)).movedim(0, -1)
 
+        # the log-density bends sharply between modes; so many nodes resolve components that are 20 times narrower than
+        # the normal distribution
+        nodes = 601
         if mean.ndim < 2:
-            return normal_expectation(density, mean, variance, order=NODES, even=True)
-        rows = max(1, NUMBERS_AT_ONCE // (NODES * self.mean.shape[-1] * mean[0].numel()))
+            return normal_expectation(density, mean, variance, order=nodes, even=True)
+        rows = max(1, NUMBERS_AT_ONCE // (nodes * self.mean.shape[-1] * mean[0].numel()))
         chunks = zip(mean.split(rows), variance.expand_as(mean).split(rows), strict=True)
-        return torch.cat([normal_expectation(density, m, v, order=NODES, even=True) for m, v in chunks])
+        return torch.cat([normal_expectation(density, m, v, order=nodes, even=True) for m, v in chunks])
 
     def sample(self, *shape: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
         components = self.mean.expand(*shape, self.mean.shape[-1]).to(dtype)

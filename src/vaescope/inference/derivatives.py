@@ -14,7 +14,6 @@ from vaescope.core.errors import InputError
 Decoder = Callable[[Tensor], Tensor]
 CHUNK_ELEMENTS = 2**24  # Jacobian entries in memory at a time when only a summary per point is needed
 STACKED_ELEMENTS = 2**18  # Jacobian entries up to which all columns are computed in one pass
-NEARBY = 1e-3  # distance at which the output of a detached decoder changes, and that of a locally constant one does not
 
 
 def check_latents(z: Tensor, name: str = "z") -> None:
@@ -49,8 +48,8 @@ def check_decoder(decoder: Decoder, z: Float[Tensor, "N d"]) -> int:
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"decoder must support forward-mode differentiation, but torch reports: {reason}") from None
-    # compared close by: a network of ReLUs may be constant around a point and change further away
-    if not bool(columns.any()) and bool((decode_flat(decoder, probe + NEARBY) != output).any()):
+    # compared 1e-3 away: a network of ReLUs may be constant around a point and change further away
+    if not bool(columns.any()) and bool((decode_flat(decoder, probe + 1e-3) != output).any()):
         raise InputError("decoder changes with z, but its derivative is zero: it detaches its output from z.")
     return output.shape[1]
 

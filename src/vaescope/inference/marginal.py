@@ -18,7 +18,6 @@ from vaescope.inference.derivatives import Decoder, jacobians
 from vaescope.inference.geometry import check_support
 from vaescope.inference.joint import DecoderJoint, InvertibleDecoder, Joint, decoder_joint, find_mode, transform_nodes
 
-LARGEST_DIM = 8  # latents that quadrature supports
 FREEDOM = 5.0  # degrees of freedom of the Student proposal: heavier tails than any posterior with a Gaussian prior
 
 
@@ -81,10 +80,8 @@ def log_marginal(
     )
     if method == "flow":
         return _by_change_of_variables(joint, guess)
-    if method == "quadrature" and joint.dim > LARGEST_DIM:
-        raise InputError(
-            f"method 'quadrature' supports up to {LARGEST_DIM} latents, got {joint.dim}; use method='importance'."
-        )
+    if method == "quadrature" and joint.dim > 8:
+        raise InputError(f"method 'quadrature' supports up to 8 latents, got {joint.dim}; use method='importance'.")
     generator = randomness.generator(seed, "importance")
     whole_number("samples", samples, minimum=100)
     if method == "importance" and proposal is not None:

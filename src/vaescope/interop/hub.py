@@ -52,10 +52,6 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-FILES = ("config.json", "results.parquet", "history.parquet", "report.html", "weights/*.safetensors", "figures/*.svg")
-ATTRIBUTES = "".join(f"{p} filter=lfs diff=lfs merge=lfs -text\n" for p in ("*.safetensors", "*.parquet"))
-
-
 def to_hub_folder(run: str | Path, out: str | Path, *, diagnosis: Diagnosis | None = None) -> Path:
     """Copy a run folder with a model card, ready for `huggingface-cli upload`. `vs.adapters.from_run` opens the copy.
 
@@ -68,10 +64,12 @@ def to_hub_folder(run: str | Path, out: str | Path, *, diagnosis: Diagnosis | No
     members = members_of(source)
     if target.exists() and any(target.iterdir()):
         raise InputError(f"{target} is not empty; choose another folder.")
-    for pattern in FILES:
+    run_files = ("config.json", "results.parquet", "history.parquet", "report.html")
+    for pattern in (*run_files, "weights/*.safetensors", "figures/*.svg"):
         for file in source.glob(pattern):
             write_bytes(target / file.relative_to(source), file.read_bytes())
-    write_text(target / ".gitattributes", ATTRIBUTES)
+    attributes = [f"{stored} filter=lfs diff=lfs merge=lfs -text\n" for stored in ("*.safetensors", "*.parquet")]
+    write_text(target / ".gitattributes", "".join(attributes))
     write_text(target / "README.md", _card(members, diagnosis))
     if diagnosis is not None:
         write_json(target / "diagnosis.json", diagnosis.to_data())

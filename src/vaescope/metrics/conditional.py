@@ -15,8 +15,6 @@ from vaescope.metrics.correlation import CORRELATIONS, MCC, best_matching, pears
 from vaescope.metrics.inputs import CodesAndFactors, input_warnings, read_inputs, standardise
 from vaescope.metrics.score import Detail, MetricValues, OneScore, Score
 
-RIDGE = 1e-3  # penalty of regressions, relative to the number of samples
-
 
 @cache
 def _weights(inputs: int, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +81,7 @@ def shared_error_inflation(given: np.ndarray) -> float:
     features, folds = _features_of(given), _folds(len(given))
     own = [features[test].T @ features[test] for test, _ in folds]
     total = np.sum(own, axis=0)
-    penalty = RIDGE * np.eye(len(total))
+    penalty = 1e-3 * np.eye(len(total))  # as in `ridge`
     inverse = [np.linalg.inv(total - gram + len(fit) * penalty) for gram, (_, fit) in zip(own, folds, strict=True)]
 
     def squared_norm(B: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
@@ -101,8 +99,8 @@ def shared_error_inflation(given: np.ndarray) -> float:
     return float(squared / diagonal)
 
 
-def ridge(features: np.ndarray, targets: np.ndarray, strength: float = RIDGE) -> np.ndarray:
-    """Weights of ridge regression."""
+def ridge(features: np.ndarray, targets: np.ndarray, strength: float = 1e-3) -> np.ndarray:
+    """Weights of ridge regression; its strength is relative to the number of samples."""
     gram = features.T @ features + strength * len(features) * np.eye(features.shape[1])
     return np.linalg.solve(gram, features.T @ targets)
 

@@ -43,7 +43,6 @@ METRICS: dict[str, Callable[..., Score]] = {
     "irs": irs,
     "amari": amari,
 }
-WITHOUT_CLASSES = ("mcc", "mcc_spearman", "r2", "amari")  # which take all factors as numbers
 # name in the table, metric, score of the metric, question
 SCORE_ROWS = (
     ("MCC", "mcc", "mcc", "Is each factor one latent, up to sign and scale?"),
@@ -162,9 +161,10 @@ def evaluate(
     with Progress(console=console, disable=not (progress and console.is_terminal), transient=True) as shown:
         results: dict[str, Score] = {}
         skipped: dict[str, str] = {}
+        numeric = ("mcc", "mcc_spearman", "r2", "amari")  # which take all factors as numbers
         with _worker_threads() as pool:
             pending = {
-                name: pool.submit(metric, codes, factors, **({} if name in WITHOUT_CLASSES else {"discrete": discrete}))
+                name: pool.submit(metric, codes, factors, **({} if name in numeric else {"discrete": discrete}))
                 for name, metric in METRICS.items()
             }
             for name, future in shown.track(pending.items(), description="metrics"):

@@ -16,8 +16,6 @@ from vaescope.core.errors import InputError
 from vaescope.distributions import Normal, Prior
 from vaescope.models.mlp import MLP
 
-PRIOR_MEANS = ("fixed", "learned")
-
 
 @dataclass(frozen=True)
 class AuxiliarySettings:
@@ -35,7 +33,7 @@ class AuxiliarySettings:
 
     def __post_init__(self) -> None:
         validation.whole_number("auxiliary dim", self.dim, minimum=0)
-        validation.choice("prior_mean", self.prior_mean, PRIOR_MEANS)
+        validation.choice("prior_mean", self.prior_mean, ("fixed", "learned"))
 
     def prior_networks(self, latent_dim: int) -> dict[str, MLP]:
         """Networks for the learned parameters of p(z | auxiliary), by parameter; none for a plain VAE."""

@@ -32,13 +32,6 @@ def smooth_leaky_relu(h: Tensor) -> Tensor:
     return 0.2 * h + 0.8 * torch.where(h > 30, h, torch.log(1 + torch.exp(h.clamp(max=30))))
 
 
-LOG1P = (
-    *(0.9999964239, -0.4998741238, 0.3317990258, -0.2407338084),
-    *(0.1676540711, -0.0953293897, 0.0360884937, -0.0064535442),
-)
-"""Coefficients of e, e², …, e⁸ in a polynomial for log(1 + e) on [0, 1], to 3e-8 (Abramowitz & Stegun 1964, 4.1.44)."""
-
-
 def _training_smooth_leaky_relu(h: Tensor) -> Tensor:
     """`smooth_leaky_relu` in float32 and its first derivative, in an eighth less time of a compiled training step.
 
@@ -47,8 +40,10 @@ def _training_smooth_leaky_relu(h: Tensor) -> Tensor:
     """
     value = h.detach()
     e = torch.exp(-value.abs())
-    polynomial = e * LOG1P[-1]
-    for coefficient in LOG1P[-2::-1]:
+    # coefficients of e⁸, e⁷, …, e of log(1 + e) on [0, 1], to 3e-8 (Abramowitz & Stegun 1964, 4.1.44)
+    polynomial = e * -0.0064535442
+    lower = 0.0360884937, -0.0953293897, 0.1676540711, -0.2407338084, 0.3317990258, -0.4998741238, 0.9999964239
+    for coefficient in lower:
         polynomial = (polynomial + coefficient) * e
     output = 0.2 * value + 0.8 * (value.clamp(min=0) + polynomial)
     slope = 0.2 + 0.8 * torch.where(value >= 0, 1.0, e) / (1 + e)

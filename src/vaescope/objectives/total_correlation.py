@@ -31,9 +31,6 @@ from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.distributions.base import LOG_2PI
 from vaescope.models import Terms
 
-SAMPLINGS = ("stratified", "weighted")
-MAX_NUMBERS = 2**24  # in memory at once
-
 
 class Parts(NamedTuple):
     """Parts of the KL per sample, in nats, at one draw of z; their sum is log q(z|x) - log p(z)."""
@@ -57,7 +54,7 @@ def log_weights(batch: int, samples: int, sampling: str) -> Float[Tensor, "B B"]
     >>> log_weights(3, 9, "stratified").exp().sum(1)
     tensor([1., 1., 1.])
     """
-    validation.choice("sampling", sampling, SAMPLINGS)
+    validation.choice("sampling", sampling, ("stratified", "weighted"))
     if not 1 <= batch <= samples:
         raise InputError(f"the batch size must be 1 to {samples}, the number of samples, got {batch}.")
     if sampling == "weighted":
@@ -154,7 +151,7 @@ def decomposition(
     log_prior = Normal(prior_mean, prior_variance).log_density(z).sum(-1)
     own = -0.5 * ((z - mean).square() / variance + variance.log() + LOG_2PI).sum(-1)
     joints, marginals = [], []
-    for part in z.split(max(1, MAX_NUMBERS // mean.numel())):
+    for part in z.split(max(1, 2**24 // mean.numel())):  # numbers in memory at once
         density = -0.5 * ((part.unsqueeze(1) - mean).square() / variance + variance.log() + LOG_2PI)
         joints.append(torch.logsumexp(density.sum(-1), dim=1) - math.log(len(mean)))
         marginals.append((torch.logsumexp(density, dim=1) - math.log(len(mean))).sum(-1))

@@ -25,7 +25,6 @@ from vaescope.core.validation import posterior, same_rows, tensor, whole_number
 from vaescope.distributions import quadrature
 from vaescope.inference.derivatives import Decoder, decode_flat, jacobian
 
-WIDTH = 16  # matrix products are slow for other widths
 HERMITE_ORDERS = 5  # coefficients by which the start is chosen
 ROWS_AT_ONCE = 2**16  # decoded codes at a time: a decoder's activations may be wider than its output
 HELD_OUT = 0.3  # share of the draws on which errors are measured
@@ -42,14 +41,14 @@ class Draws(NamedTuple):
 
     inputs: Float[Tensor, "i R"]
     columns: Float[Tensor, "R w"]
-    """The inputs as columns, padded with zeros to a multiple of `WIDTH`."""
+    """The inputs as columns, padded with zeros to a multiple of 16: matrix products are slow for other widths."""
     products: Float[Tensor, "R t"]
     positions: Int[Tensor, " i2"]
     """The position of each entry of the normal matrix among the products."""
 
     @classmethod
     def of(cls, inputs: Float[Tensor, "i R"]) -> Draws:
-        i, columns = len(inputs), F.pad(inputs.mT, (0, -len(inputs) % WIDTH)).contiguous()
+        i, columns = len(inputs), F.pad(inputs.mT, (0, -len(inputs) % 16)).contiguous()
         first, second = torch.triu_indices(i, i, device=inputs.device)
         positions = torch.empty(i, i, dtype=torch.long, device=inputs.device)
         positions[first, second] = positions[second, first] = torch.arange(len(first), device=inputs.device)

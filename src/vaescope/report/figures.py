@@ -21,9 +21,9 @@ from torch import Tensor
 from vaescope.core import validation
 from vaescope.core.errors import InputError, require
 from vaescope.inference.derivatives import Decoder, decode_flat
+from vaescope.report.page import COLOURS as COLOURS
 from vaescope.report.page import Drawing
 
-COLOURS = ("#1f5fa8", "#d1592b", "#2c8a5b", "#8150a8", "#b08a1e", "#5d6b78")
 _STYLE: Any = {
     "font.size": 11,
     "font.family": "DejaVu Sans",

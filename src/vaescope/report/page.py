@@ -14,8 +14,9 @@ from markupsafe import Markup, escape
 import vaescope
 from vaescope.core.serialization import Plain
 
-VERDICTS = ("holds", "refuted", "undecided")
 MARKS = {"holds": "✓ holds", "refuted": "✗ refuted", "undecided": "? undecided"}
+COLOURS = ("#1f5fa8", "#d1592b", "#2c8a5b", "#8150a8", "#b08a1e", "#5d6b78")
+"""Of curves, in this order."""
 SAMPLE_IMAGES = 32  # on the page of data sets, of each data set
 _ENVIRONMENT = Environment(
     loader=PackageLoader("vaescope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -102,7 +103,7 @@ class IndexEntry:
     def counts(self) -> list[tuple[str, int]]:
         """How many claims have each verdict."""
         found = [str(claim["verdict"]) for claim in self.claims or ()]
-        return [(verdict, found.count(verdict)) for verdict in VERDICTS if found.count(verdict)]
+        return [(verdict, found.count(verdict)) for verdict in MARKS if found.count(verdict)]
 
 
 def render(template: str, **values: object) -> str:

@@ -14,7 +14,6 @@ from vaescope.models.mlp import batch_innermost
 
 CPU = torch.device("cpu")
 MAX_GATHERED = 2**24  # numbers gathered at once: images are gathered a few batches at a time
-MAX_TRANSPOSED = 64  # columns up to which the batch is made the innermost axis: more cost more than they save
 STEPS_PER_DRAW = 64  # steps for which noise is drawn in one call; part of a member's random stream
 
 
@@ -91,4 +90,5 @@ class Batches:
 
 def step_layout(rows: Float[Tensor, "*S B n"]) -> Float[Tensor, "*S B n"]:
     """The memory layout in which a training step takes its data; one layout, so that the step is compiled once."""
-    return batch_innermost(rows) if rows.shape[-1] <= MAX_TRANSPOSED else rows.contiguous()
+    # up to 64 columns the batch is made the innermost axis: more cost more than they save
+    return batch_innermost(rows) if rows.shape[-1] <= 64 else rows.contiguous()

@@ -22,7 +22,6 @@ from vaescope.core.errors import InputError, require
 
 P = ParamSpec("P")
 R = TypeVar("R")
-BATCH_BYTES = 64 * 2**20  # read at once
 
 
 @contextmanager
@@ -95,7 +94,7 @@ class StoredArray:
 
     def stream(self, batch_size: int | None = None) -> Iterator[np.ndarray]:
         """All rows in order, in batches; by default of about 64 MB."""
-        size = batch_size or max(1, BATCH_BYTES // max(1, self.row_bytes))
+        size = batch_size or max(1, 64 * 2**20 // max(1, self.row_bytes))
         with errors_in_one_line(self.path):
             if self.read_batches is not None:
                 yield from self.read_batches(size)

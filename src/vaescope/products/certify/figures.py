@@ -17,9 +17,14 @@ MAX_HISTOGRAMS = 16  # latents whose histograms are drawn, the worst first
 
 def drawings(evidence: Evidence) -> list[Drawing]:
     """All figures with captions."""
+    widths = (
+        "Standard deviations of q per latent, with two standard errors. Below 1, q is too narrow. Where both are off, "
+        "the encoder's widths are wrong; where only the first is, its means scatter, or no diagonal Gaussian does "
+        "better."
+    )
     shown = [
         ("ranks", _histograms(evidence.calibration), _rank_caption(evidence.calibration)),
-        ("widths", _widths(evidence), _WIDTHS),
+        ("widths", _widths(evidence), widths),
     ]
     if evidence.bounds is not None:
         shown.append(("bounds", _bounds(evidence.bounds), _bounds_caption(evidence.bounds)))
@@ -121,9 +126,3 @@ def _bounds_caption(bounds: GapBounds) -> str:
         f"Bounds on log p(x) of {len(sandwich.lower)} simulated x, {sandwich.width:.2g} nats apart on average "
         f"({sandwich.temperatures} temperatures). The zero line is the ELBO of the encoder: what is above is its gap."
     )
-
-
-_WIDTHS = (
-    "Standard deviations of q per latent, with two standard errors. Below 1, q is too narrow. Where both are off, "
-    "the encoder's widths are wrong; where only the first is, its means scatter, or no diagonal Gaussian does better."
-)

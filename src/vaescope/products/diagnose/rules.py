@@ -15,7 +15,6 @@ from vaescope.products.diagnose.thresholds import LIMITS
 from vaescope.report.findings import Finding
 from vaescope.report.wording import amount, listed, times
 
-DIFFUSERS_SCALING = 0.18215  # what diffusers declares if nobody has set it
 Rule = Callable[[Measurements], Finding | None]
 LOAD_BOTH = "model.load_state_dict(checkpoint, strict=True)  # encoder and decoder together"
 
@@ -24,9 +23,10 @@ def judge(found: Measurements) -> list[Finding]:
     """All findings whose cause is not another finding."""
     findings: list[Finding] = []
     explained: set[str] = set()
+    seen_in_outputs = {"negative-variance", "logits", "codebook-collapsed", "dead-codes"}  # whatever else is wrong
     for rule in RULES:
         finding = rule(found)
-        if finding is None or finding.code in explained or ("*" in explained and finding.code not in CERTAIN):
+        if finding is None or finding.code in explained or ("*" in explained and finding.code not in seen_in_outputs):
             continue
         findings.append(finding)
         explained |= EXPLAINS.get(finding.code, frozenset())
@@ -428,7 +428,7 @@ def scaling_factor(found: Measurements) -> Finding | None:
         return None
     return Finding(
         "scaling-factor",
-        "note" if image.scaling == DIFFUSERS_SCALING else "warning",
+        "note" if image.scaling == 0.18215 else "warning",  # what diffusers declares if nobody has set it
         "The scaling factor does not fit these codes.",
         f"Codes times scaling_factor = {image.scaling:g} have a standard deviation of {scaled:.2g}; a diffusion model "
         "expects about 1.",
@@ -696,12 +696,6 @@ RULES: tuple[Rule, ...] = (
     reliability,
 )
 """In the order of causes: a finding may be the reason for later ones."""
-CERTAIN = {
-    "negative-variance",
-    "logits",
-    "codebook-collapsed",
-    "dead-codes",
-}  # seen in the outputs themselves, whatever else is wrong
 EXPLAINS: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         ("untrained", "output-size", "data-range", "reconstruction", "not-a-vae", "collapsed", "uninformative"),

@@ -151,9 +151,16 @@ def recommend(
     batch = max(size for size in (32, 64, 128, 256) if size <= max(32, rows // 50))
     steps = 10_000  # after which small VAEs have usually converged
     largest = float(spectrum.eigenvalues[0])
+    scalings = {
+        "none": "Leave the values as they are.",
+        "pixels": "Not needed for what follows, but networks train best on values of about one: divide bytes by 255. "
+        "The precision is then multiplied by 255².",
+        "standardise": "Divide every column by its standard deviation, after subtracting its mean.",
+        "log1p": "Model log(1 + x), standardised by one number; or use a count likelihood, as scvi-tools has.",
+    }
     sentences = {
         "likelihood": f"{kind.likelihood}: {kind.reason}",
-        "scaling": kind.scaling_reason + _SCALING["pixels" if kind.name == "pixels" else kind.scaling],
+        "scaling": kind.scaling_reason + scalings["pixels" if kind.name == "pixels" else kind.scaling],
         "latents": why_needed + _latents_sentence(spectrum, chosen, needed, latent_dim),
         "precision": _precision_sentence(spectrum, variance, precision, chosen),
         "β": _beta_sentence(spectrum, kept, collapse, needed),
@@ -208,15 +215,6 @@ def axes_needed(spectrum: Spectrum) -> int:
 
 def _share(spectrum: Spectrum, latents: int) -> str:
     return f"{float(spectrum.eigenvalues[:latents].sum()) / spectrum.total:.0%}" if spectrum.total > 0 else "0%"
-
-
-_SCALING = {
-    "none": "Leave the values as they are.",
-    "pixels": "Not needed for what follows, but networks train best on values of about one: divide bytes by 255. The "
-    "precision is then multiplied by 255².",
-    "standardise": "Divide every column by its standard deviation, after subtracting its mean.",
-    "log1p": "Model log(1 + x), standardised by one number; or use a count likelihood, as scvi-tools has.",
-}
 
 
 def _latents_sentence(spectrum: Spectrum, chosen: int, needed: int, given: int | None) -> str:
@@ -282,11 +280,12 @@ def snippets(recommended: Recommendation, columns: int) -> dict[str, str]:
         "likelihood": "" if gaussian else '\n    likelihood="bernoulli",',
         "start": "  # the precision starts as recommended and is then found in training\n" if gaussian else "",
     }
-    templates = {"PyTorch": GAUSSIAN_LOSS if gaussian else BERNOULLI_LOSS, "pythae": PYTHAE, "vs.fit": FIT}
-    return {library: scaling + template.format(**values) for library, template in templates.items()}
+    templates = {"PyTorch": "gaussian" if gaussian else "bernoulli", "pythae": "pythae", "vs.fit": "vs.fit"}
+    return {library: scaling + TEMPLATES[name].format(**values) for library, name in templates.items()}
 
 
-GAUSSIAN_LOSS = """# y: decoded mean; mu, log_var: encoder; optimise log_precision with the other parameters
+TEMPLATES = {
+    "gaussian": """# y: decoded mean; mu, log_var: encoder; optimise log_precision with the other parameters
 log_precision = torch.nn.Parameter(torch.tensor({precision}).log())
 
 def loss(x, y, mu, log_var, beta=1.0):
@@ -295,14 +294,14 @@ def loss(x, y, mu, log_var, beta=1.0):
     reconstruction = 0.5 * (log_precision.exp() * error - n * log_precision)
     kl = 0.5 * (mu.square() + log_var.exp() - 1 - log_var).sum(1)
     return (reconstruction + beta * kl).mean()
-"""
-BERNOULLI_LOSS = """# logits: output of the decoder; mu, log_var: encoder
+""",
+    "bernoulli": """# logits: output of the decoder; mu, log_var: encoder
 def loss(x, logits, mu, log_var, beta=1.0):
     reconstruction = torch.nn.functional.binary_cross_entropy_with_logits(logits, x, reduction="none")
     kl = 0.5 * (mu.square() + log_var.exp() - 1 - log_var).sum(1)
     return (reconstruction.flatten(1).sum(1) + beta * kl).mean()  # sums over columns, never means
-"""
-PYTHAE = """from pythae.models import BetaVAE, BetaVAEConfig
+""",
+    "pythae": """from pythae.models import BetaVAE, BetaVAEConfig
 
 config = BetaVAEConfig(
     input_dim=({columns},),
@@ -311,8 +310,8 @@ config = BetaVAEConfig(
     beta={beta},{why_beta}
 )
 model = BetaVAE(config)
-"""
-FIT = """import vaescope as vs
+""",
+    "vs.fit": """import vaescope as vs
 
 fit = vs.fit(
     x,
@@ -321,4 +320,5 @@ fit = vs.fit(
     epochs={epochs},{likelihood}
 ){start}
 vs.diagnose(fit.best, x)
-"""
+""",
+}

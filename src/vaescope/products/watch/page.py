@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from vaescope.products.watch.row import Row
-from vaescope.report.page import number, render
+from vaescope.report.page import COLOURS, number, render
 
 if TYPE_CHECKING:
     from vaescope.products.watch.watch import Watch
 
 
-COLOURS = ("#1f5fa8", "#d1592b", "#2c8a5b", "#8150a8", "#b08a1e", "#5d6b78")
 WIDTH, HEIGHT = 520, 240
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 30, 34
 
