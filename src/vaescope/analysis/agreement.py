@@ -19,8 +19,6 @@ from vaescope.metrics.correlation import (
 from vaescope.metrics.inputs import CodesAndFactors, standardise
 from vaescope.metrics.stability import Stability
 
-SAME_AXIS = 0.95  # rank correlation of latents that are the same: convention
-
 
 def canonical_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Canonical correlations of two sets of codes, highest first: 1 for directions that both contain.
@@ -146,7 +144,8 @@ def seed_agreement(
         models = rng.integers(len(others), size=len(others)).tolist()
         values = {m: _matched(codes[rows], others[m][rows])[0] for m in set(models)}
         medians.append(np.median([values[m] for m in models], axis=0))
-    angle = np.arccos(np.median(rotated, axis=0).clip(0.0, SAME_AXIS))
+    same_axis = 0.95  # rank correlation of latents that are the same: convention
+    angle = np.arccos(np.median(rotated, axis=0).clip(0.0, same_axis))
     return SeedAgreement(
         axis,
         subspace,
@@ -154,8 +153,8 @@ def seed_agreement(
         np.quantile(medians, (0.025, 0.975), axis=0),
         axis_median=np.median(axis, axis=0),
         subspace_median=np.median(subspace, axis=0),
-        same=(axis >= SAME_AXIS).mean(0) >= 0.5,
-        credibility=(np.arccos(SAME_AXIS) / angle) ** 8,
+        same=(axis >= same_axis).mean(0) >= 0.5,
+        credibility=(np.arccos(same_axis) / angle) ** 8,
     )
 
 

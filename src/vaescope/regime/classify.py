@@ -61,9 +61,13 @@ class FixedThresholds:
     varying_prior: float = 0.01
     """Relative variance of the prior over samples; that of `unit_variance`."""
 
+    @property
+    def unchanged(self) -> int:
+        """The index of the factor that leaves thresholds as they are."""
+        return self.factors.index(1.0)
+
 
 FIXED = FixedThresholds()
-UNCHANGED = FIXED.factors.index(1.0)
 
 
 @dataclass
@@ -159,7 +163,10 @@ class PosteriorStatistics:
 
 
 def kinds(
-    statistics: PosteriorStatistics, passive_level: int = UNCHANGED, active_level: int = UNCHANGED, factor: float = 1.0
+    statistics: PosteriorStatistics,
+    passive_level: int = FIXED.unchanged,
+    active_level: int = FIXED.unchanged,
+    factor: float = 1.0,
 ) -> list[str]:
     """The verdict of each latent: `active`, `passive` or `mixed`.
 
@@ -227,7 +234,7 @@ def _judge_collapse(kinds: list[str], statistics: PosteriorStatistics) -> Collap
     follows = moments["difference"].second <= FIXED.largest_difference * moments["mean"].variance
     information = moments["information"].mean
     passive, little = (information <= f * limits.passive_kl for f in (1.0, FIXED.little_information))
-    never_active = statistics.active[UNCHANGED] <= limits.mixed_share * statistics.samples
+    never_active = statistics.active[FIXED.unchanged] <= limits.mixed_share * statistics.samples
     repeats = prior_varies and bool(((follows & little & never_active) | (passive & never_active)).all())
     used = sum(kind != "passive" for kind in kinds)
     if used and repeats:
@@ -431,8 +438,8 @@ def judge(statistics: PosteriorStatistics) -> Regime:
     variance = moments["variance"]
     return Regime(
         kind=kind,
-        passive_fraction=statistics.passive[UNCHANGED] / samples,
-        active_fraction=statistics.active[UNCHANGED] / samples,
+        passive_fraction=statistics.passive[FIXED.unchanged] / samples,
+        active_fraction=statistics.active[FIXED.unchanged] / samples,
         boundary=np.array([any(other[k] != kind[k] for other in variants) for k in range(len(kind))]),
         kl=moments["kl"].mean,
         variance_ratio=np.exp(moments["log_ratio"].mean),

@@ -45,7 +45,6 @@ GLOSSARY = {
     "intrinsic dimension": "Numbers needed to locate a sample on the curved surface on which the data lie.",
     "±": "Two standard errors, everywhere on this page.",
 }
-LARGEST_FACTOR = 1000.0  # factors beyond are not given as numbers
 
 
 def anchor(word: str) -> str:
@@ -88,16 +87,16 @@ class Glosses:
         return f'<a class="term" href="#{anchor(word)}">{shown}</a>'
 
 
-def times(factor: float) -> str:
-    """A factor with few digits; absurd ones as such.
+def times(factor: float, *, largest: float = 1000.0) -> str:
+    """A factor with few digits; beyond `largest` none.
 
     >>> times(0.02), times(1e40), times(3.21)
     ('1/50 times', 'more than 1000 times', '3.2 times')
     """
-    if not math.isfinite(factor) or factor > LARGEST_FACTOR:
-        return f"more than {LARGEST_FACTOR:.0f} times"
-    if factor < 1 / LARGEST_FACTOR:
-        return f"less than 1/{LARGEST_FACTOR:.0f} times"
+    if not math.isfinite(factor) or factor > largest:
+        return f"more than {largest:.0f} times"
+    if factor < 1 / largest:
+        return f"less than 1/{largest:.0f} times"
     return f"{factor:.2g} times" if factor >= 0.5 else f"1/{1 / factor:.0f} times"
 
 

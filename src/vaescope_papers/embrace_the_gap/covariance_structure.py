@@ -30,8 +30,6 @@ from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettin
 
 PRIOR = Laplace(0.0, 0.08)  # nearly all of it inside the box, outside of which a Möbius transform has its pole
 MIXINGS = {"moebius": "conformal (Möbius)", "stretched": "orthogonal, not conformal"}
-GROUPS = (("isotropic", "even"), ("diagonal", "even"), ("full", "even"), ("isotropic", "uneven"))
-"""Posterior family and noise."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +131,8 @@ def compared_families(
 
 class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, CovarianceMeasurement]):
     info = EXPERIMENTS["covariance-structure"]
+    groups = (("isotropic", "even"), ("diagonal", "even"), ("full", "even"), ("isotropic", "uneven"))
+    """Posterior family and noise."""
     about = (
         "The near-deterministic gap of a diagonal posterior is c_IMA, so training favours decoders with orthogonal "
         "Jacobian columns. By the same argument the gap of an isotropic posterior is the conformal contrast "
@@ -209,7 +209,7 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
     def cells(self, settings: CovarianceSettings) -> list[CovarianceCell]:
         return [
             CovarianceCell(posterior, mixing, seed, noise)
-            for posterior, noise in GROUPS
+            for posterior, noise in self.groups
             for mixing in MIXINGS
             for seed in range(settings.seeds)
         ]
@@ -267,7 +267,7 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
                     for r in results
                     if (r.cell.mixing, r.cell.posterior, r.cell.noise) == (mixing, family, noise)
                 ]
-                for family, noise in GROUPS
+                for family, noise in self.groups
             }
             for mixing, label in MIXINGS.items()
         }

@@ -131,9 +131,6 @@ class IMAFlow:
         return min(positive, 1 - positive)
 
 
-DRAWN_STEPS = 100  # whose batches are drawn together
-
-
 @dataclass(frozen=True)
 class FlowSpec:
     """One flow of a stack."""
@@ -213,6 +210,8 @@ def fit_ima_flows(
 
 
 class _Stack:
+    drawn_steps = 100  # whose batches are drawn together
+
     def __init__(self, x: Tensor, specs: Sequence[FlowSpec], prior: Prior, settings: FlowSettings) -> None:
         self.specs, self.prior, self.settings = specs, prior, settings
         self.unmixing = Unmixing(x.shape[2], settings.hidden)
@@ -234,19 +233,19 @@ class _Stack:
         moments = tuple({name: torch.zeros_like(value) for name, value in self.params.items()} for _ in range(2))
         with keep_freed_memory():
             for step in range(steps):
-                if step % DRAWN_STEPS == 0:
+                if step % self.drawn_steps == 0:
                     drawn = self._draw()
                 rate = self.settings.learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
                 scales = adam_scales(step + 1, rate, self.rows.device).to(self.rows)
-                x = self.rows[self.data_sets, drawn[:, step % DRAWN_STEPS]]
+                x = self.rows[self.data_sets, drawn[:, step % self.drawn_steps]]
                 self.history.append(step_(self.params, moments, scales, x, self.strengths))
                 if watch is not None and step + 1 in watch_at:
                     watch(step + 1, self.flows())
         return self.flows()
 
     def _draw(self) -> Tensor:
-        """Rows of the next batches of every flow, (E, DRAWN_STEPS, batch)."""
-        shape = DRAWN_STEPS, min(self.settings.batch, self.rows.shape[1])
+        """Rows of the next batches of every flow, (E, drawn_steps, batch)."""
+        shape = self.drawn_steps, min(self.settings.batch, self.rows.shape[1])
         return torch.stack([torch.randint(self.rows.shape[1], shape, generator=own) for own in self.generators])
 
     def flows(self) -> list[IMAFlow]:

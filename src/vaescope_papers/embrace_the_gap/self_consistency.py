@@ -173,37 +173,12 @@ def amortisation_rise(results: Results, _: object) -> list[float]:
 # comparisons, tables and figures --------------------------------------------------------------
 
 Value = Callable[[SelfConsistencyMeasurement], float]
-PANELS: Mapping[str, tuple[str, str, Value, str]] = {
-    "posterior_variance": (
-        "Fig. 2 left",
-        "posterior variance σ₀²",
-        lambda m: m.posterior_variance[0],
-        "Levels differ by a factor of four to five at small γ²: σ²γ² is one over the squared column norm of the "
-        "decoder, so it depends on the scale of the observations, which the paper does not state. The factor shrinks "
-        "to two at the largest γ², because the published medians fall a little more slowly than 1/γ² (a slope of "
-        "-0.92) and ours do not; the published values do not show why.",
-    ),
-    "predicted_variance": (
-        "Fig. 2 centre",
-        "right-hand side of Eq. 12",
-        lambda m: m.predicted_variance[0],
-        "As for the variances. Both sides of Eq. 12 agree in our values and in theirs.",
-    ),
-    "reconstruction_mse": (
-        "Fig. 2 right",
-        "squared distance of x and f(μ(x))",
-        lambda m: m.reconstruction_mse,
-        "Both fall monotonically, ours from above theirs to below. The error depends on the scale of the observations "
-        "and, at large γ², on how long the encoder was trained: it is far above the error of the exact projection of "
-        "the same decoders, which the page of the experiment shows next to it.",
-    ),
-}
 
 
 def authors_medians() -> dict[str, dict[float, float]]:
     """The published medians of every panel, by γ²."""
     table = published("embrace_the_gap")["self-consistency"]
-    return {name: column(table, name) for name in PANELS}
+    return {name: column(table, name) for name in ("posterior_variance", "predicted_variance", "reconstruction_mse")}
 
 
 def self_consistency_figure(results: Results) -> Figure:
@@ -396,11 +371,36 @@ class SelfConsistency(PrecisionExperiment[SelfConsistencySettings, SelfConsisten
 
     def comparisons(self, results: Results, settings: SelfConsistencySettings) -> list[Comparison]:
         authors = authors_medians()
+        panels: Mapping[str, tuple[str, str, Value, str]] = {
+            "posterior_variance": (
+                "Fig. 2 left",
+                "posterior variance σ₀²",
+                lambda m: m.posterior_variance[0],
+                "Levels differ by a factor of four to five at small γ²: σ²γ² is one over the squared column norm of "
+                "the decoder, so it depends on the scale of the observations, which the paper does not state. The "
+                "factor shrinks to two at the largest γ², because the published medians fall a little more slowly than "
+                "1/γ² (a slope of -0.92) and ours do not; the published values do not show why.",
+            ),
+            "predicted_variance": (
+                "Fig. 2 centre",
+                "right-hand side of Eq. 12",
+                lambda m: m.predicted_variance[0],
+                "As for the variances. Both sides of Eq. 12 agree in our values and in theirs.",
+            ),
+            "reconstruction_mse": (
+                "Fig. 2 right",
+                "squared distance of x and f(μ(x))",
+                lambda m: m.reconstruction_mse,
+                "Both fall monotonically, ours from above theirs to below. The error depends on the scale of the "
+                "observations and, at large γ², on how long the encoder was trained: it is far above the error of the "
+                "exact projection of the same decoders, which the page of the experiment shows next to it.",
+            ),
+        }
         return [
             Comparison(
                 figure, quantity, compare_precisions(values_by_precision(results, value), authors[name]), difference
             )
-            for name, (figure, quantity, value, difference) in PANELS.items()
+            for name, (figure, quantity, value, difference) in panels.items()
         ]
 
     def tables(self, results: Results, settings: SelfConsistencySettings) -> list[ReportTable]:

@@ -20,7 +20,7 @@ from vaescope.training import MemberSpec
 from vaescope_papers.claims import ClaimSpec, members_converged
 from vaescope_papers.criteria import Bound, at_least
 from vaescope_papers.experiment import ReportFigure, ReportTable
-from vaescope_papers.polarised_regime import IVAE_SOURCES
+from vaescope_papers.polarised_regime import EXPERIMENTS
 from vaescope_papers.results import Result
 from vaescope_papers.statistics import median
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
@@ -62,7 +62,7 @@ def select(results: Results, data: str, model: str) -> list[SourcesResult]:
 
 
 class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, SourcesMeasurement]):
-    info = IVAE_SOURCES
+    info = EXPERIMENTS["ivae-sources"]
     about = (
         "Four independent normal sources whose variances depend on an auxiliary variable are mixed by two orthogonal "
         "layers with an activation between them, and observed with noise. The auxiliary variable is the label of one "
@@ -125,7 +125,17 @@ class IVAESourcesExperiment(TrainedExperiment[TrainedSettings, SourcesCell, Sour
         )
 
     def claims(self, settings: TrainedSettings) -> Sequence[Spec]:
-        return CLAIMS
+        return (
+            *(claim for data, (_, words) in AUXILIARIES.items() for claim in _recovery_claims(data, words)),
+            _claim(
+                "The VAE's codes contain the sources up to a linear map: they are rotated, not lost.",
+                "Beyond the paper",
+                lambda results, _: [r.measured.r2 for r in results if r.cell.model == "vae"],
+                "linear R² of the VAE's codes",
+                0.9,
+                "members",
+            ),
+        )
 
     def figures(self, results: Results, settings: TrainedSettings) -> list[ReportFigure]:
         figure, axes = figures.row_of_panels(2, width=4.6)
@@ -197,18 +207,6 @@ def _recovery_claims(data: str, words: str) -> tuple[Spec, Spec]:
         ),
     )
 
-
-CLAIMS: tuple[Spec, ...] = (
-    *(claim for data, (_, words) in AUXILIARIES.items() for claim in _recovery_claims(data, words)),
-    _claim(
-        "The VAE's codes contain the sources up to a linear map: they are rotated, not lost.",
-        "Beyond the paper",
-        lambda results, _: [r.measured.r2 for r in results if r.cell.model == "vae"],
-        "linear R² of the VAE's codes",
-        0.9,
-        "members",
-    ),
-)
 
 # figure ---------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from vaescope.training.loop import EpochMetrics
 from vaescope_papers.claims import FEWEST_LATE, TOO_SHORT, ClaimSpec, settled, show
 from vaescope_papers.criteria import Bound, Interval, IntervalsBelow, above, at_most
 from vaescope_papers.experiment import ReportFigure, ReportTable
-from vaescope_papers.polarised_regime import POLARISED_REGIME
+from vaescope_papers.polarised_regime import EXPERIMENTS
 from vaescope_papers.published import published
 from vaescope_papers.results import DIVERGED, Result
 from vaescope_papers.statistics import median
@@ -204,6 +204,10 @@ class RegimeMeasurement:
     sampled_accuracy: Accuracy
     curve: RegimeCurve = field(default_factory=RegimeCurve)
 
+    @property
+    def accuracies(self) -> dict[str, Accuracy]:
+        return {"mean codes": self.mean_accuracy, "sampled codes": self.sampled_accuracy}
+
     def count(self, kind: str) -> int:
         """Number of latents of this kind."""
         return self.per_latent.kind.count(kind)
@@ -246,7 +250,7 @@ class RegimeData(FactorData):
 
 
 class PolarisedRegimeExperiment(TrainedExperiment[RegimeSettings, RegimeCell, RegimeMeasurement]):
-    info = POLARISED_REGIME
+    info = EXPERIMENTS["polarised-regime"]
     about = (
         "VAEs and iVAEs are trained on images with the structure of dSprites. The auxiliary input of the iVAEs is the "
         "five factors of an image; the variance of their prior p(z | factors) is learned, and its mean is fixed at 0 "
@@ -717,17 +721,11 @@ def _count_claims(settings: RegimeSettings) -> list[Spec]:
     return claims
 
 
-ACCURACIES: Mapping[str, Callable[[RegimeMeasurement], Accuracy]] = {
-    "mean codes": lambda m: m.mean_accuracy,
-    "sampled codes": lambda m: m.sampled_accuracy,
-}
-
-
 def leak_note(results: Results, _: object) -> str:
     """What classifiers read from passive latents alone."""
     asked = (("means of VAEs", "vae", "mean codes"), ("means of iVAEs", "ivae", "mean codes"))
     found = {
-        words: [v for m in of_model(results, model) if (v := ACCURACIES[codes](m).passive) is not None]
+        words: [v for m in of_model(results, model) if (v := m.accuracies[codes].passive) is not None]
         for words, model, codes in (*asked, ("samples of iVAEs", "ivae", "sampled codes"))
     }
     if not all(found.values()):
@@ -745,7 +743,7 @@ def _dropping(
     """Accuracy on all latents less that on used latents, of members that have both used and passive latents."""
 
     def accuracy_lost(results: Results, _: object) -> list[float]:
-        own = [ACCURACIES[codes](m) for m in of_model(results, model) if m.count("passive")]
+        own = [m.accuracies[codes] for m in of_model(results, model) if m.count("passive")]
         return [a.all_latents - a.used for a in own if a.used is not None]
 
     return ClaimSpec(
@@ -829,7 +827,7 @@ def _tables(results: Results, settings: RegimeSettings) -> list[ReportTable]:
                 "collapse": measured.collapse,
             }
         )
-        own = [(codes, accuracy(measured)) for codes, accuracy in ACCURACIES.items()]
+        own = measured.accuracies.items()
         kinds = (("all", "all_latents"), ("used", "used"), ("passive", "passive"))
         accuracies.append(head | {f"{codes}: {kind}": getattr(a, name) for codes, a in own for kind, name in kinds})
         found = {
@@ -868,33 +866,32 @@ def _tables(results: Results, settings: RegimeSettings) -> list[ReportTable]:
 
 # figures --------------------------------------------------------------------------------------
 
-CAPTIONS = {
-    "latents": (
-        "Every latent of every member: its KL against the ratio of posterior and prior variance. A polarised model has "
-        "two groups with little between them. Right: the posterior variance by itself, where the passive latents of an "
-        "iVAE have the small values that active latents of a VAE have."
-    ),
-    "passive": (
-        "One passive latent of each model (Figs. 1 and 4 of the paper): its means, its posterior and prior variances, "
-        "and samples from its posterior and prior."
-    ),
-    "active": (
-        "One active latent of each model (Figs. 2 and 3 of the paper): its posterior variance is far below that of the "
-        "prior, and its samples are distributed like its means."
-    ),
-    "counts": (
-        "Number of active latents over the number of latents and over β: medians over seeds, with a band where seeds "
-        "differ."
-    ),
-    "truncation": (
-        "What every latent adds, most used ones first, without retraining: squared error at the mean code, and ELBO of "
-        "the truncated code. Dotted: the number of latents in use. If the prior mean is learned from the factors, even "
-        "a code without latents reconstructs, because the prior already knows the image."
-    ),
-}
-
 
 def _figures(results: Results, settings: RegimeSettings) -> list[ReportFigure]:
+    captions = {
+        "latents": (
+            "Every latent of every member: its KL against the ratio of posterior and prior variance. A polarised model "
+            "has two groups with little between them. Right: the posterior variance by itself, where the passive "
+            "latents of an iVAE have the small values that active latents of a VAE have."
+        ),
+        "passive": (
+            "One passive latent of each model (Figs. 1 and 4 of the paper): its means, its posterior and prior "
+            "variances, and samples from its posterior and prior."
+        ),
+        "active": (
+            "One active latent of each model (Figs. 2 and 3 of the paper): its posterior variance is far below that of "
+            "the prior, and its samples are distributed like its means."
+        ),
+        "counts": (
+            "Number of active latents over the number of latents and over β: medians over seeds, with a band where "
+            "seeds differ."
+        ),
+        "truncation": (
+            "What every latent adds, most used ones first, without retraining: squared error at the mean code, and "
+            "ELBO of the truncated code. Dotted: the number of latents in use. If the prior mean is learned from the "
+            "factors, even a code without latents reconstructs, because the prior already knows the image."
+        ),
+    }
     drawn, members = (
         {"latents": _latent_map(results), "counts": _counts(results, settings)},
         figure_members(results, settings),
@@ -903,7 +900,7 @@ def _figures(results: Results, settings: RegimeSettings) -> list[ReportFigure]:
         drawn["passive"] = _histogram_figure(members, "passive", lambda m: m.passive_histograms)
         drawn["active"] = _histogram_figure(members, "active", lambda m: m.active_histograms)
         drawn["truncation"] = _truncation(members)
-    return [ReportFigure(f"regime_{name}", drawn[name], CAPTIONS[name]) for name in CAPTIONS if name in drawn]
+    return [ReportFigure(f"regime_{name}", drawn[name], captions[name]) for name in captions if name in drawn]
 
 
 def _latent_map(results: Results) -> Figure:

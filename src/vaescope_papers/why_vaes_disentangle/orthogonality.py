@@ -51,7 +51,6 @@ from vaescope_papers.why_vaes_disentangle.disentangling import (
     on_images,
 )
 
-PUBLISHED: Mapping[str, Mapping[str, Mapping[str, float]]] = published("why_vaes_disentangle")["orthogonality"]
 D = TypeVar("D")
 
 # measurement ----------------------------------------------------------------------------------
@@ -228,7 +227,7 @@ def claims_on(images: ImageSet) -> Claims:
         "The paper does not say for how long it trains, and its images are the official ones at 64 x 64 pixels. The "
         "table shows which members have few latents in use."
     )
-    known = PUBLISHED.get(images.data, {})
+    known: Mapping[str, Mapping[str, float]] = published("why_vaes_disentangle")["orthogonality"].get(images.data, {})
 
     def larger(table: str, name: str, gap: Gap, objective: str) -> ClaimSpec[OrthogonalityResult, object, Groups]:
         def measure(gap: Gap) -> Callable[[Results, object], Groups]:
@@ -676,12 +675,13 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
             "models."
         )
         columns = columns_of(results)
+        known: Mapping[str, Mapping[str, Mapping[str, float]]] = published("why_vaes_disentangle")["orthogonality"]
 
         def panel(table: str, quantity: str, label: str, column: str, why: str) -> Comparison:
             rows = compare_models(
                 results,
                 lambda own: known_values(columns[label], own),
-                lambda data, objective: PUBLISHED.get(data, {}).get(objective, {}).get(column),
+                lambda data, objective: known.get(data, {}).get(objective, {}).get(column),
             )
             return Comparison(table, quantity, rows, why)
 

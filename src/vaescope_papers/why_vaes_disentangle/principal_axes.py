@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,15 +28,10 @@ from vaescope_papers.statistics import Comparison, compare, median
 from vaescope_papers.why_vaes_disentangle import EXPERIMENTS, PAPER
 
 AxisSet = tuple[int, int]
-"""The first axis, and the one after the last, counted out of `PUBLISHED_AXES`."""
+"""The first axis, and the one after the last, counted out of `PublishedErrors.axes`."""
 Step = tuple[int, int, float]
 """From one number of first axes to the next: what one axis explains."""
 ORDERS = {"descending": "largest first", "ascending": "smallest first"}
-TABLE_7 = published("why_vaes_disentangle")["principal-axes"]
-PUBLISHED_AXES: int = TABLE_7["axes"]
-PUBLISHED: Mapping[AxisSet, float] = {(a, b): e for (a, b), e in zip(TABLE_7["sets"], TABLE_7["errors"], strict=True)}
-AXIS_SETS = tuple(PUBLISHED)
-FIRST_AXES = [last for first, last in AXIS_SETS if first == 0]
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class AxesSettings(Settings):
 
     def scaled(self, axis_set: AxisSet) -> AxisSet:
         """A published set of axes, at this image size."""
-        first, last = (round(axis * self.size**2 / PUBLISHED_AXES) for axis in axis_set)
+        first, last = (round(axis * self.size**2 / PUBLISHED.axes) for axis in axis_set)
         return first, last
 
 
@@ -144,16 +140,42 @@ def direction_changes(steps: Sequence[Step]) -> int:
     return int((moving[1:] != moving[:-1]).sum())
 
 
-def published_total(errors: Mapping[AxisSet, float] = PUBLISHED) -> float:
-    """The variance of the published images: sets that share axes imply it in two ways, which are averaged."""
-    pairs: Sequence[tuple[AxisSet, AxisSet]] = (((2000, 3000), (0, 2000)), ((2500, 3000), (0, 2500)))
-    return float(np.mean([errors[a] + errors[b] - errors[0, 3000] for a, b in pairs]))
+@dataclass(frozen=True)
+class PublishedErrors:
+    """Tab. 7: squared errors of sets of axes."""
+
+    axes: int
+    errors: Mapping[AxisSet, float]
+    note: ClassVar[str] = (
+        "Axes are orthogonal, so the errors of sets determine each other. The published entries imply the variance of "
+        "the images in two ways, 24.2 and 23.5. Each of the first 1500 axes explains little, each of the next 500 nine "
+        "times as much, those up to 3000 less again, and the last 1096 almost nothing. Sorted axes cannot behave like "
+        "that; an unsorted decomposition (NumPy's eig) can."
+    )
+
+    @property
+    def first_axes(self) -> list[int]:
+        """The last axis of every set that begins with the first one."""
+        return [last for first, last in self.errors if first == 0]
+
+    @property
+    def total(self) -> float:
+        """The variance of the published images: sets that share axes imply it in two ways, which are averaged."""
+        pairs: Sequence[tuple[AxisSet, AxisSet]] = (((2000, 3000), (0, 2000)), ((2500, 3000), (0, 2500)))
+        return float(np.mean([self.errors[a] + self.errors[b] - self.errors[0, 3000] for a, b in pairs]))
+
+    @property
+    def steps(self) -> list[Step]:
+        """What one axis explains between the published sets."""
+        return explained_per_axis({last: self.errors[0, last] for last in self.first_axes}, self.total)
+
+    @classmethod
+    def read(cls) -> PublishedErrors:
+        table = published("why_vaes_disentangle")["principal-axes"]
+        return cls(table["axes"], {(a, b): e for (a, b), e in zip(table["sets"], table["errors"], strict=True)})
 
 
-def published_steps(errors: Mapping[AxisSet, float] = PUBLISHED) -> list[Step]:
-    """What one axis explains between the published sets."""
-    return explained_per_axis({last: errors[0, last] for last in FIRST_AXES}, published_total(errors))
-
+PUBLISHED = PublishedErrors.read()
 
 # measurement ----------------------------------------------------------------------------------
 
@@ -165,7 +187,7 @@ class AxesCell:
 
 @dataclass(frozen=True)
 class InOrder:
-    """Axes in one order of their variance; tuples have an entry per set of `AXIS_SETS`."""
+    """Axes in one order of their variance; tuples have an entry per set of `PublishedErrors.errors`."""
 
     unexplained: tuple[float, ...]
     """Share of the variance."""
@@ -196,23 +218,16 @@ def cumulative_step(axes: int) -> int:
 
 def unexplained(results: Results, order: str, axis_set: AxisSet) -> list[float]:
     """The share of the variance that a set leaves unexplained, per seed."""
-    return [getattr(r.measured, order).unexplained[AXIS_SETS.index(axis_set)] for r in results]
+    return [getattr(r.measured, order).unexplained[list(PUBLISHED.errors).index(axis_set)] for r in results]
 
 
 def explained(results: Results, order: str) -> list[float]:
     """The share of the variance that one of 4096 axes explains, from one set of first axes to the next."""
-    left = {last: median(unexplained(results, order, (0, last))) for last in FIRST_AXES}
+    left = {last: median(unexplained(results, order, (0, last))) for last in PUBLISHED.first_axes}
     return [value for _, _, value in explained_per_axis(left, 1.0)]
 
 
 # claims ---------------------------------------------------------------------------------------
-
-PUBLISHED_NOTE = (
-    "Axes are orthogonal, so the errors of sets determine each other. The published entries imply the variance of the "
-    "images in two ways, 24.2 and 23.5. Each of the first 1500 axes explains little, each of the next 500 nine times "
-    "as much, those up to 3000 less again, and the last 1096 almost nothing. Sorted axes cannot behave like that; an "
-    "unsorted decomposition (NumPy's eig) can."
-)
 
 
 def blank_claim(order: str, note: str) -> ClaimSpec[AxesResult, AxesSettings, Sequence[float]]:
@@ -222,7 +237,7 @@ def blank_claim(order: str, note: str) -> ClaimSpec[AxesResult, AxesSettings, Se
         measure=lambda results, _: unexplained(results, order, (0, 1500)),
         # an image looks blank without 85 % of its variance
         criterion=Bound("share of the variance left unexplained", at_least(0.85), over="seeds"),
-        published=f"{PUBLISHED[0, 1500]:g} of about {published_total():.1f}",
+        published=f"{PUBLISHED.errors[0, 1500]:g} of about {PUBLISHED.total:.1f}",
         note=note,
     )
 
@@ -272,13 +287,13 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
         ClaimSpec(
             sentence="The published errors are those of sorted axes, in one order or the other.",
             source=f"{PAPER}, Tab. 7",
-            measure=lambda _, __: [float(direction_changes(published_steps()))],
+            measure=lambda _, __: [float(direction_changes(PUBLISHED.steps))],
             criterion=Bound(
                 "number of changes between rising and falling explained variance per axis, over the published sets,",
                 at_most(0.0),
                 over="",
             ),
-            note=PUBLISHED_NOTE,
+            note=PUBLISHED.note,
         ),
         ClaimSpec(
             sentence="The axes of largest variance determine the position of the sprite.",
@@ -302,7 +317,7 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
         axes = PrincipalAxes.of(data.x)
         image, total = data.x[:1], float(axes.variances.sum())
         cumulative = axes.variances.cumsum(0) / total
-        sets = [settings.scaled(axis_set) for axis_set in AXIS_SETS]
+        sets = [settings.scaled(axis_set) for axis_set in PUBLISHED.errors]
 
         def pixels(image: Tensor) -> bytes:
             return (image.clamp(0, 1) * 255).round().to(torch.uint8).numpy().tobytes()
@@ -325,19 +340,19 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
         )
 
     def comparisons(self, results: Results, settings: AxesSettings) -> list[Comparison]:
-        total = published_total()
+        total = PUBLISHED.total
 
         def panel(order: str) -> Comparison:
             rows = [
-                compare(f"axes {a} to {b} of {PUBLISHED_AXES}", unexplained(results, order, (a, b)), error / total)
-                for (a, b), error in PUBLISHED.items()
+                compare(f"axes {a} to {b} of {PUBLISHED.axes}", unexplained(results, order, (a, b)), error / total)
+                for (a, b), error in PUBLISHED.errors.items()
             ]
-            return Comparison("Tab. 7", f"share of the variance left unexplained, {order} order", rows, PUBLISHED_NOTE)
+            return Comparison("Tab. 7", f"share of the variance left unexplained, {order} order", rows, PUBLISHED.note)
 
         return [panel(order) for order in ORDERS]
 
     def tables(self, results: Results, settings: AxesSettings) -> list[ReportTable]:
-        total, counted = published_total(), f"axes of {PUBLISHED_AXES}"
+        total, counted = PUBLISHED.total, f"axes of {PUBLISHED.axes}"
         errors = [
             {
                 counted: f"{a} to {b}",
@@ -345,7 +360,7 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
                 **{order: median(unexplained(results, order, (a, b))) for order in ORDERS},
                 "published": error / total,
             }
-            for (a, b), error in PUBLISHED.items()
+            for (a, b), error in PUBLISHED.errors.items()
         ]
         per_axis = {order: explained(results, order) for order in ORDERS}
         steps = [
@@ -354,7 +369,7 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
                 **{order: 1000 * values[k] for order, values in per_axis.items()},
                 "published": 1000 * value / total,
             }
-            for k, (a, b, value) in enumerate(published_steps())
+            for k, (a, b, value) in enumerate(PUBLISHED.steps)
         ]
         return [
             ReportTable("Table 7: share of the variance left unexplained", errors),
@@ -380,7 +395,7 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
 
 
 def draw_images(measured: AxesMeasurement, size: int) -> Figure:
-    columns = ["original", *(f"{a} to {b}" for a, b in AXIS_SETS)]
+    columns = ["original", *(f"{a} to {b}" for a, b in PUBLISHED.errors)]
     figure, axes = figures.grid_of_panels(len(ORDERS), len(columns), width=1.55, height=1.85)
     for row, (order, label) in enumerate(ORDERS.items()):
         images = (measured.original, *getattr(measured, order).images)
@@ -398,7 +413,7 @@ def draw_images(measured: AxesMeasurement, size: int) -> Figure:
 def draw_errors(results: Results, settings: AxesSettings) -> Figure:
     figure, axes = figures.row_of_panels(2, width=4.8)
     draw_unexplained(axes[0], results, settings)
-    steps, total = published_steps(), published_total()
+    steps, total = PUBLISHED.steps, PUBLISHED.total
     middles = [(a + b) / 2 for a, b, _ in steps]
     for order, label in ORDERS.items():
         axes[1].plot(middles, explained(results, order), "o-", markersize=5, label=label)
@@ -416,10 +431,10 @@ def draw_unexplained(axis: Axes, results: Results, settings: AxesSettings) -> No
     largest = 1 + cumulative_step(count) * np.arange(len(results[0].measured.cumulative))
     share = np.concatenate([[0.0], largest / count, [1.0]])
     held = np.concatenate([[0.0], np.median([r.measured.cumulative for r in results], axis=0), [1.0]])
-    axis.plot(PUBLISHED_AXES * share, 1 - held, label=ORDERS["descending"])
-    axis.plot(PUBLISHED_AXES * (1 - share), held, label=ORDERS["ascending"])
-    errors = [PUBLISHED[0, last] / published_total() for last in FIRST_AXES]
-    figures.plot_published(axis, [float(last) for last in FIRST_AXES], errors, label="published")
+    axis.plot(PUBLISHED.axes * share, 1 - held, label=ORDERS["descending"])
+    axis.plot(PUBLISHED.axes * (1 - share), held, label=ORDERS["ascending"])
+    errors = [PUBLISHED.errors[0, last] / PUBLISHED.total for last in PUBLISHED.first_axes]
+    figures.plot_published(axis, [float(last) for last in PUBLISHED.first_axes], errors, label="published")
     title = "Variance left by the first axes"
     figures.format_axis(axis, title=title, x="axes used, of 4096", y="share left", log="", legend=False)
 
