@@ -146,7 +146,7 @@ def _as_plain(name: str, value: object) -> Plain:
     if isinstance(value, Prior):
         return prior_to_text(value)
     if name == "prior":
-        return "normal" if value is None else prior_to_text(prior_from(value))  # type: ignore[arg-type]
+        return "normal" if value is None else prior_to_text(prior_from(value))
     if isinstance(value, Iterable) and not isinstance(value, str | Path | Tensor):
         return [item.item() if hasattr(item, "item") else item for item in value]
     return value.item() if hasattr(value, "item") else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -11,10 +12,19 @@ from vaescope.core.errors import InputError
 
 
 @runtime_checkable
+class LoggedRow(Protocol):
+    """What a watch measured at a step."""
+
+    @property
+    def step(self) -> int: ...
+
+    def numbers(self) -> Mapping[str, float]: ...
+
+
 class Watched(Protocol):
     """What a callback needs of a `vs.Watch`."""
 
-    def update(self, step: int, *, loss: float | Tensor | None = None) -> Any: ...
+    def update(self, step: int, *, loss: float | Tensor | None = None) -> LoggedRow | None: ...
 
     def close(self) -> None: ...
 
@@ -36,7 +46,12 @@ def lightning_callback(watch: Watched) -> Any:
             _log(trainer, watch.update(trainer.global_step))
 
         def on_train_batch_end(
-            self, trainer: Any, pl_module: object, outputs: Any, batch: object, batch_idx: int
+            self,
+            trainer: Any,
+            pl_module: object,
+            outputs: dict[str, Tensor] | Tensor | None,
+            batch: object,
+            batch_idx: int,
         ) -> None:
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             _log(trainer, watch.update(trainer.global_step, loss=loss))
@@ -47,7 +62,7 @@ def lightning_callback(watch: Watched) -> Any:
     return WatchCallback()
 
 
-def _log(trainer: Any, row: Any) -> None:
+def _log(trainer: Any, row: LoggedRow | None) -> None:
     if row is None:
         return
     for logger in trainer.loggers:

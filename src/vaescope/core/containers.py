@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
@@ -94,10 +94,9 @@ def _column(values: object) -> np.ndarray | None:
         return None
 
 
-def _number(value: Any) -> float:
+def _number(value: SupportsFloat | None) -> float:
     """A number; missing values, whatever a library calls them, are NaN."""
-    missing = value is None or type(value).__name__ in ("NAType", "NaTType")
-    return math.nan if missing else float(value)
+    return math.nan if value is None or type(value).__name__ in ("NAType", "NaTType") else float(value)
 
 
 # data sets and loaders ------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -242,7 +241,7 @@ def _centre(mean: Number) -> float:
 PRIORS: dict[str, type[Prior]] = {"normal": Normal, "uniform": Uniform, "beta": Beta, "laplace": Laplace}
 
 
-def prior_from(value: Prior | str | Mapping[str, Any]) -> Prior:
+def prior_from(value: object) -> Prior:
     """A prior from a prior, its text or a mapping with the key `kind`.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -23,7 +23,7 @@ class Task:
     """A module-level function, its argument, and the folder that it may write to."""
 
     name: str
-    function: Callable[[Any, Path, TrainingProgress], object]
+    function: Callable[..., object]
     """Called with the argument, the output folder and a progress object, in a worker process."""
     argument: object
     out: Path

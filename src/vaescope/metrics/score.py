@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 from scipy.stats import t as student
@@ -26,7 +26,7 @@ class Resamplable(Protocol):
 
 
 Inputs = TypeVar("Inputs", bound=Resamplable)
-Compute = Callable[[Any], "MetricValues"]
+Compute = Callable[..., "MetricValues"]
 """A metric as a function of its inputs."""
 
 
@@ -57,7 +57,7 @@ class Score:
     name: str
     compute: Compute = field(repr=False)
     inputs: Resamplable = field(repr=False)
-    find_warnings: Callable[[Any], tuple[str, ...]] = field(repr=False)
+    find_warnings: Callable[..., tuple[str, ...]] = field(repr=False)
     """Violated assumptions of inputs."""
     bounds: tuple[float, float] = (0.0, 1.0)
     resamples: int = 100

@@ -155,8 +155,9 @@ def _check_list(matrices: object) -> tuple[list[Tensor], list[float]]:
     """One or more matrices of any sizes, and the machine epsilon of each."""
     if isinstance(matrices, np.ndarray | Tensor) and matrices.ndim == 2:
         raise InputError("od_score compares matrices: pass a list of them, or an array (k, n, d); got one matrix.")
-    array = isinstance(matrices, np.ndarray | Tensor) and matrices.ndim > 0
-    listed: list[object] = list(matrices) if array or isinstance(matrices, Sequence) else []  # type: ignore[call-overload]
+    listed: list[object] = []
+    if isinstance(matrices, Sequence) or (isinstance(matrices, np.ndarray | Tensor) and matrices.ndim > 0):
+        listed = [*matrices]
     if not listed:
         raise InputError("od_score needs a list of matrices, or an array (k, n, d).")
     given = [as_matrices(M, f"matrix {k}") for k, M in enumerate(listed)]

@@ -207,7 +207,7 @@ def fit_job(
     if isinstance(own.get("hidden"), int):
         own["hidden"] = [own["hidden"]]
     if "prior" in own:
-        own["prior"] = prior_to_text(prior_from(own["prior"]))  # type: ignore[arg-type]
+        own["prior"] = prior_to_text(prior_from(own["prior"]))
     auxiliary = _auxiliary(settings, data)
     if auxiliary is not None:
         own.setdefault("model", "ivae")

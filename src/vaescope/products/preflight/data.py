@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ class DataFrame(Protocol):
     """A table with named columns, such as a data frame of pandas or polars."""
 
     @property
-    def columns(self) -> object: ...
+    def columns(self) -> Iterable[object]: ...
 
     def to_numpy(self) -> Array: ...
 
@@ -85,7 +85,7 @@ def _open(x: object) -> Source:
     if isinstance(x, StoredDataset):
         return _from_stored(x.array, x.byte_scale)
     if isinstance(x, DataFrame):
-        columns = {str(name): _numbers(np.asarray(x[str(name)])) for name in x.columns}  # type: ignore[attr-defined]
+        columns = {str(name): _numbers(np.asarray(x[str(name)])) for name in x.columns}
         numeric = {name: column for name, column in columns.items() if column is not None}
         if not numeric:
             raise InputError("x has no numeric columns; encode categories as integers.")

@@ -164,10 +164,13 @@ def charts(watch: Watch) -> list[Markup]:
     def validation(row: Row) -> float | None:
         return None if row.validation is None else row.validation.elbo
 
+    def latent_kl(latent: int) -> Callable[[Row], float]:
+        return lambda row: row.kl[latent]
+
     latents = range(min(64, len(rows[-1].kl))) if rows else range(0)
     lines = {
         "ELBO, nats per sample": [line("training", lambda r: r.elbo), line("validation", validation, 1)],
-        "KL of each latent, nats": [line("", lambda r, k=k: r.kl[k], k) for k in latents],  # type: ignore[misc]
+        "KL of each latent, nats": [line("", latent_kl(k), k) for k in latents],
         "Latents in use": [line("", lambda r: r.used, 2)],
         "σ of the decoder": [line("", lambda r: r.sigma, 3)],
         "β": [line("", lambda r: r.beta, 4)] if len({row.beta for row in rows}) > 1 else [],
