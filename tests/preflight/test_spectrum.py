@@ -29,13 +29,12 @@ def test_chunks_and_offsets_change_nothing(size, offset):
 
 
 @pytest.mark.parametrize("rows_in_gram", [10_000, 0])
-def test_wide_data(monkeypatch, rows_in_gram):
+def test_wide_data(rows_in_gram):
     """The Gram matrix and the randomised method, against the full covariance."""
-    monkeypatch.setattr(spectrum, "GRAM_ROWS", rows_in_gram)
-    monkeypatch.setattr(spectrum, "LEADING", 10)
     wide = RNG.normal(size=(300, 8)) * np.geomspace(10, 1, 8) @ RNG.normal(size=(8, 120))
     wide += 0.1 * RNG.normal(size=wide.shape)
-    found = spectrum.wide_spectrum(lambda: iter([wide[:100], wide[100:]]), wide.mean(0), wide.var(0), 300)
+    chunks, mean, variance = (lambda: iter([wide[:100], wide[100:]])), wide.mean(0), wide.var(0)
+    found = spectrum.wide_spectrum(chunks, mean, variance, 300, gram_rows=rows_in_gram, leading=10)
     assert found.eigenvalues[:8] == pytest.approx(numpy_eigenvalues(wide)[:8], rel=1e-6)
     assert found.total == pytest.approx(wide.var(0).sum())
     assert found.exact == bool(rows_in_gram)

@@ -21,8 +21,6 @@ from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.inference.gap import QUADRATURE_ORDERS, quadrature_gap, sampled_gap
 from vaescope.report.budget import Budget
 
-LARGEST_EXACT = max(QUADRATURE_ORDERS)  # latents in use up to which expectations are quadratures
-
 
 @dataclass(frozen=True, eq=False)
 class ElboGap:
@@ -135,7 +133,7 @@ def gap_at(sample: EncodedSample, used: list[int], points: int) -> ElboGap:
 
 def _is_exact(sample: EncodedSample, used: list[int]) -> bool:
     model = sample.model
-    return model.log_likelihood is None and len(used) <= LARGEST_EXACT and not model.conditional
+    return model.log_likelihood is None and len(used) <= max(QUADRATURE_ORDERS) and not model.conditional
 
 
 def decodes_per_point(sample: EncodedSample, used: list[int]) -> int:

@@ -20,12 +20,12 @@ from vaescope.models.networks import Dims, ImageShape, Params
 class Architecture:
     """Hidden layers of encoder and decoder; input and output layers follow from the VAE's dimensions."""
 
-    channels: tuple[int, ...]
-    """Of the encoder's convolutions; the decoder has them in reverse."""
     encoder_linear: tuple[int, ...]
     """Linear layers of the encoder, after its convolutions."""
     decoder_linear: tuple[int, ...]
     """Linear layers of the decoder, before the one that its deconvolutions start from."""
+    channels: tuple[int, ...] = (32, 32, 64, 64)
+    """Of the encoder's convolutions; the decoder has them in reverse."""
     encoder_norm_from: int | None = None
     """The first hidden layer of the encoder with batch norm; all later ones have it too."""
     decoder_norm: bool = False
@@ -61,14 +61,13 @@ class Architecture:
         return ConvNet(name, (inputs,), tuple(layers), reshape=(first_deconv, small))
 
 
-_CHANNELS = (32, 32, 64, 64)
 ARCHITECTURES = {
-    "sprites": Architecture(_CHANNELS, (256, 256), (256, 256)),  # Reizinger et al. 2022, Tab. 5
-    "regime": Architecture(_CHANNELS, (256,), (256,)),  # Bonheme & Grzes 2023, Tab. 1
+    "sprites": Architecture((256, 256), (256, 256)),  # Reizinger et al. 2022, Tab. 5
+    "regime": Architecture((256,), (256,)),  # Bonheme & Grzes 2023, Tab. 1
     # Bhowal et al. 2024, Tab. 3: without batch norm, then as for 3DShapes and MPI3D, then as for 3DFaces
-    "orthogonality": Architecture(_CHANNELS, (256,), (64,)),
-    "orthogonality-shapes": Architecture(_CHANNELS, (256,), (64,), encoder_norm_from=3),
-    "orthogonality-faces": Architecture(_CHANNELS, (512,), (512,), encoder_norm_from=0, decoder_norm=True),
+    "orthogonality": Architecture((256,), (64,)),
+    "orthogonality-shapes": Architecture((256,), (64,), encoder_norm_from=3),
+    "orthogonality-faces": Architecture((512,), (512,), encoder_norm_from=0, decoder_norm=True),
 }
 
 

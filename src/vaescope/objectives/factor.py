@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +23,6 @@ from vaescope.models import Terms
 from vaescope.models.mlp import MLP
 from vaescope.models.networks import Params
 from vaescope.objectives.elbo import beta_elbo
-
-PREFIX = "objective"  # of the names of the discriminator's weights
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,8 @@ class Factor:
     latent_dim: int
     hidden: tuple[int, ...] = (200, 200, 200)
     params: Params | None = None
+    prefix: ClassVar[str] = "objective"
+    """Of the names of the discriminator's weights."""
 
     def __post_init__(self) -> None:
         if self.latent_dim < 2:
@@ -47,7 +48,7 @@ class Factor:
 
     @property
     def discriminator(self) -> MLP:
-        return MLP(PREFIX, (self.latent_dim, *self.hidden, 1), "leaky_relu")
+        return MLP(self.prefix, (self.latent_dim, *self.hidden, 1), "leaky_relu")
 
     def init(self, seeds: Sequence[int]) -> dict[str, Tensor]:
         """Initial weights of the discriminator, one member per seed.
@@ -64,7 +65,9 @@ class Factor:
         Args:
             params: weights of a stack: of the model and of the discriminator.
         """
-        return replace(self, params={name: value for name, value in params.items() if name.startswith(f"{PREFIX}.")})
+        return replace(
+            self, params={name: value for name, value in params.items() if name.startswith(f"{self.prefix}.")}
+        )
 
     def __call__(self, terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
         if terms.u is None or not self.params:

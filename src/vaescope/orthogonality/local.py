@@ -25,7 +25,6 @@ from vaescope.core.validation import posterior, same_rows, tensor, whole_number
 from vaescope.distributions import quadrature
 from vaescope.inference.derivatives import Decoder, decode_flat, jacobian
 
-HERMITE_ORDERS = 5  # coefficients by which the start is chosen
 ROWS_AT_ONCE = 2**16  # decoded codes at a time: a decoder's activations may be wider than its output
 HELD_OUT = 0.3  # share of the draws on which errors are measured
 
@@ -161,7 +160,7 @@ def _start(draws: Draws, target: Float[Tensor, "o R"], linear: Float[Tensor, "o 
     along = direction @ inputs
     previous, power = torch.ones_like(along), along.clone()
     coefficients = []
-    for order in range(1, HERMITE_ORDERS + 1):
+    for order in range(1, len(table) + 1):
         coefficients.append(torch.linalg.vecdot(target, power) / along.shape[1] / math.factorial(order) ** 0.5)
         previous, power = power, (along * power).sub_(previous, alpha=order)  # He_{k+1} = x He_k - k He_{k-1}
     choice = (torch.stack(coefficients, dim=1) @ table).abs().argmax(1)
@@ -178,7 +177,7 @@ def _tanh_table() -> tuple[Float[Tensor, "k g"], Float[Tensor, " g"], Float[Tens
     offset = -steepness * centres
     values = torch.tanh(steepness[:, None] * nodes + offset[:, None])
     columns = []
-    for order in range(1, HERMITE_ORDERS + 1):
+    for order in range(1, 6):  # enough to choose a start
         basis = torch.from_numpy(np.polynomial.hermite_e.hermeval(nodes.numpy(), [0] * order + [1]))
         columns.append(values @ (weights * basis) / math.factorial(order) ** 0.5)
     table = torch.stack(columns)

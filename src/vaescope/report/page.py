@@ -17,7 +17,6 @@ from vaescope.core.serialization import Plain
 MARKS = {"holds": "✓ holds", "refuted": "✗ refuted", "undecided": "? undecided"}
 COLOURS = ("#1f5fa8", "#d1592b", "#2c8a5b", "#8150a8", "#b08a1e", "#5d6b78")
 """Of curves, in this order."""
-SAMPLE_IMAGES = 32  # on the page of data sets, of each data set
 _ENVIRONMENT = Environment(
     loader=PackageLoader("vaescope.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
@@ -127,17 +126,17 @@ def datasets_page() -> str:
     from vaescope.data.catalogue import DATASETS
     from vaescope.report.figures import contact_sheet, png_data_uri
 
-    cards = []
+    cards, samples = [], 32  # images of each data set
     for entry in DATASETS:
         renderer, official, picture = None if entry.renderer is None else entry.renderer(), entry.official, None
         factors: list[tuple[str, int, float, float]] = []
         if renderer is not None:
             factors = [(f.name, len(f.values), f.low, f.high) for f in renderer.factors]
-            rows = torch.randint(len(renderer), (SAMPLE_IMAGES,), generator=torch.Generator().manual_seed(0))
-            picture = png_data_uri(contact_sheet(renderer.images_at(rows).images, columns=SAMPLE_IMAGES // 2))
+            rows = torch.randint(len(renderer), (samples,), generator=torch.Generator().manual_seed(0))
+            picture = png_data_uri(contact_sheet(renderer.images_at(rows).images, columns=samples // 2))
         elif official is not None:
             sizes = zip(official.factor_names, official.sizes, strict=True)
             factors = [(name, size, 0.0, size - 1.0) for name, size in sizes]
         description = entry.description[0].upper() + entry.description[1:]
         cards.append((entry.name, description, official, picture, factors))
-    return render("datasets.html", cards=cards, samples=SAMPLE_IMAGES)
+    return render("datasets.html", cards=cards, samples=samples)

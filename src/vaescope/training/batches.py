@@ -12,7 +12,6 @@ from vaescope.core import randomness
 from vaescope.data.dataset import TrainingRows
 from vaescope.models.mlp import batch_innermost
 
-CPU = torch.device("cpu")
 MAX_GATHERED = 2**24  # numbers gathered at once: images are gathered a few batches at a time
 STEPS_PER_DRAW = 64  # steps for which noise is drawn in one call; part of a member's random stream
 
@@ -35,16 +34,16 @@ class Batches:
         members: Sequence[tuple[int, int]],
         batch_size: int,
         latent_dim: int,
-        device: torch.device = CPU,
+        device: torch.device | None = None,
     ) -> None:
         _, samples, columns = data.shape
-        self.data, self.device = data, device
+        self.data, self.device = data, device or torch.device("cpu")
         self.latent_dim = latent_dim
         self.batch_size = min(batch_size, samples)
         self.steps = samples // self.batch_size
         self._generators = [randomness.generator(seed, "batches") for seed, _ in members]
         self._window_generator = randomness.generator(0, "windows")
-        self._data_of = torch.tensor([data_set for _, data_set in members], device=device)
+        self._data_of = torch.tensor([data_set for _, data_set in members], device=self.device)
         numbers = len(members) * self.batch_size * columns
         self._steps_per_gather = max(1, min(STEPS_PER_DRAW, MAX_GATHERED // numbers))
 

@@ -49,16 +49,6 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Fits:
-    jacobian: Fit
-    """J ε: the decoder's linearisation, which is not fitted."""
-    linear: Fit
-    """M ε + c, by least squares."""
-    nonlinear: Fit
-    """a tanh(M ε + b) + c."""
-
-
-@dataclass(frozen=True)
 class LossParts:
     """The reconstruction loss and its parts (Eq. 7), averaged over images."""
 
@@ -66,6 +56,16 @@ class LossParts:
     mean: float
     stochastic: float
     cross: float
+
+
+@dataclass(frozen=True)
+class Fits:
+    jacobian: Fit
+    """J ε: the decoder's linearisation, which is not fitted."""
+    linear: Fit
+    """M ε + c, by least squares."""
+    nonlinear: Fit
+    """a tanh(M ε + b) + c."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +199,8 @@ def cross_term_claim() -> ClaimSpec[LocalResult, DisentanglingSettings, Sequence
 
 class LocalNonlinearityExperiment(DisentanglingExperiment[LocalMeasurement]):
     info = EXPERIMENTS["local-nonlinearity"]
+    measured_type = LocalMeasurement
+    shares_members_with = ("orthogonality",)
     about = (
         "How a decoder varies within the posterior of a test image, Δ(ε) = f(μ + ε) - f(μ), is approximated by a "
         "linear map and by one non-linearity after a linear map. The linear map is the exact least-squares solution, "
@@ -206,8 +208,6 @@ class LocalNonlinearityExperiment(DisentanglingExperiment[LocalMeasurement]):
         "them. Errors are measured on draws of ε that were not used for fitting, as a share of E‖Δ‖². Tests are paired "
         f"by image. {SMALLER_CHANGES}"
     )
-    measured_type = LocalMeasurement
-    shares_members_with = ("orthogonality",)
 
     def measure(
         self, cell: DisentanglingCell, member: Member, data: FactorData, settings: DisentanglingSettings

@@ -11,7 +11,7 @@ import torch
 
 from vaescope.analysis.agreement import Agreement
 from vaescope.analysis.encoding import EncodedSample
-from vaescope.analysis.gap import LARGEST_EXACT, ElboGap, affordable_points
+from vaescope.analysis.gap import ElboGap, affordable_points
 from vaescope.analysis.geometry import Geometry, NearDeterministic, near_deterministic
 from vaescope.analysis.identification import Identification
 from vaescope.analysis.likelihood import ElboTerms, MarginalEstimate
@@ -19,6 +19,7 @@ from vaescope.core.errors import InputError, Skipped, could_not_differentiate
 from vaescope.core.serialization import plain_fields
 from vaescope.distributions import Normal
 from vaescope.inference.expansion import NODES, Expansion, Validity, validity
+from vaescope.inference.gap import QUADRATURE_ORDERS
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.products.diagnose.codes import CodebookUsage, LatentImage, layer_rows
 from vaescope.products.diagnose.noise import Noise, VarianceScale
@@ -163,7 +164,7 @@ def validity_applies(sample: EncodedSample, used: list[int]) -> bool:
     """Only a Gaussian likelihood of known precision has a near-deterministic limit; a few latents have a quadrature."""
     model = sample.model
     gaussian = model.likelihood == "gaussian" and model.precision is not None and model.log_likelihood is None
-    return gaussian and 0 < len(used) <= LARGEST_EXACT
+    return gaussian and len(used) in QUADRATURE_ORDERS
 
 
 def measure_validity(sample: EncodedSample, used: list[int], budget: Budget) -> Validity:

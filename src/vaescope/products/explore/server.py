@@ -19,8 +19,6 @@ from vaescope.products.explore.session import Session
 from vaescope.report.page import render
 
 HOST = "127.0.0.1"
-LARGEST_REQUEST = 2**20  # bytes
-NOT_FOUND = "this page does not exist."
 
 
 class Explorer(ThreadingHTTPServer):
@@ -75,6 +73,7 @@ def serve(session: Session, *, port: int = 0, ready: Callable[[str], None] | Non
 
 class _Handler(BaseHTTPRequestHandler):
     server: Explorer
+    largest_request = 2**20  # bytes
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # send head and body together: separately, the body waits 40 ms for the acknowledgement of the head
     disable_nagle_algorithm = True
@@ -88,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         if route is None:
             return
         if route != "":
-            self._send_json(HTTPStatus.NOT_FOUND, {"error": NOT_FOUND})
+            self._send_json(HTTPStatus.NOT_FOUND, {"error": "this page does not exist."})
             return
         nonce = secrets.token_urlsafe(16)
         page = render("explorer.html", session=self.server.session.state(), nonce=nonce).encode()
@@ -107,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
             content = self._content()
             called = {"decode": (session.decode, "z"), "sample": (session.sample, "sample")}.get(route)
             if called is None:
-                self._send_json(HTTPStatus.NOT_FOUND, {"error": NOT_FOUND})
+                self._send_json(HTTPStatus.NOT_FOUND, {"error": "this page does not exist."})
                 return
             body = self._json(content)
         except InputError as error:
@@ -146,10 +145,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _content(self) -> bytes:
         """The whole body, whatever becomes of it: the rest would be taken for the next request."""
         length = self.headers.get("Content-Length", "")
-        valid = length.isascii() and length.isdigit() and len(length) <= 9 and int(length) <= LARGEST_REQUEST
+        valid = length.isascii() and length.isdigit() and len(length) <= 9 and int(length) <= self.largest_request
         if not valid or "Transfer-Encoding" in self.headers:
             self.close_connection = True
-            raise InputError(f"a request needs a Content-Length of at most {LARGEST_REQUEST} bytes.")
+            raise InputError(f"a request needs a Content-Length of at most {self.largest_request} bytes.")
         return self.rfile.read(int(length))
 
     def _json(self, content: bytes) -> dict[str, object]:

@@ -19,8 +19,6 @@ Array = np.ndarray
 Chunks = Callable[[], Iterable[Array]]
 
 FULL_COLUMNS = 2048  # up to which the covariance matrix is formed
-GRAM_ROWS = 2048  # up to which the matrix of inner products of rows is formed
-LEADING = 300  # eigenvalues that the randomised method computes
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +61,16 @@ def spectrum_of_covariance(covariance: Array, rows: int) -> Spectrum:
     return Spectrum(eigenvalues, float(np.trace(covariance)), len(covariance), rows)
 
 
-def wide_spectrum(chunks: Chunks, mean: Array, variance: Array, rows: int, scale: Array | None = None) -> Spectrum:
+def wide_spectrum(
+    chunks: Chunks,
+    mean: Array,
+    variance: Array,
+    rows: int,
+    scale: Array | None = None,
+    *,
+    gram_rows: int = 2048,
+    leading: int = 300,
+) -> Spectrum:
     """The leading eigenvalues of data with too many columns for their covariance.
 
     Args:
@@ -72,6 +79,8 @@ def wide_spectrum(chunks: Chunks, mean: Array, variance: Array, rows: int, scale
         variance: of every column.
         rows: how many there are.
         scale: what columns are divided by, if anything.
+        gram_rows: up to which the matrix of inner products of rows is formed.
+        leading: eigenvalues that the randomised method computes.
     """
     divisor = np.ones_like(mean) if scale is None else scale
     total, columns = float((variance / divisor**2).sum()), len(mean)
@@ -80,12 +89,12 @@ def wide_spectrum(chunks: Chunks, mean: Array, variance: Array, rows: int, scale
         for chunk in chunks():
             yield (np.asarray(chunk, np.float64) - mean) / divisor
 
-    if rows <= GRAM_ROWS:
+    if rows <= gram_rows:
         data = np.concatenate(list(centred()))
         found = np.linalg.eigvalsh(data @ data.T / len(data))[::-1].clip(min=0.0)
         return Spectrum(found[: min(len(found), columns)], total, columns, rows)
     # the Rayleigh-Ritz method on a randomised subspace, with 20 more vectors than eigenvalues and two power iterations
-    basis = np.random.default_rng(0).standard_normal((columns, LEADING + 20))
+    basis = np.random.default_rng(0).standard_normal((columns, leading + 20))
     for _ in range(3):
         product = np.zeros_like(basis)
         for chunk in centred():
@@ -96,7 +105,7 @@ def wide_spectrum(chunks: Chunks, mean: Array, variance: Array, rows: int, scale
         projected = chunk @ basis
         small += projected.T @ projected
     found = np.linalg.eigvalsh(small / rows)[::-1].clip(min=0.0)
-    return Spectrum(found[:LEADING], total, columns, rows, exact=False)
+    return Spectrum(found[:leading], total, columns, rows, exact=False)
 
 
 SMALLEST_SAMPLE = 50  # rows of which a dimension is estimated
