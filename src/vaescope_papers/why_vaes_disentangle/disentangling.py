@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -67,15 +67,14 @@ class DisentanglingSettings(TrainedSettings):
     """Epochs on rendered dSprites, where the MIG settles later; None for as many as elsewhere."""
     official_files: bool = False
     """Whether to use official files too, if VAESCOPE_DATA names a folder that contains them."""
-
-
-SMALLER_CHANGES = (
-    "The quick and laptop profiles have images of 32 x 32 pixels, the convolutions of Bonheme & Grzes 2023 for both "
-    "data sets, and about 1,500 or 4,900 steps with a decaying learning rate (8,100 for dSprites at laptop). Losses "
-    "sum over pixels: at 32 x 32 the log-likelihood is weighted by (64/32)² = 4, so that β = 6 means what it means at "
-    "64 x 64. The weight starts at an eighth of that and then rises to it, for all three objectives: started at its "
-    "full value, most models keep the rotation of factors that they happen to start with."
-)
+    smaller_profiles: ClassVar[str] = (
+        "The quick and laptop profiles have images of 32 x 32 pixels, the convolutions of Bonheme & Grzes 2023 for "
+        "both data sets, and about 1,500 or 4,900 steps with a decaying learning rate (8,100 for dSprites at laptop). "
+        "Losses sum over pixels: at 32 x 32 the log-likelihood is weighted by (64/32)² = 4, so that β = 6 means what "
+        "it means at 64 x 64. The weight starts at an eighth of that and then rises to it, for all three objectives: "
+        "started at its full value, most models keep the rotation of factors that they happen to start with."
+    )
+    """What the quick and laptop profiles change."""
 
 
 # cells ----------------------------------------------------------------------------------------

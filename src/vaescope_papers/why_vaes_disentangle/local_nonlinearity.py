@@ -22,7 +22,6 @@ from vaescope_papers.trained import FactorData
 from vaescope_papers.why_vaes_disentangle import EXPERIMENTS, PAPER
 from vaescope_papers.why_vaes_disentangle.disentangling import (
     OBJECTIVES,
-    SMALLER_CHANGES,
     DisentanglingCell,
     DisentanglingExperiment,
     DisentanglingSettings,
@@ -206,7 +205,7 @@ class LocalNonlinearityExperiment(DisentanglingExperiment[LocalMeasurement]):
         "linear map and by one non-linearity after a linear map. The linear map is the exact least-squares solution, "
         "and the non-linear fit starts from it. The decoder's own Jacobian, which is not fitted, is compared with "
         "them. Errors are measured on draws of ε that were not used for fitting, as a share of E‖Δ‖². Tests are paired "
-        f"by image. {SMALLER_CHANGES}"
+        f"by image. {DisentanglingSettings.smaller_profiles}"
     )
 
     def measure(

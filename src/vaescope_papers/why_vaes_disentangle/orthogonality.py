@@ -38,7 +38,6 @@ from vaescope_papers.trained import FactorData
 from vaescope_papers.why_vaes_disentangle import EXPERIMENTS, PAPER
 from vaescope_papers.why_vaes_disentangle.disentangling import (
     OBJECTIVES,
-    SMALLER_CHANGES,
     DisentanglingCell,
     DisentanglingExperiment,
     DisentanglingSettings,
@@ -623,7 +622,7 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
         "images and the same fit. The score is computed over latents in use, with V aligned to the identity before it "
         "is compared. The score as published is shown next to it, and so are the contrast c_IMA and the mean squared "
         "cosine of the Jacobian's columns, which need no alignment, and the scores of random directions. "
-        f"{SMALLER_CHANGES}"
+        f"{DisentanglingSettings.smaller_profiles}"
     )
     measured_type = OrthogonalityMeasurement
     shares_members_with = ("local-nonlinearity",)
