@@ -171,3 +171,22 @@ def test_data_sets_are_listed_with_their_pictures(capsys, tmp_path):
     page = (tmp_path / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 3
     assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_advice_names_options_instead_of_arguments(capsys):
+    from vaescope.cli.output import console, print_finding
+    from vaescope.core.errors import Advice, Attempts, Skipped
+    from vaescope.report.findings import Finding
+
+    advice = Advice.naming("Check it (pass {}).", "train")
+    assert Finding("overfit", "note", "t", "e", advice).to_data()["advice"] == "Check it (pass train=)."
+    print_finding(console(), Finding("overfit", "note", "t", "e", advice))
+    assert "Check it (pass --train)." in capsys.readouterr().out
+
+    def skip():
+        raise Skipped(Advice.naming("pass {} to include it", "budget", 50))
+
+    attempts = Attempts()
+    attempts("gap", skip)
+    (reason,) = attempts.skipped.values()
+    assert (reason, reason.as_option) == ("pass budget=50 to include it", "pass --budget 50 to include it")

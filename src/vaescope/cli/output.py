@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -12,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vaescope.core.checks import choice
-from vaescope.core.errors import InputError
+from vaescope.core.errors import Advice, InputError
 
 if TYPE_CHECKING:
     from vaescope.report.findings import Finding
@@ -75,22 +74,16 @@ def check_page(html: Path | None, fail_on: str | None) -> None:
         raise InputError(f"--html {html} is the file for the numbers; use another suffix, such as .html.")
 
 
-def as_options(text: str) -> str:
-    """Arguments of `vs.diagnose` as options of the command.
-
-    >>> as_options("no training samples were given; pass train=")
-    'no training samples were given; pass --train'
-    >>> as_options("it would take about 40 s; pass budget=50 to include it")
-    'it would take about 40 s; pass --budget 50 to include it'
-    """
-    return re.sub(r"\bpass (train|budget)=(\d*)(?!\()", lambda m: f"pass --{m[1]} {m[2]}".rstrip(), text)
+def for_command(text: str) -> str:
+    """The text with options of the command, if it names arguments."""
+    return text.as_option if isinstance(text, Advice) else text
 
 
 def print_finding(out: Console, finding: Finding) -> None:
     """Severity and title, then evidence and advice."""
     colour = COLOURS[finding.severity]
     out.print(f"[{colour}]{finding.severity}[/{colour}] {escape(f'{finding.title} ({finding.code})')}", soft_wrap=True)
-    out.print(f"  {finding.evidence}\n  What to do: {as_options(finding.advice)}", markup=False, soft_wrap=True)
+    out.print(f"  {finding.evidence}\n  What to do: {for_command(finding.advice)}", markup=False, soft_wrap=True)
     if finding.line:
         code = "\n".join(f"    {line}" for line in finding.line.splitlines())
         out.print(code, markup=False, highlight=False, soft_wrap=True)  # wrapped code cannot be pasted
@@ -110,7 +103,7 @@ def print_findings(report: Report, facts: Sequence[str] = ()) -> None:
     if len(rows) > SHOWN:
         out.print(f"... and {len(rows) - SHOWN} more latents")
     for what, why in report.skipped.items():
-        out.print(f"skipped: {what} ({as_options(why)})", markup=False, soft_wrap=True)
+        out.print(f"skipped: {what} ({for_command(why)})", markup=False, soft_wrap=True)
 
 
 def write_page(report: Report, html: Path | None) -> None:

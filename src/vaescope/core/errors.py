@@ -24,6 +24,32 @@ class AmbiguousOutputError(InputError):
 T = TypeVar("T")
 
 
+class Advice(str):
+    """A sentence that names an argument of a function; `as_option` is the same sentence with the command's option.
+
+    >>> reason = Advice.naming("it would take about 40 s; pass {} to include it", "budget", 50)
+    >>> reason
+    'it would take about 40 s; pass budget=50 to include it'
+    >>> reason.as_option
+    'it would take about 40 s; pass --budget 50 to include it'
+    """
+
+    as_option: str
+
+    @classmethod
+    def naming(cls, sentence: str, argument: str, value: object = "") -> Advice:
+        """The sentence with the argument in place of {}.
+
+        Args:
+            sentence: has {} where the argument is named.
+            argument: its name in Python, which is also the option's.
+            value: to pass; empty if it is the user's own.
+        """
+        advice = cls(sentence.format(f"{argument}={value}"))
+        advice.as_option = sentence.format(f"--{argument} {value}".rstrip())
+        return advice
+
+
 class Skipped(Exception):
     """An analysis could not be made; the message says why."""
 
@@ -48,8 +74,9 @@ class Attempts:
             return analyse()
         except AmbiguousOutputError:
             raise
-        except (Skipped, InputError) as reason:
-            self.skipped[name] = str(reason).rstrip(".")
+        except (Skipped, InputError) as error:
+            reason = error.args[0] if error.args else ""
+            self.skipped[name] = reason if isinstance(reason, Advice) else str(error).rstrip(".")
         except (RuntimeError, NotImplementedError) as error:
             self.skipped[name] = f"the decoder failed ({first_line(error)})"
         return None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vaescope.core.errors import Skipped
+from vaescope.core.errors import Advice, Skipped
 
 Progress = Callable[[str], object]
 
@@ -38,6 +38,5 @@ class Budget:
         """Skip an analysis that would take longer than what is left."""
         if seconds > self.left:
             total = self.seconds - self.left + max(0.0, seconds)
-            raise Skipped(
-                f"it would take about {max(1.0, seconds):.0f} s; pass budget={10 * (1 + total // 10):.0f} to include it"
-            )
+            sentence = f"it would take about {max(1.0, seconds):.0f} s; pass {{}} to include it"
+            raise Skipped(Advice.naming(sentence, "budget", f"{10 * (1 + total // 10):.0f}"))

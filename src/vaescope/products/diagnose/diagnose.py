@@ -34,7 +34,7 @@ from vaescope.analysis.samples import (
 )
 from vaescope.core import validation
 from vaescope.core.checks import number
-from vaescope.core.errors import Attempts, InputError, Skipped
+from vaescope.core.errors import Advice, Attempts, InputError, Skipped
 from vaescope.core.tables import Table
 from vaescope.distributions import Normal
 from vaescope.metrics.evaluate import Evaluation
@@ -332,7 +332,7 @@ def _outside_range(repaired: Repair) -> tuple[float, float] | None:
 
 def _generalisation(repaired: Repair, train: object | None) -> Generalisation:
     if train is None:
-        raise Skipped("no training samples were given; pass train=")
+        raise Skipped(Advice.naming("no training samples were given; pass {}", "train"))
     if not repaired.model.has_decoder:
         raise Skipped("the model has no decoder")
     x, auxiliary = train if isinstance(train, tuple) and repaired.model.conditional else (train, None)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from vaescope.core.errors import Advice
 from vaescope.products.diagnose.codes import layer_rows
 from vaescope.products.diagnose.measurements import Measurements
 from vaescope.products.diagnose.noise import Noise
@@ -597,9 +598,11 @@ def amortisation(found: Measurements) -> Finding | None:
         f"It loses {amount(lost)} ± {amount(2 * error)} nats compared with the best posterior of its family, of a "
         f"KL of {amount(total)}; the family itself loses {round(gap.mean('family')[0], 2) + 0.0:.2f}."
         + (f" Reconstructions from its means have {times(gap.excess_error or 1)} the error." if poor_means else ""),
-        "Check that encoder and decoder are of the same checkpoint; then train the encoder alone with the decoder "
-        "frozen. If it loses much less on training samples (pass train=), "
-        "it overfits: use more data instead.",
+        Advice.naming(
+            "Check that encoder and decoder are of the same checkpoint; then train the encoder alone with the decoder "
+            "frozen. If it loses much less on training samples (pass {}), it overfits: use more data instead.",
+            "train",
+        ),
         "decoder.requires_grad_(False)",
     )
 
