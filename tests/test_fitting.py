@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import vaescope as vs
+from vaescope.core.errors import InputError
 from vaescope.fitting import prepare_fit
 from vaescope.protocol import LatentModel
 from vaescope.runs import RunFolder
@@ -261,3 +262,33 @@ class Epochs(NoProgress):
 
     def begin(self, members, epochs):
         self.members.append(members)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"latent_dim": 99999999999999999999}, "latent_dim must be at most 1000000, got 99999999999999999999"),
+        ({"hidden": (10**12,)}, "hidden must be at most 1000000"),
+        ({"epochs": 10**30}, "epochs must be at most"),
+        ({"seeds": (2**63,)}, "seeds must be at most 9223372036854775807, got 9223372036854775808"),
+        ({"seeds": (1, 1)}, "seeds must be different, got"),
+        ({"precision": ()}, "precision and kl_schedule need a value, got none"),
+        ({"kl_schedule": ()}, "precision and kl_schedule need a value, got none"),
+        ({"architecture": "nope"}, "architecture must be one of sprites, .*, got 'nope'"),
+        ({"device": "meta"}, "device 'meta' is not available here"),
+        ({"objective": lambda: 0}, "objective must be a name, or a function of the terms of a batch and β, got "),
+        ({"objective": 3}, "objective must be a name, or a function of the terms of a batch and β, got 3"),
+    ],
+)
+def test_settings_out_of_range_are_refused_in_one_line(options, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        vs.fit(torch.randn(40, 3), **{"latent_dim": 2, "epochs": 1, "out": tmp_path / "run"} | options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-60, 1e-30, 1e-20])
+def test_values_too_small_for_float32_are_refused_before_anything_is_written(factor, tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 3)) * factor
+    with pytest.raises(InputError, match="rescale"):
+        vs.fit(x, latent_dim=2, epochs=1, out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 """User input: what is accepted without changing a number, and what every error message says."""
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from scipy import sparse
 
 import vaescope as vs
 from vaescope.core import validation
+from vaescope.core.errors import InputError
 
 ONE, NAN, INF = [[1.0, 2.0]], float("nan"), float("inf")
 
@@ -213,3 +215,13 @@ def test_values_are_returned_in_python_types():
         assert validation.precision(given_precision) == 2.0
     assert validation.image_shape([np.int64(3), 8, 8]) == (3, 8, 8)
     assert validation.latent_mask(torch.tensor([True, False]), 2).tolist() == [True, False]
+
+
+def test_tensors_without_plain_numbers_are_refused():
+    with pytest.raises(InputError, match="x must be a tensor of plain numbers, got float32 on device meta; convert it"):
+        validation.tensor(torch.zeros(3, 2, device="meta"), "x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantised = torch.quantize_per_tensor(torch.rand(3, 2), 0.1, 0, torch.quint8)
+    with pytest.raises(InputError, match="x must be a tensor of plain numbers, got quint8"):
+        validation.tensor(quantised, "x")

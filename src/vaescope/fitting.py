@@ -301,6 +301,7 @@ def prepare_fit(
         objective: used instead of the objective that the settings name.
     """
     validation.device(settings.training.device)
+    _check_objective(objective)
     if settings.model.model == "vae" and settings.model.prior_mean != "fixed":
         raise InputError("prior_mean='learned' needs model='ivae' and an auxiliary input; a VAE has a fixed prior.")
     data = training_data_from(x)
@@ -321,7 +322,10 @@ def prepare_fit(
 def _least_precision(data: Dataset | StoredDataset, latents: int) -> float:
     """γ² at which a linear VAE uses its latents, from some rows of the data; see `vs.preflight`."""
     rows = data.spread_rows(4000 if data.columns <= 1000 else 1000)
-    return 1 / least_variance(spectrum_of_rows(rows.double().numpy()), latents)
+    precision = 1 / least_variance(spectrum_of_rows(rows.double().numpy()), latents)
+    if precision > 1e30:  # training needs some more, and float32 ends at 3e38
+        raise InputError("x has a standard deviation below 1e-15, too small for precisions of float32; rescale x.")
+    return precision
 
 
 def _with_columns(data: Dataset | StoredDataset, columns: Tensor) -> Dataset | StoredDataset:
@@ -331,6 +335,17 @@ def _with_columns(data: Dataset | StoredDataset, columns: Tensor) -> Dataset | S
     if isinstance(data, StoredDataset):
         raise InputError(f"{data.name} is too large for an iVAE, which needs it in memory; use rows=N.")
     return replace(data, x=torch.cat([data.head(len(data)), columns], dim=1), byte_scale=1.0)
+
+
+def _check_objective(objective: Objective | None) -> None:
+    """Check that an objective of the user can be called with the terms of a batch and the weight of the KL."""
+    try:
+        if objective is not None:
+            inspect.signature(objective).bind("terms", "beta")
+    except (TypeError, ValueError):
+        raise InputError(
+            f"objective must be a name, or a function of the terms of a batch and β, got {validation.shown(objective)}."
+        ) from None
 
 
 def _objective(settings: FitSettings, samples: int) -> Objective:

@@ -238,11 +238,11 @@ class ModelSettings:
     """Mean of the prior of an ivae: fixed or learned."""
 
     def __post_init__(self) -> None:
-        whole_number("latent_dim", self.latent_dim)
+        whole_number("latent_dim", self.latent_dim, maximum=1_000_000)
         for name in ("model", "network", "posterior", "likelihood", "prior_mean"):
             choice(name, getattr(self, name), CHOICES[name])
         for width in self.hidden:
-            whole_number("hidden", width)
+            whole_number("hidden", width, maximum=1_000_000)
 
 
 @dataclass(frozen=True)
@@ -271,10 +271,14 @@ class MemberSettings:
             schedule_from(text)
         if isinstance(self.seeds, int):
             whole_number("seeds", self.seeds)
+        if not self.precisions or not self.kl_schedules:
+            raise InputError("precision and kl_schedule need a value, got none; omit the option for its default.")
         if not 1 <= len(self.seed_list) <= MAX_SEEDS:
             raise InputError(f"seeds must be 1 to {MAX_SEEDS} seeds, got {shown(self.seeds)}.")
         for seed in self.seed_list:
             whole_number("seeds", seed, minimum=0)
+        if len(set(self.seed_list)) < len(self.seed_list):
+            raise InputError(f"seeds must be different, got {shown(self.seeds)}.")
 
     @property
     def noise(self) -> str:

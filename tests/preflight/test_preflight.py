@@ -9,6 +9,7 @@ import torch
 
 import vaescope as vs
 from vaescope.cli.main import dispatch
+from vaescope.core.errors import InputError
 from vaescope.inference import linear
 from vaescope.products.preflight.data import THRESHOLDS
 from vaescope.products.preflight.recommend import conventions, expected_count
@@ -262,3 +263,40 @@ def test_the_command_line_chooses_an_array_of_a_file(tmp_path, capsys):
         dispatch(["preflight", str(tmp_path / "two.npz")])
     assert dispatch(["preflight", str(tmp_path / "two.npz"), "--array", "a"]) == 0
     assert "400 samples, 6 columns" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("likelihood", [None, "gaussian", "bernoulli"])
+@pytest.mark.parametrize("value", [0.0, 0.1, 0.5, 1.0, -3.3, 255.0, 1e-300, [0.1, 7.0, -3.3]])
+@pytest.mark.parametrize("columns", [3, 3000])
+def test_constant_data_have_no_variance(value, columns, likelihood):
+    found = vs.preflight(np.tile(np.resize(value, columns), (60, 1)), likelihood=likelihood)
+    assert found.collapse_variance == 0
+    assert "constant" in [finding.code for finding in found.findings]
+    assert found.recommended.precision in (None, 1.0)
+    assert "All samples are the same" in found.page()
+
+
+@pytest.mark.parametrize("columns", [4, 2100])
+@pytest.mark.parametrize(
+    ("exponent", "message"),
+    [
+        (-310, "a column of x must have a standard deviation of at least 1e-30, got columns that span at most "),
+        (-100, "multiply x by a constant"),
+        (40, "x must be between ±1e\\+30, got ±"),
+        (150, "divide it by a constant"),
+        (307, "divide it by a constant"),
+    ],
+)
+def test_values_whose_powers_are_out_of_range_are_refused(exponent, message, columns):
+    x = np.random.default_rng(0).normal(size=(60, columns)).clip(-3, 3)
+    with pytest.raises(InputError, match=message):
+        vs.preflight(x * 10.0**exponent if exponent > -300 else x * 1e-200 * 10.0 ** (exponent + 200))
+
+
+@pytest.mark.parametrize("factor", [1e-20, 1e20])
+def test_answers_scale_with_the_data(factor):
+    x = np.random.default_rng(0).normal(size=(200, 4)) * [3, 2, 0.5, 0.5]
+    plain, scaled = vs.preflight(x), vs.preflight(x * factor)
+    assert scaled.collapse_variance == pytest.approx(plain.collapse_variance * factor**2)
+    assert scaled.recommended.latent_dim == plain.recommended.latent_dim
+    assert scaled.explained(precision=factor**-2) == pytest.approx(plain.explained())

@@ -93,8 +93,12 @@ def array(values: object, name: str) -> np.ndarray:
     if isinstance(values, Tensor):
         if values.is_complex():
             raise InputError(f"{name} must be real, got complex numbers.")
-        real = values.detach().cpu().resolve_neg()
-        return (real.float() if real.is_floating_point() and real.itemsize < 4 else real).numpy()
+        try:
+            real = values.detach().cpu().resolve_neg()
+            return (real.float() if real.is_floating_point() and real.itemsize < 4 else real).numpy()
+        except (RuntimeError, TypeError):  # quantised numbers; the device meta, which stores none
+            kind = f"{str(values.dtype).removeprefix('torch.')} on device {values.device}"
+            raise InputError(f"{name} must be a tensor of plain numbers, got {kind}; convert it to float32.") from None
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise InputError(f"{name} has masked values; drop or impute those samples.")
     found = _from_any(values, name)
@@ -255,7 +259,7 @@ def device(name: str) -> torch.device:
     """
     try:
         found = torch.device(name)
-        torch.zeros(1, device=found)
+        torch.zeros(1, device=found).item()
     except (RuntimeError, AssertionError, TypeError, NotImplementedError):
         raise InputError(f"device {name!r} is not available here; use cpu.") from None
     return found

@@ -188,6 +188,8 @@ def flatten_samples(
         found = np.ascontiguousarray(channels_first(given) if images else given.reshape(len(given), -1), np.float32)
     if given.dtype.kind == "f" and given.dtype.itemsize > 4 and not np.isfinite(found).all():
         raise InputError(f"{name} has values outside ±3.4e38, the range of float32; rescale them.")
+    if given.dtype.kind == "f" and given.dtype.itemsize > 4 and given.any() and not found.any():
+        raise InputError(f"{name} has no values above 1e-45, the smallest number of float32; rescale them.")
     x = torch.from_numpy(found if found.flags.writeable else found.copy())
     if not images:
         return None, x

@@ -168,7 +168,7 @@ def explained_share(eigenvalues: Array, variance: float, latents: int | None = N
     leading = _leading(eigenvalues, latents)
     used = leading[leading > variance]
     total = float(eigenvalues.sum())
-    return float((used - variance**2 / used).sum()) / total if total > 0 else 0.0
+    return float((used - variance * (variance / used)).sum()) / total if total > 0 else 0.0
 
 
 def collapse_variance(eigenvalues: Array) -> float:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
 from vaescope.core.serialization import Plain, convert, from_plain
 from vaescope.distributions.priors import prior_from
+from vaescope.models.architectures import ARCHITECTURES
 from vaescope.models.auxiliary import AuxiliarySettings
 from vaescope.models.vae import VAE
 from vaescope.settings import ModelSettings
@@ -31,6 +33,7 @@ def build_model(settings: ModelSettings, shape: DataShape, *, noise: str = "fixe
     """
     if settings.network == "conv" and shape.image_shape is None:
         raise InputError("network='conv' needs images (N, H, W[, C]), got rows; use network='mlp'.")
+    choice("architecture", settings.architecture, ARCHITECTURES)
     image = shape.image_shape
     halved = image is not None and all(side % 16 == 0 for side in image[1:])  # four times, by the convolutions
     make = partial(VAE.mlp, shape.observed_dim, hidden=settings.hidden, activation=settings.activation)

@@ -31,6 +31,7 @@ from vaescope.settings import LIKELIHOODS
 
 Array = np.ndarray
 MIN_ROWS = 10
+LARGEST_VALUE = 1e30  # and one over the smallest standard deviation: fourth powers of both are in the range of float64
 
 
 @runtime_checkable
@@ -202,6 +203,9 @@ class Ranges:
         known = np.ones(1, bool) if finite is None else finite
         self.low = np.minimum(self.low, chunk.min(0, where=known, initial=np.inf))
         self.high = np.maximum(self.high, chunk.max(0, where=known, initial=-np.inf))
+        largest = max(self.high.max(), -self.low.min())
+        if largest > LARGEST_VALUE:
+            raise InputError(f"x must be between ±{LARGEST_VALUE:g}, got ±{largest:g}; divide it by a constant.")
         self.sums += chunk.sum(0, where=known)
         self.rows += len(chunk)
         if finite is not None:
@@ -281,6 +285,15 @@ def profile(source: Source, report: Report | None = None) -> Profile:
         chosen = _selected(source, kept)
         filled = mapped(chosen, lambda chunk: np.where(np.isfinite(chunk), chunk, means))
         found = replace(_read(filled, report), imputed=True)
+    varying = first.ranges.low[kept] < first.ranges.high[kept]
+    variance = np.where(varying, found.variance, 0.0)  # of constant columns there are rounding errors
+    covariance = None if found.covariance is None else found.covariance * np.outer(varying, varying)
+    if varying.any() and variance.max() < LARGEST_VALUE**-2:
+        raise InputError(
+            f"a column of x must have a standard deviation of at least {1 / LARGEST_VALUE:g}, got columns that span at "
+            f"most {(first.ranges.high - first.ranges.low)[kept].max():.3g}; multiply x by a constant."
+        )
+    found = replace(found, variance=variance, covariance=covariance)
     return replace(found, ranges=first.ranges, kept=kept, duplicates=first.duplicates)
 
 
@@ -319,7 +332,8 @@ class _Reader:
         """Rows without missing values."""
         start = 0
         for chunk in self.source.stream():
-            finite = None if np.isfinite(chunk.sum()) else np.isfinite(chunk)
+            with np.errstate(over="ignore", invalid="ignore"):
+                finite = None if np.isfinite(chunk.sum()) else np.isfinite(chunk)
             self.ranges.add(chunk, finite)
             low, high = np.searchsorted(self._chosen, [start, start + len(chunk)])
             picked = chunk[self._chosen[low:high] - start]
@@ -451,8 +465,10 @@ def bernoulli_scales(profile: Profile) -> Array:
 def heavy_tailed(profile: Profile) -> list[int]:
     """Columns with a large excess kurtosis, by the sample."""
     sample = profile.sample - profile.sample.mean(0)
+    largest = np.abs(sample).max(0, initial=0.0)
+    sample = sample / np.where(largest > 0, largest, 1.0)
     second = (sample**2).mean(0)
-    kurtosis = (sample**4).mean(0) / np.where(profile.varying & (second > 0), second, 1.0) ** 2 - 3
+    kurtosis = (sample**4).mean(0) / np.where(second > 0, second, 1.0) ** 2 - 3
     return np.flatnonzero(profile.varying & (kurtosis > THRESHOLDS.excess_kurtosis)).tolist()
 
 

@@ -233,6 +233,8 @@ def _latents_sentence(spectrum: Spectrum, chosen: int, needed: int, given: int |
 def _precision_sentence(spectrum: Spectrum, variance: float, precision: float | None, latents: int) -> str:
     if precision is None:
         return "a Bernoulli likelihood has no precision: the balance is set by β alone."
+    if spectrum.total <= 0:
+        return f"γ² = {precision:.3g} is as good as any other: the data do not vary, so all latents collapse."
     used = used_count(spectrum.eigenvalues, variance, latents)
     share = explained_share(spectrum.eigenvalues, variance, latents)
     return (

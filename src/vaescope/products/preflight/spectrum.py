@@ -82,7 +82,7 @@ def wide_spectrum(
         gram_rows: up to which the matrix of inner products of rows is formed.
         leading: eigenvalues that the randomised method computes.
     """
-    divisor = np.ones_like(mean) if scale is None else scale
+    divisor = np.where(variance > 0, 1.0 if scale is None else scale, np.inf)  # constant columns become 0
     total, columns = float((variance / divisor**2).sum()), len(mean)
 
     def centred() -> Iterator[Array]:
