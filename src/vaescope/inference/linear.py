@@ -26,6 +26,8 @@ from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.inference.geometry import contrast_of_matrix
 
+__all__ = ["elbo", "gap", "limit", "log_likelihood", "optimal_variance", "posterior"]
+
 
 def _augmented(W: Float[Tensor, "n d"], precision: float) -> tuple[Float[Tensor, "m d"], float]:
     gamma2 = validation.precision(precision)

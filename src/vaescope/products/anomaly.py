@@ -44,6 +44,7 @@ class AnomalyScores(Report):
     typicality: Float[Tensor, " N"]
     """Share of reference samples whose log p(x) is at least as extreme, on either side; small is unusual."""
     name: str = "model"
+    """What the page calls the model."""
 
     label = "Anomaly scores"
     unit = "samples"
