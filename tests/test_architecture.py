@@ -43,7 +43,7 @@ ORDER = [
     "__main__",
 ]
 MAX_ANY_PER_THOUSAND_LINES = 6
-MAX_PUBLIC_NAMES = 150  # preflight, Watch, compare, certify, identifiability and their results are part of the contract
+MAX_PUBLIC_NAMES = 155  # the contract: calls, their results, and the functions of `vs.theory.linear`
 
 
 def package_of(file: Path) -> str:
@@ -73,7 +73,6 @@ def test_every_package_has_a_place_in_the_order():
     assert {package_of(file) for file in FILES} - {"__init__"} == set(ORDER)
 
 
-@pytest.mark.xfail
 def test_no_package_imports_a_later_one():
     wrong = [
         f"{file.relative_to(ROOT)} imports {package}"
@@ -89,7 +88,6 @@ def product_of(module: str) -> str | None:
     return module.split(".")[2] if module.startswith("vaescope.products.") else None
 
 
-@pytest.mark.xfail
 def test_products_do_not_import_each_other():
     names = {file: ".".join(file.relative_to(ROOT).with_suffix("").parts) for file in FILES}
     wrong = {
@@ -146,12 +144,10 @@ def test_public_names_are_few():
     assert len(names) <= MAX_PUBLIC_NAMES, len(names)
 
 
-@pytest.mark.xfail
 def test_no_file_is_larger_than_a_reader_can_take_in():
     assert {str(file.relative_to(ROOT)): len(lines) for file, lines in LINES.items() if len(lines) > 1000} == {}
 
 
-@pytest.mark.xfail
 def test_small_modules_are_shared():
     """A module below 80 lines with a single importer belongs into that importer."""
     importers = {file: set() for file in FILES}
