@@ -1,7 +1,10 @@
 """What can be diagnosed: kinds of models and samples, mistakes, the page, and the command line."""
 
+import importlib
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,6 +250,73 @@ def test_a_model_from_a_users_python_file(run, capsys, monkeypatch):
     (run / "bad.py").write_text("import nonsense_that_is_not_there")
     with pytest.raises(InputError, match="cannot be imported: ModuleNotFoundError"):
         cli.dispatch(["diagnose", f"{run}/bad.py:vae", *data])
+
+
+def test_a_model_that_ends_the_program_is_not_a_diagnosis(run, capsys):
+    """Exit code 0 would say that there is no finding."""
+    (run / "ends.py").write_text("import sys\nsys.exit(0)")
+    (run / "ends_later.py").write_text("import sys\ndef ends():\n    sys.exit(0)\n")
+    (run / "encodes.py").write_text(ENDS_WHILE_IT_ENCODES)
+    data = ["--data", str(run / "x.npy"), "--fail-on", "note"]
+    with pytest.raises(InputError, match="cannot be imported: SystemExit: 0"):
+        cli.dispatch(["diagnose", f"{run}/ends.py:vae", *data])
+    with pytest.raises(InputError, match="failed: SystemExit: 0"):
+        cli.dispatch(["diagnose", f"{run}/ends_later.py:ends", *data])
+    with pytest.raises(RunError, match=r"did not finish: .* ended the program with code 0"):
+        cli.dispatch(["diagnose", f"{run}/encodes.py:model", *data])
+
+
+ENDS_WHILE_IT_ENCODES = """
+import sys
+import vaescope as vs
+def encode(x):
+    sys.exit(0)
+model = vs.adapters.from_callables(encode=encode, latent_dim=2)
+"""
+
+
+@pytest.mark.parametrize("name", ["random", "torch", "vaescope", "colorsys", "yaml"])
+def test_a_model_file_replaces_no_module(run, tmp_path, name):
+    (tmp_path / f"{name}.py").write_text(MODEL)
+    loaded = sys.modules.get(name)
+    before = list(sys.path)
+    try:
+        assert cli.dispatch(["diagnose", f"{tmp_path}/{name}.py:vae", "--data", str(run / "x.npy")]) == 0
+        assert sys.modules.get(name) is loaded
+        assert Path(importlib.import_module(name).__file__).parent != tmp_path
+    finally:
+        sys.path[:] = before
+
+
+def test_commands_say_what_was_read(tmp_path, capsys):
+    (tmp_path / "model.py").write_text(MODEL)
+    rows = [";".join([*(f"{value:.6f}".replace(".", ",") for value in row), "red", ""]) for row in X[:40].tolist()]
+    (tmp_path / "x.csv").write_text("\n".join(["a;b;c;d;e;species;empty", *rows, ""]))
+    data, model = str(tmp_path / "x.csv"), f"{tmp_path}/model.py:several"
+    for command in (
+        ["train", data, "--latent-dim", "1", "--epochs", "1", "--compile", "never", "--out", str(tmp_path / "run")],
+        ["preflight", data],
+        ["diagnose", model, "--data", data],
+        ["compare", model, "--data", data, "--budget", "1"],
+        ["certify", model, "--data", data, "--simulations", "200", "--budget", "1"],
+    ):
+        cli.dispatch(command)
+        assert (
+            "read x.csv: 40 rows x 5 columns (a, b, c, d, e); left out: species (text), empty (no values); "
+            "separated by semicolons, decimal comma\n"
+        ) in capsys.readouterr().err, command
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(tmp_path):
+    for command in (["diagnose"], ["certify"], ["compare"]):
+        with pytest.raises(RunError, match="it is a folder, not a file"):
+            cli.dispatch([*command, "no model", "--data", "no data", "--html", str(tmp_path)])
+    (tmp_path / "page.json").mkdir()
+    with pytest.raises(RunError, match=r"page.json: it is a folder"):
+        cli.dispatch(["preflight", "no data", "--html", str(tmp_path / "page.html")])
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="cannot write"):
+        cli.dispatch(["preflight", "no data", "--html", str(tmp_path / "file" / "page.html")])
 
 
 def test_an_ivae_is_diagnosed_with_its_auxiliary_input(tmp_path, capsys):

@@ -9,7 +9,7 @@ import torch
 import vaescope as vs
 from vaescope.models import VAE, Member, TrainingSummary
 from vaescope.runs import RunFolder
-from vaescope.runs.files import read_rows, write_bytes, write_rows, write_tensors
+from vaescope.runs.files import check_writable, read_rows, write_bytes, write_rows, write_tensors
 from vaescope.runs.members import pending_stacks, save_members
 from vaescope.runs.store import FORMAT_VERSION, cell_key
 
@@ -172,6 +172,53 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
         write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file.bin"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions and pipes of POSIX")
+def test_files_are_written_through_links_and_with_the_permissions_of_the_umask(tmp_path):
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder / "file")
+    before = os.umask(0o027)
+    try:
+        write_bytes(link, b"first")
+    finally:
+        os.umask(before)
+    assert link.is_symlink()
+    assert (folder / "file").read_bytes() == b"first"
+    assert (folder / "file").stat().st_mode & 0o777 == 0o640
+    (folder / "file").chmod(0o604)
+    write_bytes(link, b"second")
+    assert (folder / "file").read_bytes() == b"second"
+    assert (folder / "file").stat().st_mode & 0o777 == 0o604
+    assert [file.name for file in folder.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions and pipes of POSIX")
+def test_what_is_not_a_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    refused = {
+        "pipe": "it is a device, pipe or socket, not a file; choose another path",
+        "link": "it is a device, pipe or socket",
+        "folder": "it is a folder, not a file",
+        "loop": "too many levels",
+    }
+    for name, message in refused.items():
+        for check in (check_writable, lambda path: write_bytes(path, b"x")):
+            with pytest.raises(vs.RunError, match=message):
+                check(tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()
+    os.mkfifo(tmp_path / "folder" / ".lock")
+    with (
+        pytest.raises(vs.RunError, match="it is a device, pipe or socket"),
+        RunFolder.locked(tmp_path / "folder", CONFIG),
+    ):
+        pass
+    check_writable(tmp_path / "absent" / "file")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "link", "loop", "pipe"]
 
 
 def test_a_folder_that_cannot_be_written_is_explained_in_one_line(tmp_path):

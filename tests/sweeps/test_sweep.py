@@ -233,6 +233,8 @@ def test_a_folder_belongs_to_one_sweep_and_one_process(data, tmp_path):
         ("fit: {data: x, latent_dim: 2}\nmax_members: 0\n", "max_members must be at least 1"),
         ("fit: {data: x, latent_dim: 2}\nmax_members: many\n", "max_members must be a whole number"),
         ("a: &a [1, 1]\nfit: {data: *a}\n", "aliases"),
+        ("fit: {data: x, latent_dim: 2, latent_dim: 3}\n", "latent_dim occurs twice; write each setting once"),
+        ("fit: {data: x, latent_dim: 2}\nout: a\nout: b\n", "out occurs twice"),
         ("fit: !!python/object/apply:os.system ['true']\n", "as YAML"),
         ("fit: {data: x, latent_dim: 2}\nsweep: {seed: [1, 2], beta: [" + "1, " * 60000 + "1]}\n", "combinations"),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from vaescope.cli.inputs import DataOptions, check_auxiliary, load_models, target_name
+from vaescope.cli.inputs import DataOptions, check_auxiliary, load_models, print_what_was_read, target_name
 from vaescope.cli.output import check_page, exit_code, print_finding, print_findings, rows_table, write_page
 from vaescope.cli.output import console as new_console
 from vaescope.core.errors import InputError
@@ -139,10 +139,9 @@ class Compare:
     """Seconds that the comparison may take; log p(x) is computed at as many samples as there is time for."""
 
     def run(self) -> int:
+        check_page(self.html, None)
         from vaescope.products.compare.compare import compare
 
-        if self.html is not None and self.html.suffix == ".json":
-            raise InputError(f"--html {self.html} is the file for the numbers; use another suffix, such as .html.")
         models = named_targets(self.targets)
         data, auxiliary = self.source.open(self.data)
         check_auxiliary(list(models.values()), auxiliary)
@@ -154,9 +153,7 @@ class Compare:
         console.print(rows_table([{name: row.get(name) for name in kept} for row in rows]))
         for what, why in found.skipped.items():
             console.print(f"skipped: {what} ({why})", markup=False, soft_wrap=True)
-        if self.html is not None:
-            found.to_json(self.html.with_suffix(".json"))
-            console.print(str(found.to_html(self.html).resolve()), soft_wrap=True, markup=False)
+        write_page(found, self.html)
         return 0
 
 
@@ -207,13 +204,16 @@ class PreflightCommand:
     """Train a grid of small models (about a minute) and compare them with the prediction."""
 
     def run(self) -> int:
-        if self.html is not None and self.html.suffix == ".json":
-            raise InputError(f"--html {self.html} is the file for the numbers; use another suffix, such as .html.")
+        check_page(self.html, None)
+        from vaescope.products.preflight.data import source_of
         from vaescope.products.preflight.preflight import preflight
 
-        data = self.data if self.array is None else DataOptions(array=self.array).open_for_training(self.data)[0]
+        options = DataOptions(array=self.array)
+        source = source_of(self.data if self.array is None else options.open_for_training(self.data)[0])
+        if self.array is None:
+            print_what_was_read(source)
         found = preflight(
-            data,
+            source,
             latent_dim=self.latent_dim,
             likelihood=self.likelihood,
             confirm=self.confirm,
@@ -228,9 +228,7 @@ class PreflightCommand:
             console.print(f"  {setting}: {sentence}", markup=False, soft_wrap=True)
         console.print(rows_table(found.summary()[:SHOWN_ROWS]))
         console.print(found.code["vs.fit"], markup=False, highlight=False)
-        if self.html is not None:
-            found.to_json(self.html.with_suffix(".json"))
-            console.print(str(found.to_html(self.html).resolve()), soft_wrap=True, markup=False)
+        write_page(found, self.html)
         return 0
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
+import multiprocessing
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from vaescope.data import Dataset
     from vaescope.data.files.streaming import StoredDataset
+    from vaescope.products.preflight.data import Source
     from vaescope.protocol import LatentModel
 
 
@@ -38,6 +41,7 @@ class DataOptions:
         from vaescope.data.catalogue import load_auxiliary, open_dataset
 
         opened = open_dataset(data, array=self.array, factors=self.factors, rows=self.rows)
+        print_what_was_read(opened)
         return opened, load_auxiliary(self.auxiliary, opened, self.rows)
 
     def open_for_training(self, data: str) -> tuple[Dataset | StoredDataset, Tensor | None]:
@@ -46,7 +50,15 @@ class DataOptions:
             return self.open(data)
         from vaescope.data.catalogue import open_for_training
 
-        return open_for_training(data, array=self.array, factors=self.factors, rows=self.rows), None
+        opened = open_for_training(data, array=self.array, factors=self.factors, rows=self.rows)
+        print_what_was_read(opened)
+        return opened, None
+
+
+def print_what_was_read(data: Dataset | StoredDataset | Source) -> None:
+    """One line on data from a file: rows, columns, what was left out and why. Worker processes say nothing."""
+    if data.what_was_read and multiprocessing.parent_process() is None:
+        print(data.what_was_read, file=sys.stderr)
 
 
 def load_models(target: str) -> list[LatentModel]:
@@ -64,7 +76,15 @@ def load_models(target: str) -> list[LatentModel]:
     location, colon, name = target.rpartition(":")
     if not colon or not location or not name.isidentifier():
         raise InputError(f"{target} does not exist; give a run folder, FILE.py:NAME or package.module:NAME.")
-    return _models(_object(_module(location), name, target), target)
+    folder = str(Path(location).resolve().parent)
+    if not location.endswith(".py"):
+        return _models(_object(_module(location), name, target), target)
+    sys.path.insert(0, folder)  # so that the file can import those next to it, as a script can
+    try:
+        return _models(_object(_module(location), name, target), target)
+    finally:  # what is imported later comes from the installed packages first
+        sys.path.remove(folder)
+        sys.path.append(folder)
 
 
 def _models(found: object, target: str) -> list[LatentModel]:
@@ -92,18 +112,29 @@ def _module(location: str) -> ModuleType:
         file = Path(location)
         if not file.is_file():
             raise InputError(f"{location} does not exist.")
-        spec = importlib.util.spec_from_file_location(file.stem, file)
+        spec = importlib.util.spec_from_file_location(_module_name(file), file)
         if spec is None or spec.loader is None:
             raise InputError(f"{location} cannot be imported.")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[file.stem] = module
-        sys.path.insert(0, str(file.resolve().parent))  # so that it can import the files next to it, as a script can
+        sys.modules[spec.name] = module
         spec.loader.exec_module(module)
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a file that ends the program would look like a command that succeeded
         raise InputError(f"{location} cannot be imported: {type(error).__name__}: {_first_line(error)}") from None
     return module
+
+
+def _module_name(file: Path) -> str:
+    """The name of a file as a module: another one than that of any installed module, which it would replace."""
+    name, own = file.stem, file.resolve()
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        taken = Path(getattr(loaded, "__file__", None) or "").resolve() != own
+    else:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+        taken = name in sys.stdlib_module_names or (spec is not None and Path(spec.origin or "").resolve() != own)
+    return f"{name}_{hashlib.sha256(str(own).encode()).hexdigest()[:8]}" if taken else name
 
 
 def _object(module: ModuleType, name: str, target: str) -> object:
@@ -112,8 +143,9 @@ def _object(module: ModuleType, name: str, target: str) -> object:
 
     if name not in vars(module):
         models = [key for key, value in vars(module).items() if isinstance(value, LatentModel)]
+        target_file = Path(module.__file__ or "").stem or module.__name__
         defined = f"; it defines the models {', '.join(models)}" if models else ""
-        raise InputError(f"{target}: {module.__name__} does not define {name}{defined}.")
+        raise InputError(f"{target}: {target_file} does not define {name}{defined}.")
     found: object = vars(module)[name]
     if not callable(found) or isinstance(found, LatentModel):
         return found
@@ -121,12 +153,12 @@ def _object(module: ModuleType, name: str, target: str) -> object:
         result: object = found()
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{target} failed: {type(error).__name__}: {_first_line(error)}") from None
     return result
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[0]
 
 

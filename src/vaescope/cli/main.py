@@ -49,7 +49,14 @@ def main() -> None:
 def dispatch(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     arguments = ["version"] if arguments == ["--version"] else arguments
-    code: int = _parse(arguments or ["--help"]).run()
+    command = _parse(arguments or ["--help"])
+    try:
+        code: int = command.run()
+    except SystemExit as ended:
+        raise RunError(
+            f"the command did not finish: a model or its imports ended the program with code {ended.code}; "
+            "remove sys.exit from it."
+        ) from None
     return code
 
 

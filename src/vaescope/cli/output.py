@@ -47,8 +47,16 @@ SHOWN = 20  # latents in the table, at most
 COLOURS = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
+class Page(Protocol):
+    """A result with a page and its numbers."""
+
+    def to_html(self, path: str | Path) -> Path: ...
+
+    def to_json(self, path: str | Path) -> Path: ...
+
+
 @runtime_checkable
-class Report(Protocol):
+class Report(Page, Protocol):
     """What a command found: a diagnosis or a certificate."""
 
     @property
@@ -59,19 +67,18 @@ class Report(Protocol):
 
     def summary(self) -> list[dict[str, object]]: ...
 
-    def to_html(self, path: str | Path) -> Path: ...
-
-    def to_json(self, path: str | Path) -> Path: ...
-
 
 def check_page(html: Path | None, fail_on: str | None) -> None:
     """Refuse options that would fail after the work is done."""
     from vaescope.report.findings import SEVERITIES
+    from vaescope.runs.files import check_writable
 
     if fail_on is not None:
         choice("--fail-on", fail_on, SEVERITIES)
     if html is not None and html.suffix == ".json":
         raise InputError(f"--html {html} is the file for the numbers; use another suffix, such as .html.")
+    for file in () if html is None else (html, html.with_suffix(".json")):
+        check_writable(file)
 
 
 def for_command(text: str) -> str:
@@ -106,7 +113,7 @@ def print_findings(report: Report, facts: Sequence[str] = ()) -> None:
         out.print(f"skipped: {what} ({for_command(why)})", markup=False, soft_wrap=True)
 
 
-def write_page(report: Report, html: Path | None) -> None:
+def write_page(report: Page, html: Path | None) -> None:
     """Write the page and its numbers, and print where the page is."""
     if html is not None:
         report.to_json(html.with_suffix(".json"))

@@ -7,8 +7,9 @@ import errno
 import json
 import math
 import os
+import secrets
 import socket
-import tempfile
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,10 +33,14 @@ PARTIAL = ".unfinished"  # suffix of files that are being written
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write to a temporary file, flush it, rename it, and flush the folder, so that a power cut loses nothing."""
+    """Write to a temporary file, flush it, rename it, and flush the folder, so that a power cut loses nothing.
+
+    Symbolic links are followed. A file that exists keeps its permissions, a new one has those of the umask.
+    """
+    target = _regular_target(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = _temporary_file(target)
     except OSError as error:
         raise cannot_write(path, error) from None
     try:
@@ -43,13 +48,51 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-        _flush_folder(path.parent)
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+        os.replace(temporary, target)
+        _flush_folder(target.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise RunError(f"cannot write {path}: {_reason(error)}; finished results are intact.") from None
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, before the work whose result it would hold.
+
+    Args:
+        path: the file, which need not exist; nothing is left behind.
+    """
+    target = _regular_target(path)
+    folder = next((parent for parent in target.parents if parent.exists()), target.parent)
+    try:
+        handle, temporary = _temporary_file(folder / target.name)
+        os.close(handle)
+        os.unlink(temporary)
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
+def _regular_target(path: Path) -> Path:
+    """The file to which a path leads, through symbolic links: a regular file, or none yet."""
+    try:
+        target = Path(os.path.realpath(path))
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return target
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a device, pipe or socket"
+        raise RunError(f"cannot write {path}: it is {what}, not a file; choose another path.")
+    return target
+
+
+def _temporary_file(target: Path) -> tuple[int, Path]:
+    """A new file next to another one, open for writing, with the permissions of the umask."""
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}{PARTIAL}"
+    return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666), temporary
 
 
 def _flush_folder(folder: Path) -> None:
@@ -70,7 +113,7 @@ def remove_partial_files(folder: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> RunError:
-    return RunError(f"cannot write {path}: {_reason(error)}; choose another --out.")
+    return RunError(f"cannot write {path}: {_reason(error)}; choose another path.")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -171,7 +214,7 @@ WAIT_SECONDS = 1.0  # for a lock that is held only briefly, by `is_locked` or by
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder; raise `RunError` naming the process that holds it."""
-    file = folder / NAME
+    file = _regular_target(folder / NAME)
     lock = FileLock(file, WAIT_SECONDS, thread_local=False, preserve_lock_file=True, on_acquired=_write_holder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

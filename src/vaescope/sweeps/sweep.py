@@ -56,6 +56,14 @@ def _safe_loader() -> type:
                 raise yaml.YAMLError("aliases (*) are not supported; write the value again")
             return super().compose_node(parent, index)
 
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+            names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            repeated = next((name for name in names if names.count(name) > 1), None)
+            if repeated is not None:
+                raise yaml.YAMLError(f"{repeated} occurs twice; write each setting once")
+            found: dict[object, object] = super().construct_mapping(node, deep)
+            return found
+
     Loader.add_implicit_resolver(  # YAML 1.1 reads 1e-3 as text
         "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
     )

@@ -135,7 +135,9 @@ def load_official(
     count = len(stored) if rows is None else min(validation.whole_number("rows", rows), len(stored))
     indices = np.random.default_rng(seed).permutation(len(stored))[:count]
     image_shape, x = flatten_samples(stored.rows(indices), path.name, unit_range=True)
-    return Dataset(spec.name, x, image_shape, grid_classes(spec, torch.from_numpy(indices)), spec.factor_names)
+    factors = grid_classes(spec, torch.from_numpy(indices))
+    read = f"{stored.what_was_read}; {count} of them at random"
+    return Dataset(spec.name, x, image_shape, factors, spec.factor_names, what_was_read=read)
 
 
 def grid_classes(spec: OfficialFile, indices: Tensor) -> Float[Tensor, "N k"]:

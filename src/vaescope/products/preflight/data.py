@@ -60,6 +60,8 @@ class Source:
     image_shape: ImageShape | None = None
     not_numeric: tuple[str, ...] = ()
     """Columns that were left out."""
+    what_was_read: str = ""
+    """Which part of which file this is, in one line."""
 
     def column(self, index: int) -> str:
         """What a column is called in sentences."""
@@ -79,6 +81,8 @@ def source_of(x: object, name: str | None = None) -> Source:
 
 
 def _open(x: object) -> Source:
+    if isinstance(x, Source):
+        return x
     if isinstance(x, str | Path):
         return _from_path(str(x))
     if isinstance(x, Dataset):
@@ -153,7 +157,8 @@ def _from_table(
             flat = rows.reshape(len(rows), -1).astype(np.float64)
             yield flat if scale == 1.0 else flat / scale
 
-    return Source(name, len(stored), columns, stream, names, image_shape, others)
+    line = "" if stored.path == Path("x") else stored.what_was_read
+    return Source(name, len(stored), columns, stream, names, image_shape, others, line)
 
 
 @dataclass(frozen=True)
