@@ -42,7 +42,6 @@ ORDER = [
     "cli",
     "__main__",
 ]
-MAX_ANY_PER_THOUSAND_LINES = 6
 MAX_PUBLIC_NAMES = 155  # the contract: calls, their results, and the functions of `vs.theory.linear`
 
 
@@ -120,11 +119,21 @@ def test_models_are_not_probed_for_attributes_outside_the_adapters():
     assert wrong == []
 
 
-def test_any_is_rare_outside_the_adapters():
-    files = [file for file in FILES if package_of(file) != "adapters"]
-    lines = sum(len(LINES[file]) for file in files)
-    uses = sum(isinstance(node, ast.Name) and node.id == "Any" for file in files for node in ast.walk(TREES[file]))
-    assert 1000 * uses / lines <= MAX_ANY_PER_THOUSAND_LINES
+def test_the_package_stays_small():
+    """Many small files, constants and untyped values are where the same idea comes to stand twice."""
+    nodes = [node for tree in TREES.values() for node in ast.walk(tree)]
+    assigned = [
+        target
+        for tree in TREES.values()
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    constants = [t.id for t in assigned if isinstance(t, ast.Name) and t.id.isupper() and len(t.id) > 1]
+    assert len(FILES) <= 240
+    assert len(constants) <= 250
+    assert sum(isinstance(node, ast.Name) and node.id == "Any" for node in nodes) <= 65
+    assert sum(line.count("type: ignore") for lines in LINES.values() for line in lines) <= 14
 
 
 def public_names() -> list[str]:
