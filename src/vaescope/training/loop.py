@@ -118,7 +118,10 @@ class _Run:
             device=problem.device,
         )
         self.validation = ValidationSet(problem)
-        self.objective_params = _objective_params(problem)
+        objective = problem.objective
+        self.objective_params: dict[str, Tensor] = {}
+        if isinstance(objective, WithNetwork):
+            self.objective_params = objective.init(problem.seeds)
         self.checkpoints = Checkpoints(store, problem, has_initial=initial is not None)
         self.state = self._restore() or self._start(initial)
         self.functions = build_functions(problem, self.batches, self.state, progress)
@@ -275,8 +278,3 @@ class _Run:
         self.validation.select(state.log.active)
         self.progress.message(f"Resuming after epoch {state.log.epochs_done}.")
         return state
-
-
-def _objective_params(problem: Problem) -> dict[str, Tensor]:
-    """Initial weights of the objective's own network, if it has one."""
-    return problem.objective.init(problem.seeds) if isinstance(problem.objective, WithNetwork) else {}

@@ -182,7 +182,7 @@ class StackState:
             last: whether this is the last epoch.
         """
         epoch, steps = self.log.epochs_done + 1, len(losses)
-        finite_steps = _finite_steps(losses)
+        finite_steps = losses.isfinite().int().cumprod(0).sum(0).tolist()  # before the first loss that is not finite
         means = losses.mean(0).tolist()
         improved = []
         for row, record in enumerate(self.active_records):
@@ -239,8 +239,3 @@ def _zeros_like(weights: Weights) -> Weights:
 
 def _select(weights: Weights, rows: list[int]) -> Weights:
     return {name: value[rows] for name, value in weights.items()}
-
-
-def _finite_steps(losses: Float[Tensor, "S E"]) -> list[int]:
-    """How many steps of every row came before its first loss that is not finite."""
-    return losses.isfinite().int().cumprod(0).sum(0).tolist()

@@ -208,8 +208,7 @@ class MoebiusLinearMap(MoebiusExperiment[MoebiusLinearMapSettings, SeedOnlyCell,
             note=passive_note,
             if_refuted=(
                 "Tested: maps far from the IMA class make the data nearly flat, one latent stays passive, and MCC "
-                "falls "
-                "with R² because a source is lost."
+                "falls with R² because a source is lost."
             ),
             requires=(members_converged(),),
         ),

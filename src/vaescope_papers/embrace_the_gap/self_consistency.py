@@ -183,44 +183,39 @@ def authors_medians() -> dict[str, dict[float, float]]:
 
 def self_consistency_figure(results: Results) -> Figure:
     figure, axes = figures.row_of_panels(3)
-    authors = authors_medians()
-    plot_over_precision(
-        axes[0],
-        results,
-        {
-            "trained encoder": lambda m: geometric_mean(m.posterior_variance),
-            "exact projection": lambda m: geometric_mean(m.exact_variance),
-        },
-        dashed=["exact projection"],
-        title="Posterior variance",
-        y="σ² (geometric mean over latents)",
-        published=authors["posterior_variance"],
-        power=-1.0,
+    variance = "σ² (geometric mean over latents)"
+    panels: Sequence[tuple[str, str, Mapping[str, Value], float | None]] = (
+        (
+            "Posterior variance",
+            variance,
+            {
+                "trained encoder": lambda m: geometric_mean(m.posterior_variance),
+                "exact projection": lambda m: geometric_mean(m.exact_variance),
+            },
+            -1.0,
+        ),
+        (
+            "Both sides of Eq. 12",
+            variance,
+            {
+                "trained encoder σ²": lambda m: geometric_mean(m.posterior_variance),
+                "Eq. 12, from the decoder": lambda m: geometric_mean(m.predicted_variance),
+            },
+            None,
+        ),
+        (
+            "Self-consistency",
+            "mean squared x − f(μ(x))",
+            {
+                "trained encoder": lambda m: m.reconstruction_mse,
+                "exact projection": lambda m: m.exact_reconstruction_mse,
+            },
+            None,
+        ),
     )
-    plot_over_precision(
-        axes[1],
-        results,
-        {
-            "trained encoder σ²": lambda m: geometric_mean(m.posterior_variance),
-            "Eq. 12, from the decoder": lambda m: geometric_mean(m.predicted_variance),
-        },
-        dashed=["Eq. 12, from the decoder"],
-        title="Both sides of Eq. 12",
-        y="σ² (geometric mean over latents)",
-        published=authors["predicted_variance"],
-    )
-    plot_over_precision(
-        axes[2],
-        results,
-        {
-            "trained encoder": lambda m: m.reconstruction_mse,
-            "exact projection": lambda m: m.exact_reconstruction_mse,
-        },
-        dashed=["exact projection"],
-        title="Self-consistency",
-        y="mean squared x − f(μ(x))",
-        published=authors["reconstruction_mse"],
-    )
+    for axis, (title, y, curves, power), medians in zip(axes, panels, authors_medians().values(), strict=True):
+        dashed = list(curves)[1:]
+        plot_over_precision(axis, results, curves, dashed=dashed, title=title, y=y, published=medians, power=power)
     return figure
 
 

@@ -73,11 +73,6 @@ class Session:
         finite = values[values.isfinite()]
         return [min(0.0, float(finite.min())), max(0.0, float(finite.max()))] if finite.numel() else [0.0, 1.0]
 
-    def _brightness_range(self) -> tuple[float, float]:
-        """The values of black and white: 0 and 1, unless samples exceed them."""
-        low, high = self._range()
-        return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
-
     def _member(self, k: int) -> dict[str, object]:
         regime, sample = self.regimes[k], self.samples[k]
         order = regime.latents_of_kind("active", "mixed", "passive")
@@ -135,7 +130,9 @@ class Session:
         if self.image_shape is None:
             return {"values": [float(v) if math.isfinite(v) else None for v in output.tolist()]}
         channels, height, width = self.image_shape
-        low, high = self._brightness_range()
+        low, high = self._range()
+        if low >= 0 and high <= 1:  # black is 0 and white is 1, unless samples exceed them
+            low, high = 0.0, 1.0
         scaled = ((output - low) / (high - low)).nan_to_num(0.5, 1.0, 0.0)
         pixels = scaled.reshape(channels, height, width).permute(1, 2, 0).clamp(0, 1)
         rgb = pixels.expand(-1, -1, 3) if channels == 1 else pixels[..., :3]
