@@ -319,6 +319,16 @@ def test_arrays_that_declare_more_than_the_file_holds(tmp_path):
         vs.data.dataset_from(torch.zeros(1, 3).expand(10**12, 3))
 
 
+def test_arrays_whose_numbers_are_in_another_file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = ROWS
+    layout = h5py.VirtualLayout(shape=(10**9, 3), dtype="f4")
+    layout[:50] = h5py.VirtualSource(str(tmp_path / "a.h5"), "x", shape=ROWS.shape)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+    np.testing.assert_array_equal(open_array(tmp_path / "b.h5").rows(np.arange(50)), ROWS)
+
+
 def test_parquet_with_columns_of_one_name(tmp_path):
     table = pa.table([[1.0, 2.0], [3.0, 4.0]], names=["a", "a"])
     pq.write_table(table, tmp_path / "x.parquet")

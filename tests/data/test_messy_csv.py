@@ -208,6 +208,14 @@ def test_lines_after_the_first_block_must_be_like_those_before(tmp_path, monkeyp
         open_array(path).all_rows()
 
 
+def test_a_blank_line_in_one_long_column_is_a_missing_value(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("x\n" + "1.25\n" * 300_000 + "\n2.5\n")
+    found = open_array(path).all_rows()
+    assert len(found) == 300_002
+    np.testing.assert_array_equal(found[-3:, 0], [1.25, NAN, 2.5])
+
+
 def test_a_line_break_in_quotes_at_the_end_of_the_first_block(tmp_path, monkeypatch):
     path = tmp_path / "table.csv"
     path.write_text("t,v\n" + '"two\nlines",1.5\n' * 30)

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from vaescope.core.errors import InputError
 from vaescope.data.files.arrays import StoredArray, file_reader
-from vaescope.data.files.dialect import MISSING, Dialect, converted, read_dialect
+from vaescope.data.files.dialect import BLOCK_BYTES as FIRST_BYTES
+from vaescope.data.files.dialect import MISSING, ONE_COLUMN, Dialect, converted, read_dialect
 
 BLOCK_BYTES = 16 * 2**20  # of text, read at once
 
@@ -157,11 +158,14 @@ def _reader(
         true_values=["true", "True", "TRUE", " true", " True", " TRUE"],
         false_values=["false", "False", "FALSE", " false", " False", " FALSE"],
     )
+    blank_lines_are_rows = dialect.delimiter == ONE_COLUMN and path.stat().st_size > FIRST_BYTES
     options = {
         "read_options": pa_csv.ReadOptions(
             block_size=BLOCK_BYTES, column_names=names, skip_rows=int(dialect.has_names), encoding=dialect.encoding
         ),
-        "parse_options": pa_csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
+        "parse_options": pa_csv.ParseOptions(
+            delimiter=dialect.delimiter, newlines_in_values=True, ignore_empty_lines=not blank_lines_are_rows
+        ),
         "convert_options": convert,
     }
     return lambda: pa_csv.open_csv(path, **options)
