@@ -325,6 +325,8 @@ def identify(
         used: latents in use of every model.
         tolerance: nats per sample up to which a rotation is free.
     """
+    if len(samples) > 1 and len(samples[0]) < 2:
+        raise InputError("x needs at least 2 samples to compare models, got 1.")
     own = used[0]
     planes, note = _planes(samples[0], own, tolerance)
     codes = [s.mean[:, latents].double().cpu().numpy() for s, latents in zip(samples, used, strict=True)]

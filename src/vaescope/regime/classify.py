@@ -79,6 +79,7 @@ class Moments:
     squares: Array = field(default_factory=lambda: np.zeros(()))
     """Sum of squared deviations from the mean."""
 
+    @np.errstate(over="ignore", invalid="ignore")  # of a diverged model they are infinite
     def add(self, values: Array) -> None:
         count, mean = len(values), values.mean(0)
         squares = ((values - mean) ** 2).sum(0)

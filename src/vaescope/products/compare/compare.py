@@ -278,6 +278,8 @@ def compare(
     named = name_models(models)
     seconds = number("budget", budget, above=0.0, hint="it is in seconds")
     inputs = read_samples_of_each([*named.values()], x, auxiliary)
+    if len(inputs[0]) < 2:
+        raise InputError("x needs at least 2 samples to compare models, got 1.")
     known = _read_factors(factors, len(inputs[0]))
     measured = []
     for index, (name, model) in enumerate(named.items()):
@@ -302,6 +304,8 @@ def compare_measured(measured: list[MeasuredModel]) -> Comparison:
     if len(elbos) < len(measured):
         return Comparison(measured, None, None, None)
     values = np.stack(elbos, axis=1)
+    if np.abs(values).max() > 1e100:  # their squares are out of range
+        raise InputError("ELBOs must be between ±1e100 to be compared, got larger ones; rescale x as in training.")
     failures = find_failures(values, measured[0].sample.rows)
     return Comparison(measured, paired_differences(values), _log_marginal(measured), failures)
 

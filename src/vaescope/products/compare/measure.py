@@ -348,9 +348,11 @@ def find_failures(values: np.ndarray, rows: np.ndarray, *, share: float = 0.05) 
     shared = np.flatnonzero(flags.all(1))
     shared = shared[np.argsort(values[shared].mean(1), kind="stable")]
     ranks = rankdata(values, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # NaN for a model that finds all samples equally hard
+        agreement = np.atleast_2d(np.corrcoef(ranks.T))
     return Failures(
         [rows[column] for column in worst.T],
         flags.T.astype(float) @ flags.astype(float) / count,
-        np.atleast_2d(np.corrcoef(ranks.T)),
+        agreement,
         rows[shared],
     )
