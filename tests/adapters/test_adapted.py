@@ -97,6 +97,10 @@ def good(x):
         (lambda: vs.adapters.from_callables(encode=good, latent_dim=2, likelihood="poisson"), "gaussian, bernoulli"),
         (lambda: vs.adapters.from_callables(encode=good, latent_dim=2, precision=-1.0), "precision must be > 0"),
         (lambda: vs.adapters.from_callables(encode=good, latent_dim=2, beta=0.0), "beta must be > 0, got 0"),
+        (
+            lambda: vs.adapters.from_callables(encode=good, latent_dim=2, prcision=1.0),
+            "from_callables has no keyword 'prc",
+        ),
         (lambda: vs.adapters.from_callables(encode=good, latent_dim=2).encode(X, X), "takes no auxiliary input"),
         (lambda: vs.adapters.from_modules(Encoder(), latent_dim=2, scale="sd"), "scale must be one of variance"),
         (lambda: vs.adapters.from_modules(Encoder(joined=True), latent_dim=3).encode(X), "needs 6 columns"),

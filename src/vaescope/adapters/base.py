@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import fields as known_fields
 from typing import Any
 
 import torch
@@ -253,6 +254,9 @@ def from_callables(
             [0.1000, 0.1000],
             [0.1000, 0.1000]])
     """
+    possible = [field.name for field in known_fields(ModelSpec)]
+    if unknown := [name for name in fields if name not in possible]:
+        raise InputError(f"from_callables has no keyword {unknown[0]!r}; of a model it takes {', '.join(possible)}.")
     posterior, density = _posterior_density(sample, log_q), _prior_density(sample_prior, log_prior)
     if posterior is not None:
         fields |= {"posterior_density": posterior, "posterior_family": "marginals"}
