@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from vaescope.core.errors import InputError, RunError, require
@@ -58,7 +59,7 @@ def run_on_ray(
                 ray.cancel(reference, force=True)
 
 
-def _connect(address: str) -> Any:
+def _connect(address: str) -> ModuleType:
     ray = require("ray", "--executor ray")
     require("ray.util.scheduling_strategies", "--executor ray")
     if not ray.is_initialized():
@@ -70,7 +71,7 @@ def _connect(address: str) -> Any:
     return ray
 
 
-def _outcome(ray: Any, reference: Any, task: Task) -> Outcome:
+def _outcome(ray: ModuleType, reference: object, task: Task) -> Outcome:
     try:
         value, files, error = ray.get(reference)
     except ray.exceptions.RayTaskError as failure:

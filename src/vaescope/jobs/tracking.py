@@ -21,7 +21,7 @@ from vaescope.core.serialization import Plain
 from vaescope.products.watch.row import Row as WatchRow
 from vaescope.products.watch.watch import WatchedMembers
 from vaescope.runs.files import Row, malformed_as_run_error, read_json, read_rows, write_text
-from vaescope.runs.store import cell_key
+from vaescope.runs.store import row_key
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -69,9 +69,9 @@ def read_run(path: Path) -> TrackedRun:
         columns = _cell_columns(rows, epochs)
         histories: dict[str, list[Row]] = {}
         for row in epochs:
-            histories.setdefault(_key(row, columns), []).append(row)
+            histories.setdefault(row_key(row, columns), []).append(row)
         settings = config["settings"] | {"profile": config.get("profile")}
-        members = [_member(row, columns, settings, histories.get(_key(row, columns), [])) for row in rows]
+        members = [_member(row, columns, settings, histories.get(row_key(row, columns), [])) for row in rows]
     return TrackedRun(path, str(config.get("experiment")), settings, members, claims)
 
 
@@ -85,14 +85,10 @@ def _cell_columns(rows: Sequence[Row], epochs: Sequence[Row]) -> list[str]:
     return [name for name in names[: names.index("epoch")] if name in rows[0]] if "epoch" in names else names[:1]
 
 
-def _key(row: Row, columns: Sequence[str]) -> str:
-    return cell_key({name: value for name in columns if isinstance(value := row.get(name), str | int | float)})
-
-
 def _member(row: Row, columns: Sequence[str], settings: Mapping[str, Plain], epochs: Sequence[Row]) -> TrackedMember:
     measured = {name: value for name, value in row.items() if name not in columns and value is not None}
     return TrackedMember(
-        key=_key(row, columns),
+        key=row_key(row, columns),
         settings={**settings, **{name: row.get(name) for name in columns}},
         numbers=_finite(measured),
         texts={name: str(value) for name, value in measured.items() if isinstance(value, str | bool)},

@@ -7,9 +7,10 @@ their checkpoint, because the last bits of a stack's numbers may depend on its n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from vaescope.models import VAE, Member
-from vaescope.runs.store import Cell, RunFolder, cell_key
+from vaescope.runs.store import Cell, RunFolder, cell_key, row_key
 from vaescope.training import MemberSpec
 
 
@@ -63,8 +64,8 @@ def _histories(run: RunFolder, cells: Sequence[Cell]) -> dict[str, dict[str, lis
     found: dict[str, dict[str, list[float]]] = {}
     names = list(cells[0]) if cells else []
     for row in run.rows(cells, "history"):
-        columns = found.setdefault(cell_key({name: row[name] for name in names}), {})  # type: ignore[misc]
+        columns = found.setdefault(row_key(row, names), {})
         for name, value in row.items():
             if name not in (*names, "epoch"):
-                columns.setdefault(name, []).append(value)  # type: ignore[arg-type]
+                columns.setdefault(name, []).append(cast("float", value))
     return found

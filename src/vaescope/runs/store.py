@@ -90,6 +90,19 @@ def cell_key(cell: Cell) -> str:
     return "_".join(f"{name}={_format(value) if isinstance(value, float) else value}" for name, value in cell.items())
 
 
+def row_key(row: Row, columns: Sequence[str]) -> str:
+    """The name of the cell that a row of a table belongs to.
+
+    Args:
+        row: of results or of a history.
+        columns: those that identify cells; others, and values that no cell can have, are ignored.
+
+    >>> row_key({"seed": 3, "epoch": 1, "elbo": -2.0}, ["seed"])
+    'seed=3'
+    """
+    return cell_key({name: value for name in columns if isinstance(value := row.get(name), str | int | float)})
+
+
 def _format(value: float) -> str:
     """Six digits if they are exact, otherwise all."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
