@@ -242,7 +242,7 @@ def _merge_parts(run: RunFolder, cells: Sequence[Cell]) -> None:
     seconds = []
     for folder in filter(run.has_same_settings, part_folders(run.path)):
         part = RunFolder(folder, run.config)
-        run.import_members([cell for cell in cells if part.has_weights(cell)], folder)
+        run.import_members(cells, folder)
         finished = [cell for cell in run.cells_without_results(cells) if part.rows([cell])]
         if finished:
             run.add_rows(part.rows(finished), finished)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -13,6 +13,9 @@ from vaescope.cli.output import rows_table
 from vaescope.cli.train import ExecutorOptions, check_track, track
 from vaescope.core.errors import InputError
 from vaescope.settings import CHECKPOINT_SECONDS
+
+if TYPE_CHECKING:
+    from vaescope.sweeps import Sweep
 
 SHOWN_ROWS = 40
 
@@ -52,7 +55,7 @@ class SweepCommand:
         if out is None:
             raise InputError(f"the folder for the results is missing: give --out, or out: in {self.file}.")
         if self.dry_run:
-            return self._print_plan()
+            return _print_plan(sweep)
         memory = free_bytes() // (self.executor.jobs if self.executor.executor == "local" else 1)
         options = SweepOptions(self.device, self.checkpoint_seconds, memory, self.track)
         try:
@@ -68,24 +71,19 @@ class SweepCommand:
         console.print(str((out / "results.parquet").resolve()), soft_wrap=True, markup=False)
         return 0
 
-    def _print_plan(self) -> int:
-        from vaescope.sweeps import read_sweep
-        from vaescope.sweeps.run import check_jobs
 
-        sweep = read_sweep(self.file)
-        check_jobs(sweep)
-        rows = [
-            {"stack": s.name, "members": len(s.members) or 1, "settings": _settings_text(s.settings)}
-            for s in sweep.stacks
-        ]
-        console = new_console()
-        console.print(rows_table(rows[:SHOWN_ROWS]))
-        console.print(f"{sweep.members} members in {len(sweep.stacks)} stacks.")
-        return 0
+def _print_plan(sweep: Sweep) -> int:
+    from vaescope.sweeps.run import check_jobs
 
-
-def _settings_text(settings: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items())
+    check_jobs(sweep)
+    rows = []
+    for stack in sweep.stacks:
+        settings = ", ".join(f"{name}={value}" for name, value in stack.settings.items())
+        rows.append({"stack": stack.name, "members": len(stack.members) or 1, "settings": settings})
+    console = new_console()
+    console.print(rows_table(rows[:SHOWN_ROWS]))
+    console.print(f"{sweep.members} members in {len(sweep.stacks)} stacks.")
+    return 0
 
 
 @dataclass(frozen=True)

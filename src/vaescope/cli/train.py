@@ -199,7 +199,7 @@ class ExecutorOptions:
         whole_number("--cpus", self.cpus)
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        self.check()
+        """Outcomes of the tasks; the options were checked before."""
         if self.executor == "ray":
             from vaescope.jobs.ray import run_on_ray
 

@@ -123,10 +123,8 @@ def check_target(target: str) -> tuple[str, str]:
                 f"{target!r}."
             )
     elif not place:
-        needed = (
-            "a folder, such as tensorboard:events" if library == "tensorboard" else "a project, such as wandb:my-vae"
-        )
-        raise InputError(f"{library}: needs {needed}.")
+        needed = {"tensorboard": "a folder, such as tensorboard:events", "wandb": "a project, such as wandb:my-vae"}
+        raise InputError(f"{library}: needs {needed[library]}.")
     check_installed(library, f"--track {target}")
     return library, place
 
@@ -139,10 +137,10 @@ def _one_line_errors(target: str) -> Iterator[None]:
     except (InputError, RunError):
         raise
     except Exception as error:
-        reason = (error.strerror or "" if isinstance(error, OSError) else "").lower() or str(error)
+        system = error.strerror if isinstance(error, OSError) else None
+        reason = (str(system).lower() if system else str(error)).partition("\n")[0][:200]
         raise RunError(
-            f"cannot log to {target}: {(reason.splitlines() or [''])[0][:200]}; the run folder is unchanged, track it "
-            "again later."
+            f"cannot log to {target}: {reason}; the run folder is unchanged, track it again later."
         ) from None
 
 
@@ -436,8 +434,8 @@ def _export_to_mlflow(run: TrackedRun, address: str) -> int:
         MLflowWriter(runs, own).member(member)
     if run.claims:
         verdicts = [claim.get("verdict") for claim in run.claims]
-        counts = {f"claims.{verdict}": verdicts.count(verdict) for verdict in ("holds", "refuted", "undecided")}
-        MLflowWriter(runs, parent).numbers([(0, counts | {"claims": len(verdicts)})])
+        counts = {f"claims.{name}": float(verdicts.count(name)) for name in ("holds", "refuted", "undecided")}
+        MLflowWriter(runs, parent).numbers([(0, counts | {"claims": float(len(verdicts))})])
         client.log_dict(parent, {"claims": run.claims}, "claims.json")
     for file in sorted((run.path / "figures").glob("*")):
         client.log_artifact(parent, str(file), "figures")
