@@ -308,3 +308,8 @@ def test_precisions_of_any_container(given, points):
 def test_precisions_that_cannot_be(precision, message):
     with pytest.raises(vs.InputError, match=message):
         validation.precisions(precision, points=2)
+
+
+def test_a_start_with_another_number_of_rows_is_refused():
+    with pytest.raises(Exception, match="start"):  # a shape check where those are on
+        vs.theory.project(lambda z: z, torch.zeros(5, 2), precision=1.0, start=torch.zeros(3, 2))

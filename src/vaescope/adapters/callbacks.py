@@ -21,6 +21,7 @@ class LoggedRow(Protocol):
     def numbers(self) -> Mapping[str, float]: ...
 
 
+@runtime_checkable
 class Watched(Protocol):
     """What a callback needs of a `vs.Watch`."""
 

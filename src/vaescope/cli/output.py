@@ -47,6 +47,7 @@ SHOWN = 20  # latents in the table, at most
 COLOURS = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
+@runtime_checkable
 class Page(Protocol):
     """A result with a page and its numbers."""
 

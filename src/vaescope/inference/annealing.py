@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,6 +19,7 @@ from vaescope.core import randomness
 from vaescope.inference.joint import LikelihoodJoint, find_mode
 
 
+@runtime_checkable
 class Clock(Protocol):
     """A limit on time, and where to report progress."""
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -94,7 +94,7 @@ class Joint(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def take(self, rows: Tensor | slice) -> Self:
+    def take(self, rows: Tensor | slice) -> Joint:
         """The same for some of the points."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class LikelihoodJoint(Joint):
     def __len__(self) -> int:
         return len(self.points)
 
-    def take(self, rows: Tensor | slice) -> Self:
+    def take(self, rows: Tensor | slice) -> LikelihoodJoint:
         return replace(self, points=self.points[rows], smallest=None if self.smallest is None else self.smallest[rows])
 
     def chunks(self, nodes: int) -> Iterator[slice]:
@@ -228,7 +228,7 @@ class DecoderJoint(Joint):
         """The Gaussian likelihood's n/2 log(γ²/2π)."""
         return 0.5 * self.x.shape[1] * (self.precision.log() - math.log(2 * math.pi))
 
-    def take(self, rows: Tensor | slice) -> Self:
+    def take(self, rows: Tensor | slice) -> DecoderJoint:
         return replace(self, x=self.x[rows], precision=self.precision[rows])
 
     def chunks(self, nodes: int) -> Iterator[slice]:
@@ -282,9 +282,9 @@ def decoder_joint(
     *,
     precision: float | Float[Tensor, " N"],
     prior: Prior | None = None,
-    start: Float[Tensor, "N d"] | None = None,
+    start: Float[Tensor, "M d"] | None = None,
     latent_dim: int | None = None,
-) -> tuple[DecoderJoint, Float[Tensor, "N d"] | None]:
+) -> tuple[DecoderJoint, Float[Tensor, "M d"] | None]:
     """p(x, u) of a decoder with its arguments checked, and where to start in u.
 
     Args:
@@ -292,7 +292,8 @@ def decoder_joint(
         x: observations.
         precision: γ²; one number, or one for each observation.
         prior: N(0, I) by default.
-        start: latents to start from; by default the decoder's own inverse of x, if it has one.
+        start: latents to start from, one row or a row per observation; by default the decoder's own inverse of x, if it
+            has one.
         latent_dim: d; by default that of the start, the decoder's `dim`, or the only number that the decoder takes.
     """
     prior = Normal() if prior is None else prior
@@ -307,6 +308,8 @@ def decoder_joint(
     if start is not None:
         check_latents(start, "start")
         check_support(start, prior, "start")
+        if len(start) not in (1, len(x)):
+            raise InputError(f"start must have a row per observation ({len(x)}), got {len(start)}.")
     gamma2 = validation.precisions(precision, len(x)).to(x)
     probe = torch.full((1, dim), prior.unbounded_centre(), dtype=x.dtype, device=x.device)
     outputs = check_decoder(decoder, start[:1] if start is not None else prior.to_support(probe))

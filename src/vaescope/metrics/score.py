@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from scipy.stats import t as student
+
+Inputs = TypeVar("Inputs", bound="Resamplable")
 
 
 @runtime_checkable
@@ -18,14 +20,13 @@ class Resamplable(Protocol):
     @property
     def samples(self) -> int: ...
 
-    def subset(self, rows: slice | np.ndarray) -> Self:
+    def subset(self: Inputs, rows: slice | np.ndarray) -> Inputs:
         """The arrays at these rows."""
 
-    def shuffled(self, rng: np.random.Generator) -> Self:
+    def shuffled(self: Inputs, rng: np.random.Generator) -> Inputs:
         """The arrays without the dependence that the metric measures."""
 
 
-Inputs = TypeVar("Inputs", bound=Resamplable)
 Compute = Callable[..., "MetricValues"]
 """A metric as a function of its inputs."""
 

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, ParamSpec, TypeVar
 
@@ -253,7 +254,7 @@ def _other_arrays(names: Sequence[str], chosen: str) -> str:
     return f"; other arrays: {', '.join(others[:20])}" if others else ""
 
 
-def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _read_header(file: IO[bytes] | BufferedIOBase) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether columns come first, and dtype."""
     version = npy_format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -261,7 +262,9 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     return npy_format.read_array_header_1_0(file) if version == (1, 0) else npy_format.read_array_header_2_0(file)
 
 
-def _read_rows(file: IO[bytes], path: Path, count: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _read_rows(
+    file: IO[bytes] | BufferedIOBase, path: Path, count: int, shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
     size = count * int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
     content = file.read(size)
     if len(content) < size:

@@ -52,7 +52,7 @@ def chart(title: str, lines: Sequence[Line], *, marks: Sequence[int] = (), focus
     low, high = _limits([v for _, v in points], focus)
     first, last = min(s for s, _ in points), max(s for s, _ in points)
 
-    def x(step: float) -> str:
+    def x(step: int | float) -> str:
         return f"{LEFT + (WIDTH - LEFT - RIGHT) * (step - first) / max(last - first, 1):.1f}"
 
     def y(value: float) -> float:
