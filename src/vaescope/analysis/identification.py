@@ -259,7 +259,7 @@ def axis_score(planes: PlaneCosts) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Identification:
-    """What may be said of each latent of the first model."""
+    """How each latent of the first model can be interpreted."""
 
     name: str
     """What reports call the first model."""
@@ -272,7 +272,7 @@ class Identification:
     groups: list[list[int]]
     """Latents that form a subspace."""
     sentences: list[str]
-    """What may be said of each latent, and why."""
+    """How each latent can be interpreted, and why."""
     reasons: list[str]
     """The why alone; empty for latents that are not in use."""
     planes: PlaneCosts | None
@@ -387,7 +387,7 @@ def _planes(sample: EncodedSample, used: list[int], tolerance: float) -> tuple[P
 
 
 def _sentence(latent: int, kind: str, group: list[int], reason: str) -> str:
-    """What may be said of a latent in use, and why."""
+    """How a latent in use can be interpreted, and why."""
     if kind == "axis":
         return f"Latent {latent} can be read on its own" + (f": {reason}." if reason else ".")
     if kind == "none":

@@ -193,7 +193,7 @@ def _gap(gap: ElboGap) -> Figure:
 
 
 def identified(found: Identification | None) -> list[str]:
-    """Whether each latent in use may be read on its own; what a whole group has in common is said once."""
+    """Whether each latent in use can be interpreted; what a group of latents shares is listed once."""
     lines: list[str] = []
     shown: set[int] = set()
     for k in [] if found is None else found.used:

@@ -163,7 +163,7 @@ def _from_table(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Limits of what is said about data. Conventions unless another source is named."""
+    """Thresholds of the rules about data. Conventions unless another source is named."""
 
     mostly_missing: float = 0.5  # share of missing values from which a column is left out
     few_complete: float = 0.2  # share of complete rows below which missing values are replaced by the column's mean
