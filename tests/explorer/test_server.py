@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from urllib.parse import quote
 
 import numpy as np
@@ -144,11 +145,12 @@ def test_nothing_is_served_without_the_token(server, prefix, method, path):
         assert server.token != other.token
 
 
-def converse(server, *parts):
+def converse(server, *parts, pause=0.0):
     """All that the server answers to raw requests on one connection, in which {} is the token."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
         for part in parts:
             client.sendall(part.format(server.token).encode())
+            time.sleep(pause)
         client.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: client.recv(2**16), b"")).decode()
 
@@ -164,6 +166,12 @@ def test_a_body_is_not_taken_for_the_next_request(server, head):
     assert answer.count("HTTP/1.1 ") == 1
     chunked = converse(server, head + host + "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n", inner)
     assert chunked.count("HTTP/1.1 ") == 1
+
+
+def test_an_answer_reaches_a_client_that_still_sends(server):
+    refused = f"POST /no HTTP/1.1\r\nHost: localhost:{server.port}\r\nContent-Length: 8\r\n\r\n"
+    answer = converse(server, refused, "1234", "5678", pause=0.1)
+    assert answer.startswith("HTTP/1.1 403")
 
 
 def test_clients_that_reset_or_stall_leave_no_traceback_and_no_thread(server, capsys, monkeypatch):

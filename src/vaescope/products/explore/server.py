@@ -6,8 +6,10 @@ Python's own HTTP server is enough for one user on one machine and adds no depen
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -50,6 +52,20 @@ class Explorer(ThreadingHTTPServer):
     def hosts(self) -> set[str]:
         """Host headers of requests from this machine."""
         return {f"{host}:{self.port}" for host in (HOST, "localhost")}
+
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        """Close a connection after its answer, reading what the client still sends.
+
+        A socket that is closed with unread input is reset, and the client may lose the answer.
+        """
+        if isinstance(request, socket.socket):
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_WR)
+                request.settimeout(2)
+                for _ in range(64):
+                    if not request.recv(2**16):
+                        break
+        self.close_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that closes its connection, or stops sending, is no error of the server."""
