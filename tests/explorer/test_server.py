@@ -2,6 +2,7 @@
 
 import base64
 import http.client
+import contextlib
 import json
 import socket
 import struct
@@ -151,7 +152,8 @@ def converse(server, *parts, pause=0.0):
         for part in parts:
             client.sendall(part.format(server.token).encode())
             time.sleep(pause)
-        client.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # the server may have closed the connection already
+            client.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: client.recv(2**16), b"")).decode()
 
 
