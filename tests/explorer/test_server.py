@@ -1,8 +1,8 @@
 """The explorer: responses, refused requests, and bad requests."""
 
 import base64
-import http.client
 import contextlib
+import http.client
 import json
 import socket
 import struct
