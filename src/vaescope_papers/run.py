@@ -32,7 +32,7 @@ from vaescope.runs.files import read_json, read_rows, write_bytes, write_json, w
 from vaescope.runs.store import PARTS, Part, part_folders
 from vaescope.training import Progress
 from vaescope_papers.catalogue import ExperimentInfo, experiments
-from vaescope_papers.claims import Claim
+from vaescope_papers.claims import Claim, judge_claims
 from vaescope_papers.experiment import C, Context, Experiment, M, ReportFigure, ReportTable, RunOptions, S
 from vaescope_papers.results import Diverged, Result, Results, SeedCell, cell_row, from_rows, grouped, to_row
 from vaescope_papers.statistics import median
@@ -203,7 +203,7 @@ def reproduce(experiment: Experiment[S, C, M], options: RunOptions, *, out: Path
         results = from_rows(rows, experiment.cell_type, experiment.measured_type)
         if not results.finished:
             raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
-        claims = [spec.judged(results.finished, settings) for spec in experiment.claims(settings)]
+        claims = judge_claims(experiment.claims(settings), results.finished, settings)
         write_report(experiment, settings, options.profile, run.path, results, claims)
     return claims
 

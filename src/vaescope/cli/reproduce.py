@@ -21,7 +21,7 @@ from vaescope_papers.catalogue import PROFILES, ExperimentInfo, experiments, fin
 if TYPE_CHECKING:
     from vaescope.jobs import Task
 
-VERDICT_COLOURS = {"holds": "green", "refuted": "red", "undecided": "yellow"}
+VERDICT_COLOURS = {"holds": "green", "refuted": "red", "not reproduced": "red", "undecided": "yellow"}
 
 
 @dataclass(frozen=True)

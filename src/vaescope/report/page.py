@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 import vaescope
 from vaescope.core.serialization import Plain
 
-MARKS = {"holds": "✓ holds", "refuted": "✗ refuted", "undecided": "? undecided"}
+MARKS = {"holds": "✓ holds", "refuted": "✗ refuted", "not reproduced": "✗ not reproduced", "undecided": "? undecided"}
 COLOURS = ("#1f5fa8", "#d1592b", "#2c8a5b", "#8150a8", "#b08a1e", "#5d6b78")
 """Of curves, in this order."""
 _ENVIRONMENT = Environment(

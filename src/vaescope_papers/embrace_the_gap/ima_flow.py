@@ -342,7 +342,7 @@ class ImaFlowExperiment(MoebiusExperiment[ImaFlowSettings, FlowCell, FlowMeasure
             sentence="For a mixing outside the IMA class it does.",
             source=f"{PAPER}, Theorem 1 and L_IMA; beyond the paper",
             measure=likelihood_cost(1.0),
-            criterion=PairedDifference("log-likelihood of invertible flows", "λ = 0", "λ = 1", 0.02, pairs=3),
+            criterion=PairedDifference("log-likelihood of invertible flows", "λ = 0", "λ = 1", 0.02),
             note=folded_note,
             requires=(enough_seeds, flows_converged),
         ),

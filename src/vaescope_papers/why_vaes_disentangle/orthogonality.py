@@ -24,7 +24,7 @@ from vaescope_papers.claims import (
     ClaimSpec,
     ClaimSpecs,
     Criterion,
-    lasting_refutation,
+    lasting_verdict,
     late_value,
     members_converged,
     settled,
@@ -215,7 +215,7 @@ def lasting(
         return measure(mig if part is None else lambda found: late_value(found.mig_curve, part))(results, None)
 
     if gap is mig:
-        return lasting_refutation(criterion, late, lambda r: r.measured.mig_curve, "MIG")
+        return lasting_verdict(criterion, late, lambda r: r.measured.mig_curve, "MIG")
     # the tolerance is a convention, like the other limits of the MIG below
     return settled("MIG", lambda r: r.measured.mig_curve, tolerance=0.02)
 
