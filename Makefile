@@ -44,7 +44,7 @@ lint: install
 	$(BIN)/mypy
 
 # Every test once. Files run in this order, the long ones first, so that no process waits for another at the end.
-WORKFLOWS := tests/test_docs.py tests/papers tests/diagnosis tests/jobs tests/sweeps tests/explorer tests/fuzz tests/regime \
+WORKFLOWS := tests/test_docs.py tests/papers tests/diagnose tests/jobs tests/sweeps tests/explore tests/fuzz tests/regime \
 	tests/test_fitting.py tests/test_cli.py tests/test_contract.py tests/metrics tests/foreign
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: lint chromium
@@ -89,7 +89,7 @@ $(FOREIGN_STAMP): $(STAMP)
 
 # The lowest version of every dependency, once per change of a bound: analysis, training, files and the package itself.
 # The lowest PyTorch comes with its GPU libraries (3 GB).
-LOWEST := tests/test_extras.py tests/test_cli.py tests/test_fitting.py tests/theory tests/regime tests/diagnosis \
+LOWEST := tests/test_extras.py tests/test_cli.py tests/test_fitting.py tests/theory tests/regime tests/diagnose \
 	tests/models tests/training tests/distributions tests/data
 test-lowest:
 	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest

@@ -5,7 +5,7 @@ import torch
 from sklearn.datasets import load_digits
 
 import vaescope as vs
-from tests.certification.models import LinearModel
+from tests.certify.models import LinearModel
 from vaescope.products.anomaly import two_sided_rank
 
 LINEAR = LinearModel.random(3, 8, precision=10.0)

@@ -127,7 +127,7 @@ def test_settings_can_be_given_by_name_or_as_objects():
         vs.fit(x, progress=NoProgress())
     with pytest.raises(vs.InputError, match="fit has no setting 'epoch'; it has latent_dim, model, network"):
         vs.fit(x, latent_dim=2, epoch=3, progress=NoProgress())
-    with pytest.raises(vs.InputError, match="epochs must be a whole number, got 'many'"):
+    with pytest.raises(vs.InputError, match="epochs must be an integer, got 'many'"):
         vs.fit(x, latent_dim=2, epochs="many", progress=NoProgress())
 
 

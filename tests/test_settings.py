@@ -59,11 +59,11 @@ def test_where_a_model_is_trained_does_not_identify_it():
     ("options", "message"),
     [
         ({"latent_dim": 0}, "latent_dim must be at least 1, got 0"),
-        ({"latent_dim": True}, "latent_dim must be a whole number, got True"),
-        ({"latent_dim": 2.0}, "latent_dim must be a whole number, got 2.0"),
+        ({"latent_dim": True}, "latent_dim must be an integer, got True"),
+        ({"latent_dim": 2.0}, "latent_dim must be an integer, got 2.0"),
         ({"model": "gan"}, "model must be one of vae, ivae, got 'gan'"),
         ({"hidden": [0]}, "hidden must be at least 1"),
-        ({"hidden": "wide"}, "hidden must be a list of whole numbers, got 'wide'"),
+        ({"hidden": "wide"}, "hidden must be a list of integers, got 'wide'"),
         ({"precision": -1}, "precision must be > 0, got -1.0; it is 1 / decoder variance"),
         ({"precision": [1, 0]}, "precision must be > 0, got 0.0"),
         (
@@ -115,10 +115,10 @@ def test_nested_dataclasses_survive_plain_data(value):
 @pytest.mark.parametrize(
     ("value", "kind", "message"),
     [
-        ("3", int, "x must be a whole number, got '3'"),
-        (True, int, "x must be a whole number, got True"),
+        ("3", int, "x must be an integer, got '3'"),
+        (True, int, "x must be an integer, got True"),
         (None, float, "x must be a number, got None"),
-        ([1, "a"], tuple[int, ...], r"x[1] must be a whole number, got 'a'"),
+        ([1, "a"], tuple[int, ...], r"x[1] must be an integer, got 'a'"),
         ([1], tuple[int, str], "x must be"),
         ({"weights": [1], "colour": 2}, Inner, "x has no setting 'colour'; it has weights, name"),
         ({}, Inner, "x is incomplete"),

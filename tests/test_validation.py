@@ -92,10 +92,10 @@ BAD_VALUES = {
         "one of fixed, learned, got 'loud'",
     ),
     "choice of another type": (lambda: validation.choice("noise", 3, ("fixed",)), "noise must be one of fixed, got 3"),
-    "fraction": (lambda: validation.whole_number("draws", 2.5), "draws must be a whole number, got 2.5"),
-    "boolean as an integer": (lambda: validation.whole_number("draws", True), "whole number, got True"),
+    "fraction": (lambda: validation.integer("draws", 2.5), "draws must be an integer, got 2.5"),
+    "boolean as an integer": (lambda: validation.integer("draws", True), "integer, got True"),
     "booleans as precisions": (lambda: validation.precisions([True, False], 2), "numbers > 0, got booleans"),
-    "too few": (lambda: validation.whole_number("draws", 1, minimum=2), "draws must be at least 2, got 1"),
+    "too few": (lambda: validation.integer("draws", 1, minimum=2), "draws must be at least 2, got 1"),
     "text as a number": (lambda: validation.number("beta", "2"), "beta must be a number, got '2'"),
     "NaN as a number": (lambda: validation.number("beta", NAN), "beta must be finite, got nan"),
     "too small": (lambda: validation.number("beta", -1, minimum=0.0), "beta must be at least 0, got -1"),
@@ -208,8 +208,8 @@ def test_memory_mapped_arrays_stay_on_disk(tmp_path, monkeypatch):
 
 
 def test_values_are_returned_in_python_types():
-    assert validation.whole_number("draws", np.int64(3)) == 3
-    assert type(validation.whole_number("draws", np.int64(3))) is int
+    assert validation.integer("draws", np.int64(3)) == 3
+    assert type(validation.integer("draws", np.int64(3))) is int
     assert type(validation.number("beta", np.float32(0.5))) is float
     for given_precision in (2, 2.0, np.float32(2), torch.tensor(2), torch.tensor([2.0]), np.array(2.0)):
         assert validation.precision(given_precision) == 2.0

@@ -80,7 +80,7 @@ class ModelSpec:
     """Whether `encode` takes images as rows of pixels, channels first."""
 
     def __post_init__(self) -> None:
-        validation.whole_number("latent_dim", self.latent_dim)
+        validation.integer("latent_dim", self.latent_dim)
         if self.likelihood is not None:
             validation.choice("likelihood (None if it is another one)", self.likelihood, LIKELIHOODS)
         if self.precision is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 
-from vaescope.core.checks import choice, number, shown, whole_number
+from vaescope.core.checks import choice, integer, number, shown
 from vaescope.core.errors import InputError
 from vaescope.core.serialization import Plain, convert, field_types, from_plain, plain_fields
 
@@ -63,7 +63,7 @@ class Linear(KLSchedule):
     steps: int = 1000
 
     def __post_init__(self) -> None:
-        whole_number("steps", self.steps)
+        integer("steps", self.steps)
 
     @property
     def settled(self) -> int:
@@ -98,8 +98,8 @@ class Cyclical(KLSchedule):
     """The part of a cycle in which β rises."""
 
     def __post_init__(self) -> None:
-        whole_number("steps", self.steps)
-        whole_number("cycles", self.cycles)
+        integer("steps", self.steps)
+        integer("cycles", self.cycles)
         if not 0 < number("ramp", self.ramp) <= 1:
             raise InputError(f"ramp must be above 0 and at most 1, got {self.ramp}.")
 
@@ -124,7 +124,7 @@ class Capacity(KLSchedule):
 
     def __post_init__(self) -> None:
         number("nats", self.nats, minimum=0.0)
-        whole_number("steps", self.steps)
+        integer("steps", self.steps)
 
     @property
     def settled(self) -> int:
@@ -238,11 +238,11 @@ class ModelSettings:
     """Mean of the prior of an ivae: fixed or learned."""
 
     def __post_init__(self) -> None:
-        whole_number("latent_dim", self.latent_dim, maximum=1_000_000)
+        integer("latent_dim", self.latent_dim, maximum=1_000_000)
         for name in ("model", "network", "posterior", "likelihood", "prior_mean"):
             choice(name, getattr(self, name), CHOICES[name])
         for width in self.hidden:
-            whole_number("hidden", width, maximum=1_000_000)
+            integer("hidden", width, maximum=1_000_000)
 
 
 @dataclass(frozen=True)
@@ -270,13 +270,13 @@ class MemberSettings:
         for text in self.kl_schedules:
             schedule_from(text)
         if isinstance(self.seeds, int):
-            whole_number("seeds", self.seeds)
+            integer("seeds", self.seeds)
         if not self.precisions or not self.kl_schedules:
             raise InputError("precision and kl_schedule need a value, got none; omit the option for its default.")
         if not 1 <= len(self.seed_list) <= MAX_SEEDS:
             raise InputError(f"seeds must be 1 to {MAX_SEEDS} seeds, got {shown(self.seeds)}.")
         for seed in self.seed_list:
-            whole_number("seeds", seed, minimum=0)
+            integer("seeds", seed, minimum=0)
         if len(set(self.seed_list)) < len(self.seed_list):
             raise InputError(f"seeds must be different, got {shown(self.seeds)}.")
 
@@ -334,10 +334,10 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience", "accumulate"):
-            whole_number(name, getattr(self, name))
+            integer(name, getattr(self, name))
         number("learning_rate", self.learning_rate, above=0.0)
         for name in ("precision_hold", "precision_warmup"):
-            whole_number(name, getattr(self, name), minimum=0)
+            integer(name, getattr(self, name), minimum=0)
         if self.precision_start is not None:
             number("precision_start", self.precision_start, above=0.0, hint="it is 1 / decoder variance")
         for name in ("decay", "compile", "mixed_precision"):

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from matplotlib.figure import Figure
 
-from vaescope.core.checks import choice, whole_number
+from vaescope.core.checks import choice, integer
 from vaescope.core.serialization import Plain, from_plain, plain_fields
 from vaescope.runs import RunFolder
 from vaescope.settings import CHECKPOINT_SECONDS
@@ -38,7 +38,7 @@ class Settings:
     seeds: int
 
     def __post_init__(self) -> None:
-        whole_number("seeds", self.seeds)
+        integer("seeds", self.seeds)
 
 
 S = TypeVar("S", bound=Settings)

@@ -111,7 +111,7 @@ def good(x):
         ),
         (lambda: vs.adapters.from_arrays("a", "b"), "mean must be an array of numbers, got text"),
         (lambda: vs.adapters.from_arrays([[np.nan]], [[1.0]]), "mean must be finite"),
-        (lambda: vs.adapters.from_callables(encode=good, latent_dim="3"), "latent_dim must be a whole number, got '3'"),
+        (lambda: vs.adapters.from_callables(encode=good, latent_dim="3"), "latent_dim must be an integer, got '3'"),
         (
             lambda: vs.adapters.from_callables(encode=good, latent_dim=2, precision=torch.ones(4)),
             "precision must be a number",

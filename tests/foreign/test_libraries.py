@@ -44,7 +44,7 @@ def test_pythae_trained_by_its_own_pipeline(tmp_path):
     assert found.evidence.geometry is not None
     assert found.evidence.noise.explained > 0.05
     assert found.evidence.gap.mean("family")[0] > -0.5
-    assert found.evidence.gap.mean("amortisation")[0] > 0
+    assert found.evidence.gap.mean("amortization")[0] > 0
     assert page(found, tmp_path).count("<image") >= 7  # traversals of digits
 
 
@@ -89,7 +89,7 @@ def test_scvi_on_real_cells(tmp_path):
     diagnosis = vs.diagnose(adapted, x, name="SCVI")
     assert len(diagnosis.summary()) == 6
     assert diagnosis.evidence.geometry is not None
-    assert diagnosis.evidence.gap.mean("amortisation")[0] > 0
+    assert diagnosis.evidence.gap.mean("amortization")[0] > 0
     assert "SCVI" in page(diagnosis, tmp_path)
 
 

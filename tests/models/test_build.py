@@ -54,7 +54,7 @@ def test_a_model_survives_the_configuration_of_a_run(settings, shape, noise):
     [
         (lambda: build_model(ModelSettings(network="conv"), DataShape(3)), "network='conv' needs images"),
         (lambda: model_from_config({}), "config.json must have 'model'"),
-        (lambda: model_from_config({"model": {"latent_dim": "two"}}), "latent_dim must be a whole number"),
+        (lambda: model_from_config({"model": {"latent_dim": "two"}}), "latent_dim must be an integer"),
     ],
 )
 def test_unusable_settings_are_refused(call, message):

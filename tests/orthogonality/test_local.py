@@ -102,7 +102,7 @@ def test_results_do_not_depend_on_units_of_the_latents():
         ({"variance": -SPREAD}, "variance must be > 0; pass variances, not log-variances"),
         ({"variance": SPREAD[:2]}, r"must have the same shape \(N, d\), got \(4, 3\) and \(2, 3\)"),
         ({"draws": 10}, "10 draws are too few for 3 latents; use at least 32"),
-        ({"draws": 100.0}, "draws must be a whole number"),
+        ({"draws": 100.0}, "draws must be an integer"),
         ({"mean": POINTS[:0], "variance": SPREAD[:0]}, "mean must have at least one row and one column"),
         ({"mean": torch.full_like(POINTS, torch.nan)}, "mean must be finite"),
         ({"variance": torch.full_like(SPREAD, torch.inf)}, "variance must be finite"),

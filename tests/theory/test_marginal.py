@@ -98,17 +98,17 @@ def test_the_gap_splits_into_two_non_negative_parts(name):
     posterior = DiagonalGaussian(u + 0.01, torch.full_like(u, 1e-3))
     split = gap(decoder, decoder(z), posterior, precision=1e3, prior=prior)
     assert (split.family > -1e-8).all()
-    assert (split.amortisation > -1e-8).all()
-    torch.testing.assert_close(split.total, split.family + split.amortisation)
+    assert (split.amortization > -1e-8).all()
+    torch.testing.assert_close(split.total, split.family + split.amortization)
 
 
-def test_an_optimal_encoder_has_no_amortisation_gap():
+def test_an_optimal_encoder_has_no_amortization_gap():
     decoder, _ = SMOOTH["orthogonal, d=2"]
     x = decoder(latents("orthogonal, d=2", 15))
     best = project(decoder, x, precision=1e4)
     posterior = DiagonalGaussian(best.mean, best.variance)
     split = gap(decoder, x, posterior, precision=1e4)
-    assert float(split.amortisation.abs().max()) < 1e-9
+    assert float(split.amortization.abs().max()) < 1e-9
     torch.testing.assert_close(split.family, split.contrast, atol=2e-3, rtol=0)
     isotropic = IsotropicGaussian(best.mean, best.variance.mean(1, keepdim=True))
     wider = gap(decoder, x, isotropic, precision=1e4)

@@ -49,15 +49,15 @@ def test_a_linear_model_agrees_with_closed_forms(seed):
     assert torch.allclose(found.family, gap.expand(len(x)), atol=0.12)
     exact = theory.elbo(lambda z: z @ W.T, x, start, precision=PRECISION)
     lost = theory.linear.elbo(x, W, PRECISION) - exact
-    assert torch.allclose(found.amortisation, lost, rtol=0.1, atol=0.06)
+    assert torch.allclose(found.amortization, lost, rtol=0.1, atol=0.06)
     assert float(found.pareto_k.max()) < 0.7
 
 
-def test_the_best_posterior_has_no_amortisation_gap():
+def test_the_best_posterior_has_no_amortization_gap():
     W, x, best = linear(5)
     found = sampled_gap(gaussian(W, x), best, Normal(), curvature=curvature(W))
-    assert float(found.amortisation.max()) < 0.05
-    assert float(found.amortisation.min()) >= 0
+    assert float(found.amortization.max()) < 0.05
+    assert float(found.amortization.min()) >= 0
 
 
 def test_bernoulli_outputs_agree_with_integration_on_a_grid():
@@ -83,7 +83,7 @@ def test_bernoulli_outputs_agree_with_integration_on_a_grid():
     start = DiagonalGaussian(torch.zeros(5, 2, dtype=torch.float64), torch.ones(5, 2, dtype=torch.float64))
     found = sampled_gap(log_likelihood, start, Normal())
     assert torch.allclose(found.log_marginal, truth, atol=0.05)
-    assert float(found.amortisation.min()) > 0.1
+    assert float(found.amortization.min()) > 0.1
     assert float(found.family.min()) > -0.05
 
 

@@ -212,9 +212,9 @@ def test_joint_training_and_the_self_consistent_elbo_have_the_same_decoder():
     torch.testing.assert_close(theta, alone, rtol=1e-4, atol=1e-4)
     W = decoder_matrix(theta)
     split = gap(lambda z: z @ W.T, x, DiagonalGaussian(mean, log_variance.exp()), precision=precision)
-    assert float(split.amortisation.abs().max()) < 1e-6  # Eq. 10 with equality
+    assert float(split.amortization.abs().max()) < 1e-6  # Eq. 10 with equality
     rough = DiagonalGaussian(mean + 0.1, 2 * log_variance.exp())
-    assert (gap(lambda z: z @ W.T, x, rough, precision=precision).amortisation > 1e-3).all()  # and without
+    assert (gap(lambda z: z @ W.T, x, rough, precision=precision).amortization > 1e-3).all()  # and without
 
 
 def test_a_step_of_theorem_1_is_no_inequality_but_its_order_is_right():

@@ -155,7 +155,7 @@ def faulty(data: str, kind: Kind, wider: Callable[[int], nn.Module], wanted: str
         "ae0": ("autoencoder, variance 0", "not-a-vae", lambda: autoencoder(0.0)),
         "ae1": ("autoencoder, variance 1", "not-a-vae", lambda: autoencoder(1.0)),
         "fit": ("overfitted", "overfit", lambda: faults.given(overfitted(), **known)),
-        "encoder": ("encoder hardly trained", "amortisation", lambda: faults.given(late_encoder(), **known)),
+        "encoder": ("encoder hardly trained", "amortization", lambda: faults.given(late_encoder(), **known)),
         "variance": ("decoder variance 100 times too large", "decoder-variance", lambda: precision(0.01)),
         "variance-": ("decoder variance 100 times too small", "decoder-variance", lambda: precision(100.0)),
         "rotated": ("rotated by 45 degrees", "rotated", lambda: faults.rotated(base(), d.train, **known)),

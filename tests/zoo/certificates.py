@@ -120,7 +120,7 @@ def _reconstruction(given: tuple[Any, ...], sound: tuple[Any, ...]) -> Certifica
     return Certificate(own >= WORSE * right or spread >= WORSE**2, measured)
 
 
-def _amortisation(given: tuple[Any, ...], sound: tuple[Any, ...]) -> Certificate:
+def _amortization(given: tuple[Any, ...], sound: tuple[Any, ...]) -> Certificate:
     """A loss of more than the KL, with reconstructions that are still better than the mean of x."""
     right, total, error = _elbos(sound), float(_kl(sound).sum()), _unexplained(given)
     lost, spread = float(right.mean()) - _elbo(given), float(right.std())
@@ -172,12 +172,12 @@ CHECKS: dict[str, Callable[[Any, Any], Certificate]] = {
     "beta-high": _trained_with_beta,
     "beta-low": _trained_with_beta,
     "reconstruction": _reconstruction,
-    "amortisation": _amortisation,
+    "amortization": _amortization,
     "rotated": _rotated,
     "unstable": _unstable,
     "aggregate": _aggregate,
     "overfit": _overfit,
     "healthy": _healthy,
 }
-COMPARED = {"reconstruction", "amortisation", "rotated", "healthy"}
+COMPARED = {"reconstruction", "amortization", "rotated", "healthy"}
 """Conditions that are measured against a sound model."""

@@ -52,7 +52,7 @@ def train_encoder(late, sound, x):
     late.load_state_dict(late.state_dict() | decoder)
     trained = [value for name, value in late.named_parameters() if name.split(".")[0] not in DECODER]
     optimiser, sample = torch.optim.Adam(trained, 1e-3), x[:256]
-    limit = _loss(sound, sample) + 1.5 * amortisation_bound(sound, sample)
+    limit = _loss(sound, sample) + 1.5 * amortization_bound(sound, sample)
     for step in range(20_000):
         if step % 5 == 0 and _loss(late, sample) < limit:
             break
@@ -68,7 +68,7 @@ def _loss(net, x):
         return float(net.loss(x)) / len(x)
 
 
-def amortisation_bound(net, x):
+def amortization_bound(net, x):
     """Nats that matter: one, twice the KL, and half the variation of losses between samples."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)

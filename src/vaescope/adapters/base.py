@@ -315,7 +315,7 @@ def from_modules(
         "log_deviation": lambda s: (2 * s).exp(),
     }
     validation.choice("scale", scale, scales)
-    validation.whole_number("latent_dim", latent_dim)
+    validation.integer("latent_dim", latent_dim)
 
     def encode(x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
         found = encoder(x, *given)

@@ -75,6 +75,6 @@ def from_codebook(
         name: what reports call the model.
         networks: modules to call in evaluation mode; by default those that the functions belong or refer to.
     """
-    validation.whole_number("codebook_size", codebook_size, minimum=2)
+    validation.integer("codebook_size", codebook_size, minimum=2)
     found = networks_behind(encode, reconstruct) if networks is None else tuple(networks)
     return Quantised(encode, codebook_size, reconstruct, name, found)

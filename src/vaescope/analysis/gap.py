@@ -24,12 +24,12 @@ from vaescope.report.budget import Budget
 
 @dataclass(frozen=True, eq=False)
 class ElboGap:
-    """log p(x) - ELBO = family + amortisation at each point, in nats."""
+    """log p(x) - ELBO = family + amortization at each point, in nats."""
 
     log_marginal: Float[Tensor, " N"]
     elbo: Float[Tensor, " N"]
     family: Float[Tensor, " N"]
-    amortisation: Float[Tensor, " N"]
+    amortization: Float[Tensor, " N"]
     contrast: Float[Tensor, " N"] | None
     """c_IMA at the best posteriors, if they are exact."""
     pareto_k: float | None
@@ -45,7 +45,7 @@ class ElboGap:
         return float(values.mean()), float(values.std() / max(1, len(values)) ** 0.5) if len(values) > 1 else math.nan
 
     def to_data(self) -> dict[str, object]:
-        names = ["log_marginal", "elbo", "family", "amortisation"] + ([] if self.contrast is None else ["contrast"])
+        names = ["log_marginal", "elbo", "family", "amortization"] + ([] if self.contrast is None else ["contrast"])
         parts: dict[str, object] = {n: dict(zip(("mean", "stderr"), self.mean(n), strict=True)) for n in names}
         return parts | {"pareto_k": self.pareto_k, "excess_error": self.excess_error, "note": self.note}
 
@@ -111,7 +111,7 @@ def gap_at(sample: EncodedSample, used: list[int], points: int) -> ElboGap:
         notes = [f"By quadrature at {len(x)} samples."]
     else:
         k = float(found.pareto_k.max())
-        notes = [f"Estimated by sampling at {len(x)} samples: amortisation is a lower bound, family an upper bound."]
+        notes = [f"Estimated by sampling at {len(x)} samples: amortization is a lower bound, family an upper bound."]
         if not bool(found.converged.all()):
             notes.append(f"The best posterior was not found at {int((~found.converged).sum())} of them.")
     if len(used) < chosen.base.shape[1]:
@@ -122,7 +122,7 @@ def gap_at(sample: EncodedSample, used: list[int], points: int) -> ElboGap:
         found.log_marginal.double(),
         found.elbo.double() - chosen.unused_kl,
         found.family.double(),
-        found.amortisation.double() + chosen.unused_kl,
+        found.amortization.double() + chosen.unused_kl,
         contrast,
         k,
         " ".join(notes),

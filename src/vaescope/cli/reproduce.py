@@ -13,7 +13,7 @@ from rich.console import Console
 from vaescope.cli.output import console as new_console
 from vaescope.cli.output import table
 from vaescope.cli.train import ExecutorOptions, check_track, track
-from vaescope.core.checks import choice, whole_number
+from vaescope.core.checks import choice, integer
 from vaescope.core.errors import InputError, RunError
 from vaescope.settings import CHECKPOINT_SECONDS
 from vaescope_papers.catalogue import PROFILES, ExperimentInfo, experiments, find_experiment
@@ -64,7 +64,7 @@ class Reproduce:
         if not infos:
             raise InputError("nothing to reproduce: name experiments, or use --all; --list shows them.")
         if self.seeds is not None:
-            whole_number("--seeds", self.seeds)
+            integer("--seeds", self.seeds)
         self.executor.check()
         if self.split and self.executor.jobs == 1 and self.executor.executor == "local":
             raise InputError("--split divides experiments among processes: add --jobs 2.")

@@ -14,7 +14,7 @@ from rich.table import Table
 from vaescope.cli.inputs import DataOptions
 from vaescope.cli.output import console as new_console
 from vaescope.cli.output import table
-from vaescope.core.checks import choice, whole_number
+from vaescope.core.checks import choice, integer
 from vaescope.core.errors import InputError
 from vaescope.settings import FitSettings
 
@@ -77,7 +77,7 @@ class Train:
         if out is None:
             raise InputError("--out is required: the folder for the run.")
         check_track(self.track)
-        whole_number("--jobs", self.jobs)
+        integer("--jobs", self.jobs)
         from vaescope.training import ProgressBar
 
         data, auxiliary = self._data()
@@ -195,8 +195,8 @@ class ExecutorOptions:
     def check(self) -> None:
         choice("--executor", self.executor, ("local", "ray"))
         choice("--storage", self.storage, ("shared", "returned"))
-        whole_number("--jobs", self.jobs)
-        whole_number("--cpus", self.cpus)
+        integer("--jobs", self.jobs)
+        integer("--cpus", self.cpus)
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         """Outcomes of the tasks; the options were checked before."""

@@ -20,18 +20,18 @@ def choice(name: str, value: object, options: Collection[str]) -> str:
     return value
 
 
-def whole_number(name: str, value: object, *, minimum: int = 1, maximum: int = 2**63 - 1) -> int:
+def integer(name: str, value: object, *, minimum: int = 1, maximum: int = 2**63 - 1) -> int:
     """Check an integer and its bounds; booleans are rejected.
 
     Args:
         minimum: smallest valid value.
         maximum: largest valid value; that of 64-bit integers if not given.
 
-    >>> whole_number("draws", 3)
+    >>> integer("draws", 3)
     3
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InputError(f"{name} must be a whole number, got {shown(value)}.")
+        raise InputError(f"{name} must be an integer, got {shown(value)}.")
     if int(value) < minimum:
         raise InputError(f"{name} must be at least {minimum}, got {value}.")
     if int(value) > maximum:

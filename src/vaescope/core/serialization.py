@@ -124,13 +124,15 @@ def _item_types(kind: object, count: int) -> Sequence[object] | None:
 
 
 def _described(kind: object) -> str:
-    """A type for people: 'a number, or a list of whole numbers'."""
-    return " or ".join(_described_one(option) for option in _options(kind))
-
-
-def _described_one(kind: object) -> str:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (list, tuple) and arguments:
-        return f"a list of {_described(arguments[0]).replace('a ', '', 1)}s"
-    names = {float: "a number", int: "a whole number", str: "text", bool: "true or false", type(None): "nothing"}
-    return (names | {Path: "a path"}).get(cast(type, kind), getattr(kind, "__name__", str(kind)))
+    """A type for people: 'a number, or a list of integers'."""
+    names = {float: "a number", int: "an integer", str: "text", bool: "true or false", type(None): "nothing"}
+    found = []
+    for option in _options(kind):
+        origin, arguments = typing.get_origin(option), typing.get_args(option)
+        if origin in (list, tuple) and arguments:
+            item = _described(arguments[0]).removeprefix("an ").removeprefix("a ")
+            found.append(f"a list of {item}s")
+        else:
+            known = names | {Path: "a path"}
+            found.append(known.get(cast(type, option), getattr(option, "__name__", str(option))))
+    return " or ".join(found)

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.core.checks import choice as choice
+from vaescope.core.checks import integer as integer
 from vaescope.core.checks import number as number
 from vaescope.core.checks import shown as shown
-from vaescope.core.checks import whole_number as whole_number
 from vaescope.core.containers import unwrap
 from vaescope.core.errors import InputError
 

@@ -215,13 +215,13 @@ class Compose(Mixing):
 
 
 def _generator(dim: int, seed: int) -> torch.Generator:
-    validation.whole_number("dim of a mixing", dim)
+    validation.integer("dim of a mixing", dim)
     return torch.Generator().manual_seed(seed)
 
 
 def _mlp(weights: list[Tensor], activation: str, *, activate_input: bool = False) -> list[InvertibleMap]:
     """Linear maps with activations between them and, optionally, before the first; none after the last."""
-    validation.whole_number("layers of a mixing", len(weights))
+    validation.integer("layers of a mixing", len(weights))
     activations: dict[str, type[InvertibleMap]] = {"smooth_leaky_relu": SmoothLeakyReLU, "sigmoid": Sigmoid}
     activate = activations[validation.choice("activation", activation, activations)]
     maps: list[InvertibleMap] = [activate()] if activate_input else []

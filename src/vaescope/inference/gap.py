@@ -29,11 +29,11 @@ from vaescope.inference.projection import Projection, elbo, project
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """log p(x) - ELBO = family + amortisation at each point, in nats.
+    """log p(x) - ELBO = family + amortization at each point, in nats.
 
     `family` is the gap of the best Gaussian of the family. As γ → ∞ that of diagonal Gaussians tends to `contrast`, the
     IMA contrast of the decoder at the mean of the best one; that of isotropic Gaussians to the conformal contrast, and
-    that of full covariances to 0. `amortisation` is what the encoder loses beyond it. Both are non-negative up to
+    that of full covariances to 0. `amortization` is what the encoder loses beyond it. Both are non-negative up to
     numerical error.
     """
 
@@ -46,7 +46,7 @@ class Gap:
     elbo_star: Float[Tensor, " N"]
     """The ELBO of the best Gaussian."""
     family: Float[Tensor, " N"]
-    amortisation: Float[Tensor, " N"]
+    amortization: Float[Tensor, " N"]
     total: Float[Tensor, " N"]
     """log p(x) - ELBO."""
     converged: Bool[Tensor, " N"]
@@ -98,7 +98,7 @@ def gap(
         pareto_k=likelihood.pareto_k,
         elbo_star=best.elbo,
         family=likelihood.value - best.elbo,
-        amortisation=best.elbo - own,
+        amortization=best.elbo - own,
         total=likelihood.value - own,
         converged=best.converged,
     )
@@ -149,9 +149,9 @@ def ima_likelihood(
 
 @dataclass(frozen=True, eq=False)
 class EncoderGap:
-    """log p(x) - ELBO = family + amortisation at each point, in nats, with the best diagonal posterior that was found.
+    """log p(x) - ELBO = family + amortization at each point, in nats, with the best diagonal posterior that was found.
 
-    By sampling, `amortisation` is a lower bound.
+    By sampling, `amortization` is a lower bound.
     """
 
     log_marginal: Float[Tensor, " N"]
@@ -159,7 +159,7 @@ class EncoderGap:
     best_elbo: Float[Tensor, " N"]
     best: DiagonalGaussian
     converged: Bool[Tensor, " N"]
-    """Whether the best posterior was found; otherwise `family` is too large and `amortisation` too small."""
+    """Whether the best posterior was found; otherwise `family` is too large and `amortization` too small."""
     error: float = math.nan
     """Largest change from the last quadrature order to the one before, of log p(x) and of the best ELBO."""
     pareto_k: Float[Tensor, " N"] | None = None
@@ -170,7 +170,7 @@ class EncoderGap:
         return self.log_marginal - self.best_elbo
 
     @property
-    def amortisation(self) -> Float[Tensor, " N"]:
+    def amortization(self) -> Float[Tensor, " N"]:
         return self.best_elbo - self.elbo
 
 
@@ -214,7 +214,7 @@ def quadrature_gap(
     >>> q = DiagonalGaussian(x + 0.3, 0 * x + 0.5)
     >>> ones = torch.ones(4, 1, 1, dtype=torch.float64)
     >>> found = quadrature_gap(lambda rows, z: -0.5 * ((x[rows] - z) ** 2).sum(1), q, Normal(), lambda z: ones)
-    >>> round(float(found.amortisation[0]), 2)
+    >>> round(float(found.amortization[0]), 2)
     0.09
     """
     points, dim = posterior.mean.shape
@@ -303,7 +303,7 @@ def sampled_gap(
     >>> x = torch.zeros(4, 1, dtype=torch.float64)
     >>> q = DiagonalGaussian(x + 0.3, 0 * x + 0.5)
     >>> found = sampled_gap(lambda rows, z: -0.5 * ((x[rows] - z) ** 2).sum(1), q, Normal())
-    >>> bool((found.family.abs() < 0.1).all()), round(float(found.amortisation[0]), 2)
+    >>> bool((found.family.abs() < 0.1).all()), round(float(found.amortization[0]), 2)
     (True, 0.09)
     """
     points, dim = posterior.mean.shape

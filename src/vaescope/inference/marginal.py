@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vaescope.core import randomness
 from vaescope.core.errors import InputError
-from vaescope.core.validation import choice, whole_number
+from vaescope.core.validation import choice, integer
 from vaescope.distributions import FullGaussian, Prior, quadrature
 from vaescope.inference.derivatives import Decoder, jacobians
 from vaescope.inference.geometry import check_support
@@ -83,7 +83,7 @@ def log_marginal(
     if method == "quadrature" and joint.dim > 8:
         raise InputError(f"method 'quadrature' supports up to 8 latents, got {joint.dim}; use method='importance'.")
     generator = randomness.generator(seed, "importance")
-    whole_number("samples", samples, minimum=100)
+    integer("samples", samples, minimum=100)
     if method == "importance" and proposal is not None:
         return by_importance(joint, proposal.mean, proposal.scale, samples, generator, freedom=math.inf)
     mode = find_mode(joint, guess)

@@ -15,7 +15,7 @@ from vaescope.adapters.posteriors import Arrays
 from vaescope.analysis.encoding import encode_chunks
 from vaescope.analysis.models import as_models, with_normal_prior
 from vaescope.core import validation
-from vaescope.core.checks import whole_number
+from vaescope.core.checks import integer
 from vaescope.core.errors import InputError, require
 from vaescope.protocol import LatentModel
 
@@ -108,7 +108,7 @@ def to_datatree(
     """
     xarray = require("xarray", "to_datatree")
     first, mean, variance = encode_all(model, x, auxiliary)
-    noise = np.random.default_rng(seed).normal(size=(whole_number("draws", draws), *mean.shape))
+    noise = np.random.default_rng(seed).normal(size=(integer("draws", draws), *mean.shape))
     axes, latents = ("sample", "latent"), {"latent": [f"z{k}" for k in range(mean.shape[1])]}
     groups = {
         "posterior": {"z": (("chain", "draw", *axes), (mean + np.sqrt(variance) * noise)[None])},

@@ -19,7 +19,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from vaescope.core.checks import whole_number
+from vaescope.core.checks import integer
 from vaescope.core.errors import RunError
 from vaescope.jobs.tasks import Outcome, ProgressEvent, ProgressLines, ProgressRelay, Task, one_line_error
 from vaescope.training import ProgressBar
@@ -35,7 +35,7 @@ def run_in_processes(tasks: Sequence[Task], *, jobs: int) -> Iterator[Outcome]:
         jobs: number of processes; each has an equal share of the cores. A task whose process is killed is restarted,
             at most twice.
     """
-    whole_number("jobs", jobs)
+    integer("jobs", jobs)
     threads = _threads(jobs)
     waiting = deque((task, 1) for task in tasks)
     running: list[_Worker] = []

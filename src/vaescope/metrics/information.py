@@ -388,7 +388,7 @@ def aggregated_mig(
     centre, spread = inputs.codes[:, :d], inputs.codes[:, d:]
     if not (spread > 0).all():
         raise InputError("variance must be > 0; pass variances, not log-variances.")
-    validation.whole_number("draws", draws, minimum=2)
+    validation.integer("draws", draws, minimum=2)
     mask = np.ones(d, dtype=bool) if active is None else validation.latent_mask(active, d)
     found = _information(centre, spread, factor_classes(inputs), draws, seed)
     per_latent = top_gap(found.normalised.T)

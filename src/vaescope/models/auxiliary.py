@@ -32,7 +32,7 @@ class AuxiliarySettings:
     hidden: tuple[int, ...] = (50, 50)
 
     def __post_init__(self) -> None:
-        validation.whole_number("auxiliary dim", self.dim, minimum=0)
+        validation.integer("auxiliary dim", self.dim, minimum=0)
         validation.choice("prior_mean", self.prior_mean, ("fixed", "learned"))
 
     def prior_networks(self, latent_dim: int) -> dict[str, MLP]:

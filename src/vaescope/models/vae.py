@@ -135,8 +135,8 @@ class VAE:
         return cls(math.prod(image_shape), latent_dim, networks, **rest)
 
     def __post_init__(self) -> None:
-        validation.whole_number("observed_dim", self.observed_dim)
-        validation.whole_number("latent_dim", self.latent_dim)
+        validation.integer("observed_dim", self.observed_dim)
+        validation.integer("latent_dim", self.latent_dim)
         validation.choice("likelihood", self.likelihood, LIKELIHOODS)
         validation.choice("noise", self.noise, NOISE_MODELS)
         posterior_family(self.posterior)

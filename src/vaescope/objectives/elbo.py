@@ -82,7 +82,7 @@ class Capacity:
 
     def __post_init__(self) -> None:
         validation.number("nats", self.nats, minimum=0.0, hint="it is the target of the KL")
-        validation.whole_number("steps", self.steps, minimum=0)
+        validation.integer("steps", self.steps, minimum=0)
 
     def __call__(self, terms: Terms, beta: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
         fraction = 1.0 if terms.step is None else (terms.step / max(self.steps, 1)).clamp(max=1)

@@ -33,8 +33,8 @@ class WeightRise:
         validation.number("start", self.start, above=0.0)
         if self.start > 1:
             raise InputError(f"start must be at most 1, got {self.start}; it is a fraction of the final weight.")
-        validation.whole_number("hold", self.hold, minimum=0)
-        validation.whole_number("warmup", self.warmup, minimum=0)
+        validation.integer("hold", self.hold, minimum=0)
+        validation.integer("warmup", self.warmup, minimum=0)
 
     def fraction(self, step: Float[Tensor, ""] | None) -> Tensor | float:
         """Of the final weight, at a step counted from 1; 1 in validation, where there is no step.

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vaescope.core import randomness
 from vaescope.core.errors import InputError
-from vaescope.core.validation import posterior, same_rows, tensor, whole_number
+from vaescope.core.validation import integer, posterior, same_rows, tensor
 from vaescope.distributions import quadrature
 from vaescope.inference.derivatives import Decoder, decode_flat, jacobian
 
@@ -231,7 +231,7 @@ def local_fit(
     """
     means, variances = posterior(mean, variance)
     latents = means.shape[1]
-    if whole_number("draws", draws) * (1 - HELD_OUT) < 2 * (latents + 3):
+    if integer("draws", draws) * (1 - HELD_OUT) < 2 * (latents + 3):
         raise InputError(f"{draws} draws are too few for {latents} latents; use at least {4 * latents + 20}.")
     jacobians = jacobian(decoder, means) if linearise else [None] * len(means)
     changes = _changes(decoder, means, variances, draws, seed)
@@ -359,7 +359,7 @@ def loss_split(
     target = tensor(x, "x").flatten(1)
     means, variances = posterior(mean, variance)
     same_rows({"x": len(target), "mean": len(means)})
-    whole_number("draws", draws)
+    integer("draws", draws)
     generator = randomness.generator(seed, "loss split")
     chunks = [
         _split(decoder, target[rows], means[rows], variances[rows].sqrt(), draws, generator)

@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from vaescope.core.errors import InputError
-from vaescope.core.validation import matrices, posterior, same_rows, tensor, whole_number
+from vaescope.core.validation import integer, matrices, posterior, same_rows, tensor
 from vaescope.core.validation import matrices as as_matrices
 from vaescope.distributions import Normal, kl_per_latent
 from vaescope.inference import geometry as angles
@@ -136,7 +136,7 @@ def od_report(matrices: object, *, align: bool = True, null_draws: int = 32, see
     """
     given, rounding = _check_list(matrices)
     distances, warnings = _distances(given, rounding, align=align)
-    null = _null(given, whole_number("null_draws", null_draws), align=align, seed=seed)
+    null = _null(given, integer("null_draws", null_draws), align=align, seed=seed)
     rotated = _rotated(given, null_draws, align=align, seed=seed)
     return ODReport(
         scores=relative(distances).numpy(),
@@ -314,7 +314,7 @@ def inverse_square(variance: object, norms: object, *, resamples: int = 200, see
         )
     if not bool((spread > 0).all() and (lengths > 0).all()):
         raise InputError("variance and norms must be > 0; exclude latents that the decoder ignores.")
-    whole_number("resamples", resamples)
+    integer("resamples", resamples)
     y, x = np.log(spread.double().cpu().numpy()), 2 * np.log(lengths.double().cpu().numpy())
     y, x = (a - a.mean(1, keepdims=True) for a in (y, x))
     # slopes of bootstrap samples follow from sums per sample

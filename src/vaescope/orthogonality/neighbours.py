@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from vaescope.core.errors import InputError
-from vaescope.core.validation import posterior, same_rows, tensor, whole_number
+from vaescope.core.validation import integer, posterior, same_rows, tensor
 
 
 def nearest_neighbours(x: object, count: int = 1) -> Int[Tensor, "N k"]:
@@ -22,7 +22,7 @@ def nearest_neighbours(x: object, count: int = 1) -> Int[Tensor, "N k"]:
     [[1], [0], [1]]
     """
     samples = tensor(x, "x", minimum=3).flatten(1).cpu().numpy()
-    if whole_number("neighbours", count) >= len(samples):
+    if integer("neighbours", count) >= len(samples):
         raise InputError(f"neighbours must be below the number of samples, {len(samples)}, got {count}.")
     _, found = NearestNeighbors(n_neighbors=count + 1).fit(samples).kneighbors(samples)
     rows = []

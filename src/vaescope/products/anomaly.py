@@ -19,7 +19,7 @@ from vaescope.analysis.samples import read_samples
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
 from vaescope.core.tables import Table
-from vaescope.core.validation import whole_number
+from vaescope.core.validation import integer
 from vaescope.distributions import DiagonalGaussian, Normal, kl
 from vaescope.inference.marginal import FREEDOM, by_importance, draw_student
 from vaescope.report.report import Report
@@ -108,7 +108,7 @@ def anomaly_scores(model: object, x: object, *, reference: object, draws: int = 
     >>> (found.typicality < 0.05).tolist()
     [False, True]
     """
-    whole_number("draws", draws, minimum=100)
+    integer("draws", draws, minimum=100)
     first = as_models(model)[0]
     if first.auxiliary_dim:
         raise InputError("anomaly_scores supports models without an auxiliary input, and this is an iVAE.")

@@ -15,7 +15,7 @@ from vaescope.analysis.encoding import EncodedSample, differentiate, encode_chun
 from vaescope.analysis.posteriors import Array, posteriors_of
 from vaescope.analysis.samples import read_samples
 from vaescope.core import randomness
-from vaescope.core.checks import choice, whole_number
+from vaescope.core.checks import choice, integer
 from vaescope.core.errors import InputError
 from vaescope.distributions import Normal, Prior, kl_per_latent
 from vaescope.distributions.likelihoods import LIKELIHOODS, log_likelihood
@@ -163,7 +163,7 @@ def advise(
         seed: of the draws.
     """
     given = read_samples(check_model(model), x, auxiliary)
-    available = min(whole_number("samples", samples), len(given))
+    available = min(integer("samples", samples), len(given))
     if available < 2:
         raise InputError(f"advice needs at least 2 samples, got {available}.")
     sample = encode_sample(model, given, None, samples)

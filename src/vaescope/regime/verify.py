@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from vaescope.analysis.posteriors import Array, Posteriors, read_sample
 from vaescope.core.errors import InputError
-from vaescope.core.validation import whole_number
+from vaescope.core.validation import integer
 from vaescope.regime.classify import KINDS, PosteriorStatistics, TableRow, Thresholds, kinds
 
 STATEMENTS: Mapping[str, tuple[str, str, str]] = {
@@ -166,7 +166,7 @@ def verify(
     >>> verify(q.mean, q.variance).holds
     True
     """
-    whole_number("resamples", resamples, minimum=20)
+    integer("resamples", resamples, minimum=20)
     posteriors = read_sample(mean, variance, prior_mean, prior_variance, count=10_000)
     samples = len(posteriors)
     if samples < 2:

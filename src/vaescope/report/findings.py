@@ -9,6 +9,7 @@ SEVERITIES = ("note", "warning", "error")
 RENAMED_CODES = {
     "over-wide": "too-many-latents",
     "repeats-prior": "uninformative",
+    "amortisation": "amortization",
     "log-variance": "negative-variance",  # of `vs.diagnose`; `vs.Watch` has a finding of this name
 }
 """Former codes of findings, accepted for one release by `Report.find`."""

@@ -27,9 +27,9 @@ GLOSSARY = {
     "β": "What the KL is multiplied by in the loss. 1 is the ELBO. Only precision / β has an effect on the optimum.",
     "precision": "1 / variance of the decoder: 1 for half the summed squared error, 2/n for a mean over n numbers.",
     "Eq. 12": "σ² = 1 / (1 + precision · ‖column‖²), the variance of the best narrow posterior.",
-    "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses. Amortisation: what the encoder loses "
+    "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses. Amortization: what the encoder loses "
     "beyond it.",
-    "amortisation": "The part of the gap that is due to the encoder.",
+    "amortization": "The part of the gap that is due to the encoder.",
     "c_IMA": "How far the columns of the decoder's Jacobian are from orthogonal, in nats; 0 if they are.",
     "column norm": "How far the output moves per unit of a latent.",
     "variance ratio": "Variance of the posterior over that of the prior: near 1 if a latent is not used.",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from vaescope.core.checks import choice, number, shown, whole_number
+from vaescope.core.checks import choice, integer, number, shown
 from vaescope.core.errors import InputError, require
 from vaescope.core.serialization import Plain
 from vaescope.runs.files import Row, is_locked, malformed_as_run_error, read_json, read_rows, write_rows
@@ -108,7 +108,7 @@ class StackPlan:
 
 
 def _with_floats(value: Plain) -> Plain:
-    """The same settings with whole numbers as floats: 1 and 1.0 are the same setting."""
+    """The same settings with integers as floats: 1 and 1.0 are the same setting."""
     if isinstance(value, Mapping):
         return {name: _with_floats(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -138,7 +138,7 @@ class Sweep:
     def __post_init__(self) -> None:
         _check_grid(self.common, self.grid)
         if self.max_members is not None:
-            whole_number("max_members", self.max_members)
+            integer("max_members", self.max_members)
             if self.experiment is not None:
                 raise InputError("max_members applies to sweeps of fit, not of an experiment.")
         if self.experiment is None:
@@ -204,7 +204,7 @@ def read_sweep(file: str | Path) -> Sweep:
         experiment=None if "experiment" not in found else str(found["experiment"]),
         profile=str(found.get("profile", "quick")),
         out=Path(str(found["out"])) if found.get("out") else None,
-        max_members=whole_number("max_members", found["max_members"]) if "max_members" in found else None,
+        max_members=integer("max_members", found["max_members"]) if "max_members" in found else None,
     )
 
 
@@ -305,13 +305,13 @@ def _schedules(value: Plain) -> list[str]:
 
 
 def _seed_count(value: Plain) -> int:
-    if not 1 <= (count := whole_number("seeds", value)) <= MAX_SEEDS:
+    if not 1 <= (count := integer("seeds", value)) <= MAX_SEEDS:
         raise InputError(f"seeds must be 1 to {MAX_SEEDS}, got {value}.")
     return count
 
 
 def _seed(value: Plain) -> int:
-    if (seed := whole_number("seed", value, minimum=0)) >= 2**63:
+    if (seed := integer("seed", value, minimum=0)) >= 2**63:
         raise InputError(f"seed must be below 2^63, got {value}.")
     return seed
 

@@ -156,8 +156,8 @@ class FlowSettings:
     """Units of the hidden layers of the unmixing; none is a linear unmixing."""
 
     def __post_init__(self) -> None:
-        validation.whole_number("steps", self.steps)
-        validation.whole_number("batch", self.batch)
+        validation.integer("steps", self.steps)
+        validation.integer("batch", self.batch)
         validation.number("learning_rate", self.learning_rate, above=0.0)
 
 

@@ -359,7 +359,7 @@ class SelfConsistency(PrecisionExperiment[SelfConsistencySettings, SelfConsisten
             elbo_star=float(exact.elbo_star[kept].mean()),
             log_marginal=float(exact.log_marginal[kept].mean()),
             family_gap=float(exact.family[kept].mean()),
-            amortisation_gap=float(exact.amortisation[kept].mean()),
+            amortisation_gap=float(exact.amortization[kept].mean()),
             local_contrast=float(exact.contrast[kept].mean()),
             limits=_limits(member, mean[: settings.exact_points]) if highest else None,
         )

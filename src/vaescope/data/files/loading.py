@@ -171,7 +171,7 @@ def _observations_name(path: Path, names: Sequence[str]) -> str:
 
 def _random_indices(stored: StoredArray, rows: int | None, seed: int, *, number_bytes: int) -> np.ndarray | None:
     """Random row indices; None for all rows."""
-    if rows is not None and validation.whole_number("rows", rows) < len(stored):
+    if rows is not None and validation.integer("rows", rows) < len(stored):
         generator = np.random.default_rng(seed)
         if len(stored) > 10_000_000:  # a permutation of more rows would need too much memory
             return generator.choice(len(stored), rows, replace=False)

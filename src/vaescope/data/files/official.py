@@ -132,7 +132,7 @@ def load_official(
 ) -> Dataset:
     """Load random images with their factors (class numbers), or all images."""
     stored = open_official(spec, path, checksum=checksum)
-    count = len(stored) if rows is None else min(validation.whole_number("rows", rows), len(stored))
+    count = len(stored) if rows is None else min(validation.integer("rows", rows), len(stored))
     indices = np.random.default_rng(seed).permutation(len(stored))[:count]
     image_shape, x = flatten_samples(stored.rows(indices), path.name, unit_range=True)
     factors = grid_classes(spec, torch.from_numpy(indices))

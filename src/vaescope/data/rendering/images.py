@@ -152,7 +152,7 @@ class Renderer(ABC):
             distributions: `grid` (grid values), `uniform`, or a Beta or uniform prior on [0, 1], which is rescaled to
                 the range of the factor; one for all factors, or a mapping from factor names.
         """
-        validation.whole_number("count", count)
+        validation.integer("count", count)
         given = distributions if isinstance(distributions, Mapping) else dict.fromkeys(self.factor_names, distributions)
         if unknown := sorted(set(given) - set(self.factor_names)):
             raise InputError(f"{self.name} has no factor {unknown[0]!r}; it has {', '.join(self.factor_names)}.")
@@ -302,7 +302,7 @@ class Sprites(Renderer):
         unknown = [shape for shape in shapes if shape not in SHAPES]
         if unknown or not shapes:
             raise InputError(f"shapes must be from {', '.join(SHAPES)}, got {', '.join(unknown) or 'none'}.")
-        validation.whole_number("size", size, minimum=4)
+        validation.integer("size", size, minimum=4)
         self.size, self.shapes = size, tuple(shapes)
         ranges = {"x": x, "y": y, "scale": scale, "hue": hue}
         if rotating:

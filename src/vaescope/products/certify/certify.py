@@ -14,7 +14,7 @@ from vaescope.analysis.models import RepairedModel, as_models, repair
 from vaescope.analysis.samples import read_samples
 from vaescope.core.errors import Attempts, InputError, Skipped
 from vaescope.core.tables import Table
-from vaescope.core.validation import number, whole_number
+from vaescope.core.validation import integer, number
 from vaescope.products.certify.figures import drawings
 from vaescope.products.certify.findings import Evidence, judge
 from vaescope.products.certify.measure import (
@@ -137,8 +137,8 @@ class Certificate(Report):
                 close = abs(high - low) < 5e-4
                 gap = _rounded(low) if close else f"{_rounded(low)} to {_rounded(high)}"
                 found.append(("log p(x) - ELBO", f"{gap} nats"))
-            if bounds.amortisation is not None:
-                found.append(("lost by the encoder", f"≥ {_rounded(bounds.amortisation)} nats"))
+            if bounds.amortization is not None:
+                found.append(("lost by the encoder", f"≥ {_rounded(bounds.amortization)} nats"))
         if evidence.transfer is not None:
             worst = max(evidence.transfer.tests, key=lambda test: test.auc)
             found.append(("real against simulated, AUC", f"{worst.auc:.2f} ({worst.features})"))
@@ -186,7 +186,7 @@ def certify(
     >>> found.findings, round(float(found.width_ratio[0]), 1), found.transfers
     ([], 1.0, True)
     """
-    whole_number("simulations", simulations, minimum=200)
+    integer("simulations", simulations, minimum=200)
     clock = Budget(number("budget", budget, above=0.0, hint="it is in seconds"), progress, name="certify")
     first = as_models(model)[0]
     if not first.has_decoder:

@@ -266,7 +266,7 @@ class GapBounds:
         return float((self.sandwich.lower - self.elbo).mean()), float((self.sandwich.upper - self.elbo).mean())
 
     @property
-    def amortisation(self) -> float | None:
+    def amortization(self) -> float | None:
         """Mean loss of the encoder against the best posterior of its family; a lower bound."""
         return None if self.best_elbo is None or self.elbo is None else float((self.best_elbo - self.elbo).mean())
 

@@ -38,7 +38,7 @@ def _model_row(model: MeasuredModel) -> dict[str, object]:
     gap, geometry = model.gap, model.geometry
     row: dict[str, object] = {"model": model.name}
     row["ELBO"], row["ELBO stderr"] = (None, None) if model.elbo is None else _mean(model.elbo)
-    parts = {"log p(x)": "log_marginal", "family gap": "family", "amortisation gap": "amortisation"}
+    parts = {"log p(x)": "log_marginal", "family gap": "family", "amortization gap": "amortization"}
     for label, part in parts.items():
         row[label], error = (None, None) if gap is None else gap.mean(part)
         if label == "log p(x)":

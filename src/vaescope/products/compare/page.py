@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "ELBO, log p(x), gaps and KL in nats per sample. Family gap: what the best posterior of its kind loses; "
-    "amortisation gap: what the encoder loses beyond it. c_IMA: how far the columns of the decoder's Jacobian are from "
+    "amortization gap: what the encoder loses beyond it. c_IMA: how far the columns of the decoder's Jacobian are from "
     "orthogonal. Near-deterministic: whether posteriors are narrow and as Eq. 12 predicts. ±: two standard errors over "
     "samples."
 )

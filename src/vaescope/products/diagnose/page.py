@@ -179,7 +179,7 @@ def _usage(usage: CodebookUsage) -> Figure:
 def _gap(gap: ElboGap) -> Figure:
     parts = {
         "family": "family: the loss of the best posterior of this family",
-        "amortisation": "amortisation: the additional loss of this encoder",
+        "amortization": "amortization: the additional loss of this encoder",
     }
     figure, (axis,) = figures.row_of_panels(1, width=8.0, height=2.3)
     for y, (name, label) in enumerate(parts.items()):

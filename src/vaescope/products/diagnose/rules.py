@@ -558,7 +558,7 @@ def _encoder_lags(found: Measurements, noise: Noise, *, high: bool) -> bool:
     gap, shift = found.gap, noise.shift
     if noise.declared_beta != 1 or gap is None:
         return high and shift is not None and shift > LIMITS.shifted
-    lost = float(gap.amortisation.median()) / float(np.sum(found.regime.kl))
+    lost = float(gap.amortization.median()) / float(np.sum(found.regime.kl))
     if not high:
         return lost > LIMITS.lost_share_warning
     if shift is None or gap.excess_error is None:
@@ -571,14 +571,14 @@ def _encoder_lags(found: Measurements, noise: Noise, *, high: bool) -> bool:
     return shift > LIMITS.shifted and lag > LIMITS.lags
 
 
-def amortisation(found: Measurements) -> Finding | None:
+def amortization(found: Measurements) -> Finding | None:
     """Only if training maximised the ELBO of the posterior that is given."""
     gap, noise = found.gap, found.noise
     if gap is None or not found.elbo_trained or (noise is not None and noise.declared_beta != 1):
         return None
-    lost, error = gap.mean("amortisation")
-    typical, low = (float(gap.amortisation.quantile(q)) for q in (0.5, 0.25))
-    spread = float((gap.elbo + gap.amortisation).std()) if len(gap.elbo) > 1 else 0.0
+    lost, error = gap.mean("amortization")
+    typical, low = (float(gap.amortization.quantile(q)) for q in (0.5, 0.25))
+    spread = float((gap.elbo + gap.amortization).std()) if len(gap.elbo) > 1 else 0.0
     total = float(np.sum(found.regime.kl))
     poor_means = gap.excess_error is not None and gap.excess_error > LIMITS.poor_means
     wide = noise is not None and noise.beta is not None and noise.beta >= LIMITS.beta_factor * noise.declared_beta
@@ -592,7 +592,7 @@ def amortisation(found: Measurements) -> Finding | None:
     if low <= LIMITS.lost_nats or not (warns or noted):
         return None
     return Finding(
-        "amortisation",
+        "amortization",
         "warning" if warns else "note",
         "The encoder is far from optimal for its decoder.",
         f"It loses {amount(lost)} ± {amount(2 * error)} nats compared with the best posterior of its family, of a "
@@ -688,7 +688,7 @@ RULES: tuple[Rule, ...] = (
     overfit,
     decoder_variance,
     beta,
-    amortisation,
+    amortization,
     rotated,
     aggregate,
     idle_latents,
@@ -704,11 +704,11 @@ EXPLAINS: dict[str, frozenset[str]] = {
         ("untrained", "output-size", "data-range", "reconstruction", "not-a-vae", "collapsed", "uninformative"),
         frozenset({"*"}),
     ),
-    "overfit": frozenset({"amortisation", "decoder-variance", "beta-low", "beta-high", "aggregate", "rotated"}),
-    "decoder-variance": frozenset({"beta-high", "beta-low", "amortisation", "aggregate", "too-many-latents"}),
-    "beta-high": frozenset({"amortisation", "too-many-latents", "aggregate", "rotated"}),
-    "beta-low": frozenset({"amortisation", "aggregate", "rotated"}),
-    "amortisation": frozenset({"aggregate", "wide-posteriors", "rotated"}),
+    "overfit": frozenset({"amortization", "decoder-variance", "beta-low", "beta-high", "aggregate", "rotated"}),
+    "decoder-variance": frozenset({"beta-high", "beta-low", "amortization", "aggregate", "too-many-latents"}),
+    "beta-high": frozenset({"amortization", "too-many-latents", "aggregate", "rotated"}),
+    "beta-low": frozenset({"amortization", "aggregate", "rotated"}),
+    "amortization": frozenset({"aggregate", "wide-posteriors", "rotated"}),
     "aggregate": frozenset({"wide-posteriors"}),
 }
 """What a finding is the cause of; these are not reported beside it."""

@@ -253,7 +253,7 @@ def preflight(
     """
     say, say_rows = _progress_lines(progress)
     if latent_dim is not None:
-        validation.whole_number("latent_dim", latent_dim)
+        validation.integer("latent_dim", latent_dim)
     source = source_of(x, name)
     say(f"reading {source.rows} rows")
     read = profile(source, say_rows)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.analysis.models import as_models, with_normal_prior
-from vaescope.core.checks import number, whole_number
+from vaescope.core.checks import integer, number
 from vaescope.core.errors import InputError, RunError
 from vaescope.core.tables import Table
 from vaescope.models import Member
@@ -183,9 +183,9 @@ class Watch(Report):
         samples: int = 256,
         overhead: float = OVERHEAD,
     ) -> None:
-        whole_number("samples", samples, minimum=2)
+        integer("samples", samples, minimum=2)
         if every is not None:
-            whole_number("every", every)
+            integer("every", every)
         own = as_models(model)[0]
         self.name = own.name
         self.rows: list[Row] = []

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 import vaescope as vs
-from tests.certification.models import LinearModel, curved
+from tests.certify.models import LinearModel, curved
 from vaescope.analysis.models import RepairedModel, repair
 from vaescope.cli.main import dispatch
 from vaescope.products.certify.findings import Evidence, judge

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from tests.certification.models import LinearModel, curved
+from tests.certify.models import LinearModel, curved
 from vaescope.analysis.models import RepairedModel, repair
 from vaescope.distributions import Normal
 from vaescope.inference.annealing import (
@@ -68,7 +68,7 @@ def test_bounds_contain_quadrature(latents):
     check(found.sandwich, exact)
     low, high = found.gap
     assert low <= float((exact - found.elbo).mean()) <= high
-    assert found.amortisation < 0.02  # its posteriors are the best ones
+    assert found.amortization < 0.02  # its posteriors are the best ones
 
 
 @pytest.mark.parametrize("latents", [1, pytest.param(2, marks=pytest.mark.long)])

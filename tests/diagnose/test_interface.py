@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from tests.diagnosis.models import G, W, X, linear
+from tests.diagnose.models import G, W, X, linear
 from vaescope import cli
 from vaescope.core.errors import InputError, RunError
 from vaescope.models.member import TrainingSummary

@@ -91,7 +91,7 @@ FAULTS = {
     "decoder-variance": ("healthy", lambda m: replace(m, precision=100 * PRECISION)),
     "decoder-variance, too large": ("healthy", lambda m: replace(m, precision=PRECISION / 100)),
     "beta-high": ("beta", lambda m: replace(m, beta=1.0)),
-    "amortisation": ("healthy", undertrained),
+    "amortization": ("healthy", undertrained),
     "negative-variance": ("healthy", log_variances),
 }
 

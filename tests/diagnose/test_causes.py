@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import vaescope as vs
-from tests.diagnosis.models import VARIANCE, W, X, codes, linear, pixels
+from tests.diagnose.models import VARIANCE, W, X, codes, linear, pixels
 from vaescope.analysis.models import networks_are_initial
 from vaescope.products.diagnose import rules
 from vaescope.products.diagnose.page import drawings
@@ -76,15 +76,15 @@ def full_covariance(**known):
 
 def test_marginals_of_a_full_posterior_are_not_judged_as_the_posterior():
     found = vs.diagnose(*full_covariance(posterior_family="marginals"), progress=None)
-    assert "amortisation" not in [f.code for f in found.findings]
+    assert "amortization" not in [f.code for f in found.findings]
     assert "marginals" in found.skipped["gap"]
 
 
 @pytest.mark.parametrize("known", [{"objective": "iwae"}, {"beta": 3.0}])
 def test_an_encoder_that_maximised_something_else_is_not_blamed(known):
     shifted = {"encode": lambda x: (100 * (x @ W) * VARIANCE + 0.3, VARIANCE.expand(len(x), 2))}
-    assert codes(linear(**shifted)) == ["amortisation"]
-    assert "amortisation" not in codes(linear(**shifted, **known))
+    assert codes(linear(**shifted)) == ["amortization"]
+    assert "amortization" not in codes(linear(**shifted, **known))
 
 
 def test_a_small_loss_of_the_encoder_is_not_a_finding():
@@ -93,7 +93,7 @@ def test_a_small_loss_of_the_encoder_is_not_a_finding():
     found = vs.diagnose(
         linear(encode=lambda x: (100 * (x @ W) * VARIANCE + shift, VARIANCE.expand(len(x), 2))), X, progress=None
     )
-    assert found.evidence.gap.mean("amortisation")[0] == pytest.approx(0.49, abs=0.02)
+    assert found.evidence.gap.mean("amortization")[0] == pytest.approx(0.49, abs=0.02)
     assert found.findings == []
 
 

@@ -57,7 +57,7 @@ def test_an_encoder_with_wrong_widths_loses_elbo_but_not_likelihood(found):
     lost = 0.5 * 3 * (0.5 - 1 - np.log(0.5))
     assert found.pairwise["elbo_difference"][0, 2] == pytest.approx(lost, rel=1e-6)
     assert abs(found.pairwise["log_marginal_difference"][0, 2]) < 0.01
-    assert found.table[2]["amortisation gap"] == pytest.approx(lost, abs=0.02)
+    assert found.table[2]["amortization gap"] == pytest.approx(lost, abs=0.02)
 
 
 def test_the_table_and_the_verdict(found):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import vaescope as vs
-from tests.diagnosis.models import W, X, linear
+from tests.diagnose.models import W, X, linear
 from vaescope import cli
 from vaescope.core import validation
 from vaescope.core.errors import InputError
@@ -247,7 +247,7 @@ def test_conditional_models_are_as_their_unconditional_equivalents():
     assert found.summary()[0]["column norm"] == pytest.approx(plain.summary()[0]["column norm"], rel=1e-4)
     log_p = [d.evidence.gap.mean("log_marginal")[0] for d in (found, plain)]
     assert log_p[0] == pytest.approx(log_p[1], abs=0.1)
-    assert found.evidence.gap.mean("amortisation")[0] == pytest.approx(0, abs=0.05)
+    assert found.evidence.gap.mean("amortization")[0] == pytest.approx(0, abs=0.05)
 
 
 def test_the_wrong_condition_is_found():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from tests.diagnosis.models import W, X, linear
+from tests.diagnose.models import W, X, linear
 from vaescope.core.errors import InputError
 
 A = torch.tensor([[2.0, 1.6, 0.3], [0.0, 1.2, 1.0]]).T
@@ -57,7 +57,7 @@ def test_a_posterior_given_by_functions():
     terms = found.evidence.elbo
     torch.testing.assert_close(terms.elbo, log_marginal(Y, A).double(), rtol=0, atol=2e-3)
     assert found.evidence.marginal.mean[0] == pytest.approx(0, abs=1e-3)
-    assert "amortisation" not in [f.code for f in found.findings]
+    assert "amortization" not in [f.code for f in found.findings]
     assert found.sample.variance[0] == pytest.approx(COVARIANCE.diagonal(), rel=0.8)
     assert "without the parts of the gap" in found.skipped["gap"]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from tests.diagnosis.models import VARIANCE, W, X, codes, linear
+from tests.diagnose.models import VARIANCE, W, X, codes, linear
 from vaescope.analysis.encoding import encode
 from vaescope.core.errors import Skipped
 from vaescope.products.diagnose.noise import reconstruct_draws, ruled_out
@@ -72,7 +72,7 @@ def test_a_high_weight_of_the_kl_is_told_from_a_poor_encoder(beta):
     assert found.evidence.noise.shift < 1e-6
     assert not found.evidence.noise.slope.off(0.0, 3.0)
     poor = vs.diagnose(widened(6.0, offset=0.5), X, progress=None)
-    assert poor.findings[0].code == "amortisation"
+    assert poor.findings[0].code == "amortization"
     assert poor.evidence.noise.shift > 0.25
 
 
@@ -94,7 +94,7 @@ def test_with_a_stated_weight_of_the_kl_the_gap_is_no_evidence_against_the_encod
 def test_a_low_weight_of_the_kl_is_told_from_a_poor_encoder():
     """Both have narrow posteriors; those of a low weight lose less than the KL."""
     assert codes(widened(1 / 20)) == codes(widened(1 / 20, offset=2.0)) == ["beta-low"]
-    assert codes(widened(1 / 20, offset=12.0)) == ["amortisation"]
+    assert codes(widened(1 / 20, offset=12.0)) == ["amortization"]
 
 
 def test_wide_codes_of_a_stated_low_weight_are_no_fault_of_the_samples():
@@ -138,7 +138,7 @@ def test_wide_posteriors_of_a_decoder_that_was_trained_with_narrow_ones_are_the_
     found = vs.diagnose(widened(25.0), X, progress=None)
     assert found.evidence.noise.beta > 10
     assert found.evidence.noise.slope.value < 0.95
-    assert [f.code for f in found.findings if f.severity != "note"] == ["amortisation"]
+    assert [f.code for f in found.findings if f.severity != "note"] == ["amortization"]
 
 
 @pytest.mark.parametrize(("given", "expected"), [(lambda v: v, True), (torch.sqrt, False)])

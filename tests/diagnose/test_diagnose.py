@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import vaescope as vs
-from tests.diagnosis.models import W, X, linear, pixels, wide
+from tests.diagnose.models import W, X, linear, pixels, wide
 from vaescope.analysis.encoding import encode
 from vaescope.analysis.gap import measure_gap
 from vaescope.products.diagnose.measurements import measure_validity
@@ -20,7 +20,7 @@ def test_an_optimal_model_has_no_findings_and_agrees_with_theory():
     assert found.evidence.noise.precision == pytest.approx(100, rel=0.1)
     assert found.evidence.geometry.contrast == pytest.approx(0, abs=1e-5)
     np.testing.assert_allclose(found.evidence.eq12, 1, rtol=1e-4)
-    assert found.evidence.gap.mean("amortisation")[0] == pytest.approx(0, abs=1e-3)
+    assert found.evidence.gap.mean("amortization")[0] == pytest.approx(0, abs=1e-3)
     assert found.evidence.gap.mean("family")[0] == pytest.approx(0, abs=1e-3)
     assert [row["latent"] for row in found.summary()] == [0, 1]
     assert set(found.skipped) == {"stability", "metrics", "overfitting"}
@@ -37,12 +37,12 @@ def test_a_noisy_model_is_not_near_deterministic():
 def test_the_gap_of_many_latents_is_estimated_by_sampling():
     found = vs.diagnose(*wide())
     assert found.findings == []
-    for part in ("family", "amortisation"):
+    for part in ("family", "amortization"):
         assert found.evidence.gap.mean(part)[0] == pytest.approx(0, abs=0.02)
     assert "by sampling" in found.to_data()["gap"]["note"]
     shifted = vs.diagnose(*wide(shift=2.0))
-    assert [f.code for f in shifted.findings] == ["amortisation"]
-    assert shifted.evidence.gap.mean("amortisation")[0] == pytest.approx(12, abs=0.3)  # six latents, two nats each
+    assert [f.code for f in shifted.findings] == ["amortization"]
+    assert shifted.evidence.gap.mean("amortization")[0] == pytest.approx(12, abs=0.3)  # six latents, two nats each
     assert shifted.evidence.gap.mean("family")[0] == pytest.approx(0, abs=0.05)
 
 
@@ -51,15 +51,15 @@ def test_bernoulli_models():
     assert found.findings == []
     assert found.evidence.noise.beta == pytest.approx(1, abs=0.3)
     assert found.evidence.geometry.contrast == pytest.approx(0, abs=1e-9)
-    assert found.evidence.gap.mean("amortisation")[0] < 0.1
+    assert found.evidence.gap.mean("amortization")[0] < 0.1
     turn = torch.tensor([[1.0, -1.0], [1.0, 1.0]], dtype=torch.float64) / 2**0.5
     rotated = vs.diagnose(*pixels(turn=turn))
     assert rotated.evidence.geometry.rotation.before > 0.05  # below what is worth a finding
     assert rotated.evidence.geometry.rotation.after == pytest.approx(0, abs=1e-3)
-    assert [f.code for f in vs.diagnose(*pixels(shift=3.0)).findings] == ["amortisation"]
+    assert [f.code for f in vs.diagnose(*pixels(shift=3.0)).findings] == ["amortization"]
     wide = vs.diagnose(*pixels(beta=20.0))  # with the decoder of β = 1, which was not trained with such posteriors
     assert wide.evidence.noise.beta == pytest.approx(20, rel=0.25)
-    assert [f.code for f in wide.findings] == ["amortisation"]
+    assert [f.code for f in wide.findings] == ["amortization"]
 
 
 def test_a_declared_beta_is_not_a_fault():
@@ -96,14 +96,14 @@ def test_a_decoder_that_detaches_is_differentiated_by_differences(detach):
 def test_errors_of_the_encoder_do_not_count_as_noise(shift):
     variance = 1 / (1 + 100 * W.square().sum(0))
     shifted = linear(encode=lambda x: (100 * (x @ W) * variance + shift, variance.expand(len(x), 2)))
-    assert [f.code for f in vs.diagnose(shifted, X).findings if f.severity != "note"] == ["amortisation"]
+    assert [f.code for f in vs.diagnose(shifted, X).findings if f.severity != "note"] == ["amortization"]
 
 
 def test_the_best_posterior_is_found_from_a_distant_encoder():
     model, x = wide(shift=40.0)
     found = measure_gap(encode(model, x), list(range(6)), Budget(60.0))
     assert found.mean("family")[0] == pytest.approx(0, abs=0.1)
-    assert found.mean("amortisation")[0] == pytest.approx(0.5 * 6 * 40**2, rel=0.01)
+    assert found.mean("amortization")[0] == pytest.approx(0.5 * 6 * 40**2, rel=0.01)
     assert found.pareto_k < 0.7
 
 
