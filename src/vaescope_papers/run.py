@@ -22,24 +22,32 @@ from vaescope.report.page import (
     ExperimentPage,
     IndexEntry,
     comparison_page,
+    embedded_image,
     experiment_page,
-    gif_image,
     index_page,
     setting,
 )
 from vaescope.runs import Cell, RunFolder
-from vaescope.runs.files import read_json, read_rows, write_bytes, write_json, write_text
+from vaescope.runs.files import locked, read_json, read_rows, write_bytes, write_json, write_text
 from vaescope.runs.store import PARTS, Part, part_folders
 from vaescope.training import Progress
 from vaescope_papers.catalogue import ExperimentInfo, experiments
 from vaescope_papers.claims import Claim, judge_claims
 from vaescope_papers.experiment import C, Context, Experiment, M, ReportFigure, ReportTable, RunOptions, S
+from vaescope_papers.registration import protocol_of, read_registration, register
 from vaescope_papers.results import Diverged, Result, Results, SeedCell, cell_row, from_rows, grouped, to_row
 from vaescope_papers.statistics import median
 from vaescope_papers.trained import TrainedExperiment
+from vaescope_papers.verify import read_run, write_export
 
 SMALLEST = 1e-4  # nats; smaller distances are drawn there
 COMPARISON = "comparison.json"
+TRAINING_CAPTION = (
+    "Training of every member: how far its validation ELBO is below the best that it reached. It is flat at the end if "
+    "the validation objective did not improve for as many epochs as the patience allows, or improved by at most 0.05 "
+    "nats (or a thousandth of its rise after the first fifth of the epochs) over the last fifth of them. Under a "
+    "learning rate that decays every curve becomes flat, which is no evidence that a member has converged."
+)
 ResultsWithSettings = Sequence[Result[SeedCell, object]]
 
 
@@ -69,7 +77,7 @@ class Curve:
 def training_report(
     folder: Path, results: ResultsWithSettings, epochs: Callable[[SeedCell], int]
 ) -> tuple[list[ReportFigure], list[ReportTable]]:
-    """The figure and the table of all trained members; nothing for members without a recorded history.
+    """The figure and the table of all trained members; without a recorded history only what their summaries have.
 
     Args:
         folder: of the run, with its `history.parquet`.
@@ -86,12 +94,11 @@ def training_report(
         for r in trained
         if (own := histories.get(_cell_text(r.cell)))
     }
-    if not curves:
-        return [], []
-    known = [r for r in trained if r.cell in curves]
+    known = [r for r in trained if r.cell in curves] if curves else trained
     groups = grouped(known, lambda r: _cell_text(r.cell, without="seed")).values()
-    rows = [_training_row(group, [curves[r.cell] for r in group], epochs(group[0].cell)) for group in groups]
-    return [_training_figure(list(curves.values()))], [ReportTable("Training: did every member converge?", rows)]
+    rows = [_training_row(group, [curves[r.cell] for r in group if curves], epochs(group[0].cell)) for group in groups]
+    drawn = [_training_figure(list(curves.values()))] if curves else []
+    return drawn, [ReportTable("Training: which members were flat at the end?", rows)] if rows else []
 
 
 def _cell_text(cell: SeedCell, *, without: str = "") -> tuple[str, ...]:
@@ -103,20 +110,14 @@ def _training_figure(curves: Sequence[Curve], *, points: int = 60) -> ReportFigu
     seen = set()
     for curve in curves:
         epochs = sorted({round(e) for e in np.linspace(1, len(curve.elbo), points)})
-        colour, label = ("#2f6db5", "converged") if curve.converged else ("#c8452f", "still improving")
+        colour, label = ("#2f6db5", "flat at the end") if curve.converged else ("#c8452f", "still improving")
         values = [curve.distances[epoch - 1] for epoch in epochs]
         axis.plot(
             epochs, values, color=colour, linewidth=0.7, alpha=0.5, label=None if curve.converged in seen else label
         )
         seen.add(curve.converged)
     figures.format_axis(axis, title="Training", x="epoch", y="best ELBO − ELBO, nats", log="y")
-    caption = (
-        "Training of every member: how far its validation ELBO is below the best that it reached. A member has "
-        "converged if its validation objective did not improve for as many epochs as the patience allows, or if it "
-        "improved by at most 0.05 nats (or a thousandth of its rise after the first fifth of the epochs) over the last "
-        "fifth of them."
-    )
-    return ReportFigure("training", drawn, caption)
+    return ReportFigure("training", drawn, TRAINING_CAPTION)
 
 
 def _training_row(results: ResultsWithSettings, curves: Sequence[Curve], epochs: int) -> dict[str, object]:
@@ -125,11 +126,11 @@ def _training_row(results: ResultsWithSettings, curves: Sequence[Curve], epochs:
     return {
         **{name: setting(value) for name, value in cell_row(results[0].cell).items() if name != "seed"},
         "members": len(results),
-        "converged": f"{sum(bool(s.converged) for s in summaries)} of {len(summaries)}",
-        "stopped early, converged": sum(s.epochs < epochs for s in summaries),
+        "flat at the end": f"{sum(bool(s.converged) for s in summaries)} of {len(summaries)}",
+        "stopped early": sum(s.epochs < epochs for s in summaries),
         "epochs (median)": f"{median([float(s.epochs) for s in summaries]):g}",
         "best epoch (median)": f"{median([float(s.best_epoch) for s in summaries]):g}",
-        "largest rise over the last tenth, nats": max(curve.late_gain for curve in curves),
+        **({"largest rise over the last tenth, nats": max(c.late_gain for c in curves)} if curves else {}),
     }
 
 
@@ -152,13 +153,17 @@ def write_report(
         drawn += training[0]
         tables += training[1]
     drawings = []
+    if "training" not in {figure.name for figure in drawn}:
+        drawings += _kept_training_figure(folder)
     for figure in drawn:
         text = svg(figure.figure)
         write_text(folder / "figures" / f"{figure.name}.svg", f'<?xml version="1.0" encoding="utf-8"?>\n{text}')
         drawings.append(Drawing(figure.name, text, figure.caption))
     for animation in experiment.animations(finished, settings):
         write_bytes(folder / "figures" / f"{animation.name}.gif", animation.gif)
-        drawings.append(Drawing(animation.name, gif_image(animation.gif, animation.caption), animation.caption))
+        drawings.append(
+            Drawing(animation.name, embedded_image(animation.gif, "gif", animation.caption), animation.caption)
+        )
     page = ExperimentPage(
         name=experiment.info.name,
         title=experiment.info.title,
@@ -172,8 +177,17 @@ def write_report(
         published_settings=plain_fields(experiment.paper),
         problems=[_diverged_line(member) for member in results.diverged],
         seconds=read_seconds(folder),
+        registered="" if (registration := read_registration(folder)) is None else registration.words,
     )
     write_text(folder / "report.html", experiment_page(page))
+
+
+def _kept_training_figure(folder: Path) -> list[Drawing]:
+    """The figure of training as it was drawn before, where the histories that it shows are not stored any more."""
+    file = folder / "figures" / "training.svg"
+    if not file.exists():
+        return []
+    return [Drawing("training", embedded_image(file.read_bytes(), "svg+xml", TRAINING_CAPTION), TRAINING_CAPTION)]
 
 
 def _diverged_line(member: Diverged[SeedCell]) -> str:
@@ -196,15 +210,28 @@ def reproduce(experiment: Experiment[S, C, M], options: RunOptions, *, out: Path
     validation.device(options.device)
     settings = experiment.settings(options)
     with _run_folder(experiment, options, out / experiment.name) as run:
-        _merge_parts(run, [cell_row(cell) for cell in experiment.cells(settings)])
+        cells = [cell_row(cell) for cell in experiment.cells(settings)]
+        _merge_parts(run, cells)
+        specs = experiment.claims(settings)
+        register(run.path, protocol_of(specs, settings), after_results=bool(run.rows(cells)))
         context = _context(run, experiment.name, options, out, progress)
         _solve_missing(experiment.cells(settings), experiment, settings, context)
-        rows = run.rows([cell_row(cell) for cell in experiment.cells(settings)])
-        results = from_rows(rows, experiment.cell_type, experiment.measured_type)
+        results = from_rows(run.rows(cells), experiment.cell_type, experiment.measured_type)
         if not results.finished:
             raise RunError(f"every member of {experiment.name} diverged; see {run.path / 'results.parquet'}.")
-        claims = judge_claims(experiment.claims(settings), results.finished, settings)
+        claims = judge_claims(specs, results.finished, settings)
         write_report(experiment, settings, options.profile, run.path, results, claims)
+    return claims
+
+
+def redraw(folder: Path) -> list[Claim]:
+    """Judge the stored results of a run folder again and write its report again, without computing any of them."""
+    run = read_run(folder)
+    protocol = protocol_of(run.experiment.claims(run.settings), run.settings)
+    with locked(folder):
+        register(folder, protocol, after_results=True)
+        claims = run.judge()
+        write_report(run.experiment, run.settings, run.profile, folder, run.results, claims)
     return claims
 
 
@@ -281,6 +308,7 @@ def write_index(out: Path, profile: str) -> Path:
     compared = [(entry, read_json(file)) for entry in finished if (file := out / entry.name / COMPARISON).exists()]
     if compared:
         write_text(out / "comparison.html", comparison_page(compared, profile))
+    write_export(out)
     write_text(out / "index.html", index_page(entries, profile, comparison=bool(compared)))
     return out / "index.html"
 

@@ -12,13 +12,14 @@ import tyro
 
 from vaescope.cli.analyse import Certify, Compare, Diagnose, Explore, PreflightCommand
 from vaescope.cli.info import Datasets, Info, Version
-from vaescope.cli.reproduce import Reproduce
+from vaescope.cli.reproduce import Reproduce, Verify
 from vaescope.cli.sweep import Status, SweepCommand, Track
 from vaescope.cli.train import Train
 from vaescope.core.errors import InputError, RunError
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "reproduce": Reproduce,
+    "verify": Verify,
     "preflight": PreflightCommand,
     "train": Train,
     "sweep": SweepCommand,

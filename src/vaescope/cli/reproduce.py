@@ -43,6 +43,8 @@ class Reproduce:
     """Folder for the results [default: runs/PROFILE]."""
     seeds: int | None = None
     """How many seeds [default: the profile's]."""
+    redraw: bool = False
+    """Judge stored results again and write their pages again, without training anything."""
     split: bool = False
     """With --jobs: divide every experiment among the processes, instead of giving each process whole experiments. A
     single experiment is divided without it."""
@@ -72,11 +74,24 @@ class Reproduce:
             raise InputError("--split divides experiments among processes of this machine: leave out --executor.")
         check_track(self.track)
         out = self.out or Path("runs") / self.profile
+        if self.redraw:
+            self._redraw(infos, out)
+            return 0
         try:
             self._run_all(infos, out)
         finally:
             track(self.track, [out / info.name for info in infos])
         return 0
+
+    def _redraw(self, infos: Sequence[ExperimentInfo], out: Path) -> None:
+        from vaescope_papers.run import redraw, write_index
+
+        console = new_console()
+        for info in infos:
+            if self.all and not (out / info.name / "results.parquet").exists():
+                continue
+            _print_claims(console, info.name, [claim.to_data() for claim in redraw(out / info.name)])
+        console.print(str(write_index(out, self.profile).resolve()), soft_wrap=True, markup=False)
 
     def _run_all(self, infos: Sequence[ExperimentInfo], out: Path) -> None:
         from vaescope.core import validation
@@ -125,6 +140,26 @@ class Reproduce:
         if lost:
             _raise_failures(lost, len(parts))
         return failed
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Judge all claims of stored experiments again, from their tables, and compare with the stored verdicts."""
+
+    folder: tyro.conf.Positional[Path]
+    """A folder with results of experiments, or one above it, such as results."""
+
+    def run(self) -> int:
+        from vaescope_papers.verify import verify
+
+        found = verify(self.folder)
+        console = new_console()
+        for line in found.differences:
+            console.print(line, soft_wrap=True, markup=False)
+        if found.differences:
+            return 1
+        console.print(f"{found.claims} claims of {found.experiments} experiments: identical.", markup=False)
+        return 0
 
 
 list_type = list  # the option `list` hides the built-in name in the class

@@ -52,9 +52,15 @@ _ENVIRONMENT.filters.update(number=number, setting=setting)
 _ENVIRONMENT.globals.update(marks=MARKS, escape=escape)
 
 
-def gif_image(gif: bytes, description: str) -> str:
-    """An `img` element that contains the animation itself."""
-    source = "data:image/gif;base64," + base64.b64encode(gif).decode()
+def embedded_image(content: bytes, kind: str, description: str) -> str:
+    """An `img` element that contains the image itself, in which no script can run.
+
+    Args:
+        content: of the image file.
+        kind: "gif" or "svg+xml".
+        description: shown where images are not.
+    """
+    source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
     return str(Markup('<img src="{}" alt="{}">').format(source, description))
 
 
@@ -74,6 +80,8 @@ class ExperimentPage:
     published_settings: Mapping[str, Plain]
     problems: Sequence[str] = ()
     seconds: float | None = None
+    registered: str = ""
+    """When settings and claims were stored, in words."""
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
 
 
