@@ -185,7 +185,7 @@ class ClaimSpec(Generic[R, S, D]):
         if verdict is Verdict.UNDECIDED:
             return math.inf
         low, high = -30.0, math.log10(ALPHA)
-        for _ in range(30):
+        for _ in range(20):
             middle = (low + high) / 2
             same = self._verdict(self.criterion, data, results, settings, 10.0**middle).verdict is verdict
             low, high = (low, middle) if same else (middle, high)

@@ -267,7 +267,8 @@ class Bound:
     def _of_share(self, values: Sequence[float], value: float, alpha: float) -> Judgement:
         hits = sum(self.limit.accepts(v) for v in values)
         found = estimate_share(hits, len(values), alpha)
-        text = f"The {self.statistic} is {show(value)}; {hits} of {len(values)} are {self.limit.words}"
+        share = f"{hits} of {len(values)} are {self.limit.words}, a share of {found.value:.2f}"
+        text = f"The {self.statistic} is {show(value)}; {share}"
         judged = judge_estimate(found, at_least(self.share), alpha, text, self.over)
         return replace(judged, value=value, low=float(min(values)), high=float(max(values)))
 
@@ -355,7 +356,7 @@ class RankCorrelation:
 
     @property
     def region(self) -> Limit:
-        return above(self.beyond) if self.sign > 0 else below(-self.beyond)
+        return above(self.beyond) if self.sign > 0 else below(0.0 - self.beyond)
 
     @property
     def demand(self) -> str:

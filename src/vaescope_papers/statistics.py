@@ -135,10 +135,20 @@ def estimate_median(values: Sequence[float], alpha: float = ALPHA) -> Estimate:
     Estimate(value=4.0, low=1.0, high=7.0, units=7)
     """
     own = sorted(float(value) for value in values)
-    k = int(binom.ppf(alpha, len(own), 0.5))  # the smallest k with P(B ≤ k) ≥ α
-    k += bool(binom.cdf(k, len(own), 0.5) <= alpha)  # now P(B ≤ k - 1) ≤ α
+    k = _order(len(own), alpha)
     low, high = (own[k - 1], own[-k]) if k else (-math.inf, math.inf)
     return Estimate(median(own), low, high, len(own))
+
+
+@cache
+def _order(n: int, alpha: float) -> int:
+    """The largest k with P(Binomial(n, 1/2) < k) ≤ α."""
+    return int(np.searchsorted(binom.cdf(np.arange(n + 1), n, 0.5), alpha, side="right"))
+
+
+@cache
+def _student(alpha: float, freedom: int) -> float:
+    return float(student.isf(alpha, freedom))
 
 
 def estimate_mean(values: Sequence[float], alpha: float = ALPHA) -> Estimate:
@@ -152,7 +162,7 @@ def estimate_mean(values: Sequence[float], alpha: float = ALPHA) -> Estimate:
     middle = float(own.mean())
     if len(own) < 2:
         return Estimate(middle, -math.inf, math.inf, len(own))
-    half = float(student.isf(alpha, len(own) - 1) * own.std(ddof=1) / math.sqrt(len(own)))
+    half = _student(alpha, len(own) - 1) * float(own.std(ddof=1)) / math.sqrt(len(own))
     return Estimate(middle, middle - half, middle + half, len(own))
 
 
@@ -186,7 +196,7 @@ def estimate_rank_correlation(
         return Estimate(value, -math.inf, math.inf, len(x))
     step = 6 / (m**3 - m)
     clipped = min(max(value, -1 + step), 1 - step)
-    half = float(student.isf(alpha, m - 2)) * math.sqrt((1 + clipped**2 / 2) / (m - 3))
+    half = _student(alpha, m - 2) * math.sqrt((1 + clipped**2 / 2) / (m - 3))
     z = math.atanh(clipped)
     return Estimate(value, math.tanh(z - half), math.tanh(z + half), len(x))
 

@@ -34,13 +34,17 @@ def test_every_member_is_drawn_and_every_setting_has_a_row(tmp_path):
     (figure,), (table,) = training_report(tmp_path, results, epochs)
     assert len(figure.figure.axes[0].get_lines()) == 4
     labels = figure.figure.axes[0].get_legend_handles_labels()[1]
-    assert sorted(labels) == ["converged", "still improving"]
+    assert sorted(labels) == ["flat at the end", "still improving"]
     low, high = table.rows
-    assert (low["precision"], low["converged"], low["largest rise over the last tenth, nats"]) == ("100", "2 of 2", 0.0)
-    assert (high["converged"], high["largest rise over the last tenth, nats"]) == ("1 of 2", 1.0)
-    assert low["stopped early, converged"] == 0
+    assert (low["precision"], low["flat at the end"], low["largest rise over the last tenth, nats"]) == (
+        "100",
+        "2 of 2",
+        0.0,
+    )
+    assert (high["flat at the end"], high["largest rise over the last tenth, nats"]) == ("1 of 2", 1.0)
+    assert low["stopped early"] == 0
     (again,) = training_report(tmp_path, results, lambda cell: 15)[1]
-    assert again.rows[0]["stopped early, converged"] == 2
+    assert again.rows[0]["stopped early"] == 2
 
 
 def test_members_without_history_or_training_are_left_out(tmp_path):
@@ -48,8 +52,12 @@ def test_members_without_history_or_training_are_left_out(tmp_path):
     results = run(tmp_path, {cell: [-1.0, -0.5]}, converged={cell: True})
     others = [finished(PrecisionCell(1e3, 0), None), Result(PrecisionCell(1e4, 0), None)]
     assert len(training_report(tmp_path, [*results, *others], epochs)[1][0].rows) == 1
-    assert training_report(tmp_path, others, epochs) == ([], [])
-    assert training_report(tmp_path / "elsewhere", results, epochs) == ([], [])
+    for folder, own in ((tmp_path, others), (tmp_path / "elsewhere", results)):  # only what summaries have
+        drawn, (table,) = training_report(folder, own, epochs)
+        assert drawn == []
+        assert table.rows[0]["flat at the end"] == "1 of 1"
+        assert "largest rise over the last tenth, nats" not in table.rows[0]
+    assert training_report(tmp_path, others[1:], epochs) == ([], [])
     assert training_report(tmp_path, [], epochs) == ([], [])
 
 
