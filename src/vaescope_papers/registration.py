@@ -83,7 +83,7 @@ class Registration:
         lines = [f"Settings and claims were registered on {self.date}, before there were results."]
         for change in self.changes:
             known = "after results were known" if change.after_results else "before there were results"
-            lines.append(f"Changed on {change.date}, {known}: {'; '.join(change.what)}.")
+            lines.append(f"Changed on {change.date}, {known}: {'; '.join(change.what).rstrip('.')}.")
         return " ".join(lines)
 
     def changed(self, protocol: Mapping[str, Plain], *, date: str, after_results: bool) -> Registration:
