@@ -76,8 +76,6 @@ def read_run(folder: Path) -> StoredRun:
 
 def run_folders(folder: Path) -> list[Path]:
     """The run folders of experiments in a folder and below, or the folder itself."""
-    if not folder.is_dir():
-        raise InputError(f"{folder} is no folder; give one with results, such as results/laptop.")
     return sorted(file.parent for file in folder.rglob("claims.json") if (file.parent / "results.parquet").exists())
 
 
@@ -122,6 +120,8 @@ class Verification:
 
 def verify(folder: Path) -> Verification:
     """Judge all claims of the experiments in a folder again, from their tables, and compare with what is stored."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder; give one with results, such as results/laptop.")
     paths = run_folders(folder)
     if not paths:
         raise InputError(f"{folder} has no experiment with results.parquet and claims.json; give another folder.")
