@@ -29,6 +29,7 @@ ORDER = [
     "theory",
     "report",
     "metrics",
+    "starts",
     "fitting",
     "adapters",
     "analysis",

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from vaescope.inference.linear import least_variance, spectrum_of_rows
 from vaescope.models import VAE, Member
 from vaescope.models.auxiliary import auxiliary_columns, encode_auxiliary
 from vaescope.models.build import DataShape, build_model
+from vaescope.models.networks import Params
 from vaescope.objectives import Objective
 from vaescope.objectives.elbo import describe as describe_objective
 from vaescope.objectives.names import objective_by_name
@@ -35,6 +37,7 @@ from vaescope.runs.store import PARTS, cell_key, has_settings, part_folders
 from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
 from vaescope.training import MemberSpec, Progress, ProgressBar, train
 from vaescope.training.progress import Observer
+from vaescope.training.step import Problem
 
 VALIDATION_SHARE = 0.2  # of the rows
 
@@ -258,6 +261,7 @@ class FitJob:
         if observer is not None:
             names = {index: cell_key(self._cell(member)) for index, member in enumerate(members)}
             observer.begin(names, *(rows.sample(512) for rows in stack))
+        start = partial(self._start, *stack, members, progress)
         return train(
             self.model,
             *stack,
@@ -265,9 +269,19 @@ class FitJob:
             self.settings.training,
             objective=self.objective,
             progress=progress,
+            initial=None if self.settings.training.start == "random" else start,
             observer=observer,
             checkpoints=None if run is None else run.checkpoint_store,
         )
+
+    def _start(
+        self, rows: TrainingRows, validation: ArrayRows, members: Sequence[MemberSpec], progress: Progress
+    ) -> Params:
+        """Weights from the geometry of the data."""
+        from vaescope.starts.geometry import Trials  # scikit-learn, which it needs, is slow to import
+
+        problem = Problem(self.model, self.objective, rows, validation, members, self.settings.training)
+        return Trials(problem, image_shape=self.data.image_shape, progress=progress).weights()
 
     @property
     def _has_schedules(self) -> bool:

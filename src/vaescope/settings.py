@@ -207,6 +207,7 @@ CHOICES = {
     "decay": ("constant", "cosine"),
     "compile": ("auto", "always", "never"),
     "mixed_precision": ("auto", "always", "never"),
+    "start": ("random", "geometry"),
 }
 """What a setting can be, by its name."""
 MAX_SEEDS = 100_000
@@ -331,6 +332,9 @@ class TrainSettings:
     """Parts in which a batch is computed, to save memory."""
     mixed_precision: str = "auto"
     """Compute convolutions in bfloat16: auto (if the device has instructions for it), always or never."""
+    start: str = "random"
+    """Initial weights of `vs.fit`: random, or geometry: the best of random weights and of weights that are fitted to
+    geodesic embeddings of the data, by validation ELBO after short trials."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience", "accumulate"):
@@ -340,7 +344,7 @@ class TrainSettings:
             integer(name, getattr(self, name), minimum=0)
         if self.precision_start is not None:
             number("precision_start", self.precision_start, above=0.0, hint="it is 1 / decoder variance")
-        for name in ("decay", "compile", "mixed_precision"):
+        for name in ("decay", "compile", "mixed_precision", "start"):
             choice(name, getattr(self, name), CHOICES[name])
         if self.batch_size % self.accumulate:
             raise InputError(
@@ -423,9 +427,10 @@ def flat_defaults() -> dict[str, object]:
 def trained_settings(settings: FitSettings) -> dict[str, Plain]:
     """What decides the weights of a member beside the data and the member's own settings, as plain data.
 
-    The device and the storage do not.
+    The device and the storage do not. Random weights are not mentioned: run folders were made before there were others.
     """
-    training = {key: value for key, value in plain_fields(settings.training).items() if key != "device"}
+    left_out = {"device"} | ({"start"} if settings.training.start == "random" else set())
+    training = {key: value for key, value in plain_fields(settings.training).items() if key not in left_out}
     return {
         "model": plain_fields(settings.model),
         "noise": settings.members.noise,

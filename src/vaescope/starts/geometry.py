@@ -1,0 +1,332 @@
+"""Weights from the geometry of the data: latents start as coordinates of a geodesic embedding instead of at random.
+
+No label is used. Some training samples are embedded in several ways; encoder and decoder are fitted to each embedding
+and trained for a while; the weights with the highest validation ELBO are kept, beside those of a random start. Then the
+latents of the best candidate are unmixed by the linear map that lowers the contrast of its decoder, and trained on
+with and without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from scipy.optimize import minimize
+from torch import Tensor
+
+from vaescope.core import randomness
+from vaescope.core.errors import InputError
+from vaescope.core.validation import ImageShape
+from vaescope.distributions import Prior
+from vaescope.distributions.likelihoods import bernoulli_log_likelihood
+from vaescope.inference.derivatives import jacobian
+from vaescope.models import VAE, Member
+from vaescope.models.networks import Params
+from vaescope.starts.embedding import Neighbourhood, features, isomap
+from vaescope.training import NoProgress, Progress, train
+from vaescope.training.step import Problem
+
+IMAGE_CANDIDATES = (Neighbourhood(15, conformal=True, blur=3 / 32), Neighbourhood(10, blur=1.5 / 32))
+CANDIDATES = (Neighbourhood(15, conformal=True), Neighbourhood(10))
+
+
+@dataclass(frozen=True)
+class GeometricStart:
+    """How weights are found. No part takes more than half of the steps of the training that follows."""
+
+    candidates: tuple[Neighbourhood, ...] = ()
+    """Embeddings that are tried; two that suit the kind of data by default."""
+    samples: int = 4000
+    """Training samples that are embedded, at most."""
+    fit_steps: int = 400
+    """Steps in which encoder and decoder are fitted to an embedding."""
+    trial_steps: int = 2200
+    """Steps for which every candidate is trained."""
+    unmixing_steps: int = 1500
+    """Steps for which the best candidate is trained on, with and without the unmixing map."""
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Latents to which encoder and decoder are fitted."""
+
+    u: Float[Tensor, "N d"]
+    """In the unbounded coordinate; not used where a latent is not."""
+    used: Bool[Tensor, " d"]
+    """The other latents keep the prior as their posterior, and the decoder does not depend on them."""
+    variance: Float[Tensor, " d"]
+    """Of the posteriors."""
+
+
+def prior_samples(prior: Prior, latent_dim: int, samples: int = 20_000) -> Float[Tensor, "M d"]:
+    """Sorted samples of every latent under the prior, in the unbounded coordinate; always the same."""
+    z = prior.sample(samples, latent_dim, generator=randomness.generator(0, "prior of a start"))
+    return prior.from_support(z).sort(0).values.float()
+
+
+def at_ranks(values: Float[Tensor, "N q"], ordered: Float[Tensor, "M q"]) -> Float[Tensor, "N q"]:
+    """Every value replaced by the quantile of the ordered samples that belongs to its rank.
+
+    >>> at_ranks(torch.tensor([[5.0], [1.0]]), torch.tensor([[0.0], [10.0], [20.0], [30.0], [40.0]]))
+    tensor([[30.],
+            [10.]])
+    """
+    ranks = values.double().argsort(dim=0, stable=True).argsort(dim=0)
+    places = ((ranks + 0.5) / len(values) * (len(ordered) - 1)).round().long()
+    return ordered.gather(0, places)
+
+
+# fitting encoder and decoder to given latents -------------------------------------------------
+
+
+def fit_to_latents(
+    model: VAE,
+    rows: Float[Tensor, "N r"],
+    targets: Targets,
+    seed: int,
+    *,
+    initial: Params | None = None,
+    steps: int = 400,
+    batch: int = 64,
+    learning_rate: float = 1e-3,
+) -> Params:
+    """Weights of one member whose latents are the targets, by regression of encoder and decoder.
+
+    Args:
+        model: the VAE.
+        rows: observations, followed by the auxiliary input of an iVAE.
+        targets: the latents of the rows.
+        seed: of initial weights and batches.
+        initial: weights to start from; those of the seed by default.
+        steps: of the regression.
+        batch: rows per step.
+        learning_rate: of Adam.
+    """
+    params = {name: value.clone().requires_grad_() for name, value in (initial or model.init([seed])).items()}
+    optimiser = torch.optim.Adam(params.values(), lr=learning_rate)
+    generator = randomness.generator(seed, "geometric start")
+    ordered = prior_samples(model.prior, model.latent_dim)
+    width = torch.where(targets.used, targets.variance, ordered.var(0))
+    for _ in range(steps):
+        chosen = torch.randint(len(rows), (min(batch, len(rows)),), generator=generator)
+        drawn = torch.randint(len(ordered), (len(chosen), model.latent_dim), generator=generator)
+        u = torch.where(targets.used, targets.u[chosen], ordered.gather(0, drawn))
+        centre = torch.where(targets.used, targets.u[chosen], ordered.mean(0))
+        posterior = model.encode(params, rows[None, chosen])
+        encoded = (posterior.mean - centre).square() / (2 * width)
+        spread = (posterior.marginal_variance.log() - width.log()).square()
+        x, _auxiliary = model.split_auxiliary(rows[None, chosen])
+        # Adam is indifferent to the scale of the loss, and encoder and decoder share no weights
+        loss = (encoded + spread).sum(-1).mean() + decoding_loss(model, params, x, u[None])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return {name: value.detach() for name, value in params.items()}
+
+
+def decoding_loss(
+    model: VAE, params: Params, x: Float[Tensor, "E B n"], u: Float[Tensor, "E B d"]
+) -> Float[Tensor, ""]:
+    """What the likelihood says about the decoder at given latents, without its precision."""
+    output = model.decoder_output(params, model.prior.to_support(u))
+    if model.likelihood == "bernoulli":
+        return -bernoulli_log_likelihood(x, output).mean()
+    return (x - output).square().sum(-1).mean()
+
+
+# unmixing latents -----------------------------------------------------------------------------
+
+
+def unmixing_map(gram: Float[Tensor, "P d d"]) -> Float[np.ndarray, "d d"]:
+    r"""The linear map of latents that lowers the mean contrast of a decoder most: u = A v for new latents v.
+
+    .. math:: \min_A \; \mathbb{E} \sum_k \tfrac12 \log (A^\top G A)_{kk} - \log |\det A|
+
+    This is the joint diagonalisation of Pham (2001) of the metric tensors :math:`G = J^\top J`.
+
+    Args:
+        gram: G at every point.
+
+    >>> mixing = torch.tensor([[1.0, 0.5], [0.0, 1.0]])
+    >>> gram = torch.stack([mixing.T @ torch.diag(torch.tensor([a, 1.0])) @ mixing for a in (1.0, 4.0)])
+    >>> bool(np.allclose(np.abs(mixing.numpy() @ unmixing_map(gram)), np.eye(2), atol=1e-4))
+    True
+    """
+    metric = gram.double().numpy()
+    latents = metric.shape[1]
+    size = np.trace(metric, axis1=1, axis2=2)[:, None, None] / latents
+    metric = metric / size + 1e-9 * np.eye(latents)
+
+    def cost(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        A = flat.reshape(latents, latents)
+        GA = metric @ A
+        lengths = (A * GA).sum(1)
+        value = 0.5 * np.log(lengths).sum(1).mean() - np.linalg.slogdet(A)[1]
+        return float(value), ((GA / lengths[:, None]).mean(0) - np.linalg.inv(A).T).ravel()
+
+    found = minimize(cost, np.eye(latents).ravel(), jac=True, method="BFGS").x.reshape(latents, latents)
+    unit: np.ndarray = found / np.linalg.norm(found, axis=0)
+    return unit
+
+
+def unmixed_targets(member: Member, rows: Float[Tensor, "N r"], *, points: int = 256) -> Targets | None:
+    """The latents of a member after the unmixing map; None if fewer than two are in use.
+
+    Args:
+        member: a trained member.
+        rows: some training data.
+        points: codes at which the decoder is differentiated.
+    """
+    model = member.model
+    posterior = model.encode(member.params, rows[None]).member(0)
+    mean, variance = posterior.mean.detach(), posterior.marginal_variance.detach().mean(0)
+    used = mean.var(0) > variance
+    if int(used.sum()) < 2:
+        return None
+    scale = mean[:, used].std(0)
+    J = jacobian(_metric_output(member), mean[:points])[..., used] * scale
+    back = np.linalg.inv(unmixing_map(J.mT @ J))
+    new = mean.clone()
+    new[:, used] = (mean[:, used] / scale) @ torch.from_numpy(back.T).to(mean)
+    ordered = prior_samples(model.prior, model.latent_dim)
+    return Targets(at_ranks(new, ordered), used, variance)
+
+
+@dataclass(frozen=True)
+class _metric_output:
+    """The decoder of a member as a function of u, in units in which every output has the same noise everywhere."""
+
+    member: Member
+
+    def __call__(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N n"]:
+        model = self.member.model
+        output = model.decoder_output(self.member.params, model.prior.to_support(u)[None])[0]
+        # the derivative of 2 arctan exp(l/2) is √(p (1 - p)), the standard deviation of a binary output
+        return 2 * (output / 2).exp().atan() if model.likelihood == "bernoulli" else output
+
+
+# the start ------------------------------------------------------------------------------------
+
+
+def embedding_targets(
+    model: VAE,
+    rows: Float[Tensor, "N r"],
+    kind: Neighbourhood,
+    image_shape: ImageShape | None,
+    *,
+    relative_variance: float = 0.05,
+) -> Targets:
+    """An embedding of some observations, mapped to the prior.
+
+    Args:
+        model: the VAE.
+        rows: observations, followed by the auxiliary input of an iVAE.
+        kind: of the embedding.
+        image_shape: (channels, height, width) if the rows are images.
+        relative_variance: of the posteriors, as a part of the prior's.
+    """
+    x = model.split_auxiliary(rows)[0].numpy()
+    points = features(x, image_shape, blur=kind.blur)
+    found = isomap(points, model.latent_dim, neighbours=kind.neighbours, conformal=kind.conformal)
+    values = torch.zeros(len(rows), model.latent_dim, dtype=torch.float64)
+    values[:, : found.shape[1]] = torch.from_numpy(found.copy())
+    ordered = prior_samples(model.prior, model.latent_dim)
+    used = torch.arange(model.latent_dim) < found.shape[1]
+    return Targets(at_ranks(values, ordered), used, relative_variance * ordered.var(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """The trials of one stack."""
+
+    problem: Problem
+    start: GeometricStart = field(default_factory=GeometricStart)
+    image_shape: ImageShape | None = None
+    progress: Progress = field(default_factory=NoProgress)
+
+    def weights(self) -> Params:
+        """Weights for every member: those of the trial with the highest validation ELBO."""
+        problem = self.problem
+        if (samples := problem.train_data.shape[1]) < 10:
+            raise InputError(f"start='geometry' needs at least 10 training samples, got {samples}; use start='random'.")
+        best = self._trained("random weights", problem.model.init(problem.seeds), self.start.trial_steps)
+        for kind in self.start.candidates or (CANDIDATES if self.image_shape is None else IMAGE_CANDIDATES):
+            best = _better(best, self._trained(str(kind), self._embedded(kind), self.start.trial_steps))
+        steps = self.start.unmixing_steps
+        longer = self._trained("the best of them, trained on", self._weights_of(best), steps)
+        unmixed = self._trained("the same with unmixed latents", self._unmixed(best), steps)
+        return self._weights_of(_better(_better(best, longer), unmixed))
+
+    @cached_property
+    def _rows(self) -> Float[Tensor, "D N r"]:
+        """Training samples that are embedded."""
+        return self.problem.train_data.sample(self.start.samples).cpu()
+
+    def _embedded(self, kind: Neighbourhood) -> Params:
+        """Weights that are fitted to an embedding of the data set of every member."""
+        model, rows, specs = self.problem.model, self._rows, self.problem.members
+        self.progress.message(f"Geometric start: embedding {rows.shape[1]} samples ({kind}).")
+        targets = {k: embedding_targets(model, rows[k], kind, self.image_shape) for k in {spec.data for spec in specs}}
+        steps = self._at_most_half(self.start.fit_steps)
+        return _stacked([fit_to_latents(model, rows[s.data], targets[s.data], s.seed, steps=steps) for s in specs])
+
+    def _unmixed(self, members: Sequence[Member]) -> Params:
+        """Weights with the latents of every member unmixed; the same weights where there is nothing to unmix."""
+        found = []
+        for member, own, spec in zip(
+            members, self._split(self._weights_of(members)), self.problem.members, strict=True
+        ):
+            rows = self._rows[spec.data]
+            targets = unmixed_targets(member, rows) if member.status == "finished" else None
+            steps = self._at_most_half(self.start.fit_steps)
+            if targets is not None:
+                own = fit_to_latents(member.model, rows, targets, spec.seed, initial=own, steps=steps)
+            found.append(own)
+        return _stacked(found)
+
+    def _trained(self, name: str, weights: Params, steps: int) -> list[Member]:
+        """Members that are trained from these weights for about so many steps, at their final precision."""
+        problem, settings = self.problem, self.problem.settings
+        epochs = math.ceil(self._at_most_half(steps) / self._epoch_steps)
+        short = replace(settings, epochs=epochs, patience=epochs, decay="cosine", precision_hold=0, precision_warmup=0)
+        data = problem.train_data, problem.validation_data
+        members = train(
+            problem.model, *data, problem.members, short, objective=problem.objective, initial=lambda: weights
+        )
+        elbo = np.nanmedian([m.best_elbo for m in members]) if any(m.status == "finished" for m in members) else np.nan
+        self.progress.message(f"Geometric start: {name}: ELBO {elbo:.2f}.")
+        return members
+
+    @property
+    def _epoch_steps(self) -> int:
+        samples = self.problem.train_data.shape[1]
+        return samples // min(self.problem.settings.batch_size, samples)
+
+    def _at_most_half(self, steps: int) -> int:
+        return max(1, min(steps, self.problem.settings.epochs * self._epoch_steps // 2))
+
+    def _weights_of(self, members: Sequence[Member]) -> Params:
+        """Weights to go on from: without what was added after training."""
+        names = self.problem.model.init([0])
+        return {name: torch.cat([m.params[name] for m in members]) for name in names}
+
+    def _split(self, weights: Params) -> list[Params]:
+        """The weights of every member, with a member axis of length one."""
+        count = len(self.problem.members)
+        return [{name: value[k : k + 1] for name, value in weights.items()} for k in range(count)]
+
+
+def _stacked(weights: Sequence[Params]) -> Params:
+    return {name: torch.cat([own[name] for own in weights]) for name in weights[0]}
+
+
+def _better(first: Sequence[Member], second: Sequence[Member]) -> list[Member]:
+    """Of every member the one with the higher validation ELBO; a member that diverged has none."""
+    return [
+        b if b.best_elbo > a.best_elbo or math.isnan(a.best_elbo) else a for a, b in zip(first, second, strict=True)
+    ]

@@ -1,0 +1,178 @@
+"""Starts from the geometry of the data: planted latents, closed forms, and what must not depend on what."""
+
+import math
+
+import pytest
+import torch
+
+import vaescope as vs
+from vaescope.core.errors import InputError
+from vaescope.data import Dataset
+from vaescope.distributions import Beta, Normal, Uniform
+from vaescope.inference.geometry import contrast_of_matrix
+from vaescope.models import VAE
+from vaescope.starts.geometry import Targets, at_ranks, fit_to_latents, prior_samples, unmixed_targets, unmixing_map
+from vaescope.training import NoProgress
+
+SHORT = {"latent_dim": 2, "epochs": 4, "hidden": (16,), "start": "geometry", "compile": "never"}
+
+
+def curve(samples=300):
+    """A curved sheet in four dimensions, and its coordinates."""
+    z = torch.rand(samples, 2, generator=torch.Generator().manual_seed(0))
+    x = torch.stack([torch.sin(4 * z[:, 0]), torch.cos(4 * z[:, 0]), 2 * z[:, 1], z[:, 1] ** 2], dim=1)
+    return x, z
+
+
+def same_weights(first, second):
+    return all(
+        torch.equal(a.params[name], b.params[name])
+        for a, b in zip(first.members, second.members, strict=True)
+        for name in a.params
+    )
+
+
+# ranks and fits -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior", [Normal(2.0, 4.0), Uniform(-1.0, 3.0), Beta(2.0, 5.0)])
+def test_ranks_follow_the_prior_whatever_the_values_are(prior):
+    values = torch.rand(5000, 2, dtype=torch.float64).exp() ** 9
+    z = prior.to_support(at_ranks(values, prior_samples(prior, 2)))
+    mean, variance = prior.mean_and_variance()
+    assert torch.allclose(z.mean(0), torch.tensor(float(mean)), atol=0.03)
+    assert torch.allclose(z.var(0), torch.tensor(float(variance)), rtol=0.03)
+    assert bool((z.gather(0, values.argsort(0)).diff(dim=0) >= 0).all())
+
+
+def test_encoder_and_decoder_are_fitted_to_the_used_latents_and_the_others_keep_the_prior():
+    x, z = curve()
+    model = VAE.mlp(4, 3, hidden=(32,), prior=Normal(1.0, 9.0))
+    ordered = prior_samples(model.prior, 3)
+    used = torch.tensor([True, False, True])
+    u = at_ranks(torch.stack([z[:, 0], torch.zeros(300), -z[:, 1]], dim=1), ordered)
+    params = fit_to_latents(model, x, Targets(u, used, torch.full((3,), 0.5)), 0, steps=1500, learning_rate=3e-3)
+    posterior = model.encode(params, x[None]).member(0)
+    assert (posterior.mean - u)[:, used].square().mean() < 0.9  # a tenth of the prior's variance
+    assert posterior.marginal_variance[:, used].log().mean().exp() == pytest.approx(0.5, rel=0.2)
+    assert posterior.mean[:, 1].mean() == pytest.approx(1.0, abs=0.3)
+    assert posterior.marginal_variance[:, 1].mean() == pytest.approx(9.0, rel=0.2)
+    decoded = model.decoder_output(params, u[None])[0]
+    assert (decoded - x).square().sum(1).mean() < 0.05 * x.var(0).sum()
+    moved = model.decoder_output(params, (u + torch.tensor([0.0, 3.0, 0.0]))[None])[0]
+    assert (moved - decoded).square().sum(1).mean() < 0.05 * x.var(0).sum()
+
+
+# unmixing -------------------------------------------------------------------------------------
+
+
+def test_the_unmixing_map_finds_the_inverse_of_any_mixing():
+    generator = torch.Generator().manual_seed(1)
+    mixing = torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    lengths = torch.rand(50, 3, generator=generator, dtype=torch.float64) + 0.1
+    columns = torch.linalg.qr(torch.randn(50, 6, 3, generator=generator, dtype=torch.float64)).Q
+    J = columns * lengths[:, None] @ mixing
+    found = torch.from_numpy(unmixing_map(J.mT @ J))
+    assert float(contrast_of_matrix(J).mean()) > 0.1
+    assert float(contrast_of_matrix(J @ found).mean()) < 1e-6
+    product = (mixing @ found).abs()
+    assert torch.allclose(product.max(1).values, product.sum(1), rtol=1e-4)  # one latent each
+
+
+def test_latents_of_a_member_are_unmixed():
+    """A decoder in the IMA class after a shear: the codes become the latents before the shear."""
+    x, z = curve(600)
+    model = VAE.mlp(4, 2, hidden=(32, 32))
+    ordered = prior_samples(model.prior, 2)
+    true = at_ranks(z, ordered)
+    sheared = at_ranks(torch.stack([true[:, 0] + 0.7 * true[:, 1], true[:, 1]], dim=1), ordered)
+    targets = Targets(sheared, torch.tensor([True, True]), torch.full((2,), 0.05))
+    params = fit_to_latents(model, x, targets, 0, steps=1500, learning_rate=3e-3)
+    member = vs.models.Member(model, params, precision=100.0)
+    found = unmixed_targets(member, x)
+    assert found is not None
+    before, after = (vs.metrics.mcc(codes, z).score for codes in (sheared, found.u))
+    assert before < 0.93
+    assert after > 0.97
+
+
+# fits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prior": "uniform(low=-1, high=1)", "seeds": 2},
+        {"prior": "laplace", "latent_dim": 6, "posterior": "full"},
+        {"precision": (10.0, 100.0), "precision_warmup": 5, "objective": "beta-tc"},
+        {"precision": "learned-full", "kl_schedule": "linear(steps=10)"},
+    ],
+)
+def test_models_of_every_kind_start_from_the_geometry(options):
+    fit = vs.fit(curve()[0], **SHORT | options)
+    assert all(member.status == "finished" for member in fit.members)
+
+
+def test_images_and_auxiliary_inputs_start_from_the_geometry():
+    images = (torch.rand(60, 16, 16, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+    fit = vs.fit(images, latent_dim=2, epochs=2, likelihood="bernoulli", start="geometry", compile="never")
+    assert fit.best.status == "finished"
+    x, z = curve(100)
+    fit = vs.fit(x, model="ivae", auxiliary=(z[:, 0] > 0.5).long(), **SHORT)
+    assert fit.best.status == "finished"
+
+
+def test_a_better_start_than_random_weights_is_kept_and_no_worse_one():
+    """The start is the best of its trials, so a short training from it is above one from random weights."""
+    x, _ = curve(1000)
+
+    def run(start):
+        return vs.fit(x, **SHORT | {"start": start, "epochs": 20}).best.best_elbo
+
+    found = {start: run(start) for start in ("random", "geometry")}
+    assert found["geometry"] > found["random"] + 0.5
+
+
+def test_factors_do_not_enter():
+    x, z = curve()
+    data = [Dataset("own", x, factors=factors) for factors in (None, z, z[torch.randperm(300)])]
+    first, *others = (vs.fit(own, **SHORT) for own in data)
+    assert all(same_weights(first, other) for other in others)
+
+
+class Killed(NoProgress):
+    def epoch(self, done, *, training, finished, diverged, elbo):
+        if done == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path):
+    x, _ = curve()
+    whole = vs.fit(x, **SHORT)
+    options = SHORT | {"out": tmp_path / "run", "checkpoint_seconds": 0.0}
+    with pytest.raises(KeyboardInterrupt):
+        vs.fit(x, progress=Killed(), **options)
+    resumed = vs.fit(x, **options)
+    assert same_weights(whole, resumed)
+    assert vs.adapters.from_run(tmp_path / "run")
+
+
+def test_the_number_of_members_changes_nothing():
+    x, _ = curve()
+    both, alone = vs.fit(x, seeds=(0, 5), **SHORT), vs.fit(x, seeds=(5,), **SHORT)
+    for name, value in alone.best.params.items():
+        torch.testing.assert_close(both.members[1].params[name], value, rtol=1e-3, atol=1e-4)
+
+
+def test_mistakes_are_one_line():
+    with pytest.raises(InputError, match="start must be"):
+        vs.fit(curve()[0], **SHORT | {"start": "isomap"})
+    with pytest.raises(InputError, match="at least 10 training samples"):
+        vs.fit(torch.randn(8, 3), **SHORT)
+
+
+def test_constant_data_have_nothing_to_embed():
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)) * 1e-3 + torch.tensor([0.0, 5.0, 0.0])
+    x[:, 1] = 5.0
+    fit = vs.fit(x, precision=1.0, **SHORT)
+    assert math.isfinite(fit.best.best_elbo)
