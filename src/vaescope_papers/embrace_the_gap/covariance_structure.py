@@ -23,7 +23,7 @@ from vaescope.training import MemberSpec
 from vaescope_papers.claims import ClaimSpec, ClaimSpecs, members_converged, of_members
 from vaescope_papers.criteria import Bound, PairedDifference, at_least
 from vaescope_papers.embrace_the_gap import EXPERIMENTS, PAPER
-from vaescope_papers.embrace_the_gap.shared import BOX, DIM, strips_figure
+from vaescope_papers.embrace_the_gap.shared import BOX, DIM, linear_ica, strips_figure
 from vaescope_papers.experiment import ReportFigure
 from vaescope_papers.results import Result, paired_differences
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
@@ -62,6 +62,10 @@ class CovarianceMeasurement:
     reconstruction_mse: float
     mcc_mean: float
     r2: float
+    mcc_linear_ica: float
+    """Of linear ICA on the observations: a baseline without a VAE."""
+    r2_linear: float
+    """Share of the variance of the sources that a linear map of the observations explains."""
 
 
 CovarianceResult = Result[CovarianceCell, CovarianceMeasurement]
@@ -144,7 +148,7 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
     quick = CovarianceSettings(seeds=4, samples=12_000, epochs=150, patience=150).annealed(
         3e-3, hold=2_000, warmup=8_000
     )
-    laptop = replace(quick, seeds=5, samples=30_000, epochs=60, patience=60)
+    laptop = replace(quick, seeds=20, samples=30_000, epochs=60, patience=60)
     paper = CovarianceSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     cell_type = CovarianceCell
     measured_type = CovarianceMeasurement
@@ -251,6 +255,8 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
             reconstruction_mse=float((x - member.decode(mean)).square().mean()),
             mcc_mean=metrics.mcc(mean, data.test_factors).score,
             r2=metrics.linear_r2(mean, data.test_factors).score,
+            mcc_linear_ica=metrics.mcc(linear_ica(x.numpy()), data.test_factors).score,
+            r2_linear=metrics.linear_r2(x, data.test_factors).score,
         )
 
     def figures(self, results: Results, settings: CovarianceSettings) -> list[ReportFigure]:
