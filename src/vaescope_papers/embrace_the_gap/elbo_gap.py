@@ -21,8 +21,8 @@ from vaescope.models import VAE, FixedMaps, Member, Terms
 from vaescope.models.networks import Params
 from vaescope.report import figures
 from vaescope.training import MemberSpec
-from vaescope_papers.claims import ClaimSpec, ClaimSpecs, members_converged
-from vaescope_papers.criteria import Bound, at_least, at_most, within
+from vaescope_papers.claims import ClaimSpec, ClaimSpecs, Statement
+from vaescope_papers.criteria import Bound, above, at_least, at_most, within
 from vaescope_papers.embrace_the_gap import EXPERIMENTS, PAPER
 from vaescope_papers.embrace_the_gap.shared import mixed_sources
 from vaescope_papers.experiment import Context, ReportFigure, ReportTable
@@ -302,16 +302,47 @@ def by_half_decade(results: Results, mixing: str) -> dict[int, list[ElboGapMeasu
 # claims ---------------------------------------------------------------------------------------
 
 
-def at_highest_precision(
-    mixing: str, value: Callable[[ElboGapMeasurement], float]
+LIMIT = {TRIANGULAR: 1e14, ORTHOGONAL: 1e8}
+"""The γ² at which limits are judged: the largest at which 99 % of the projections converge."""
+LAST_PUBLISHED = 1e10  # the last abscissa of Fig. 4, read as γ
+
+
+def at_precision(
+    mixing: str, precision: float, value: Callable[[ElboGapMeasurement], float]
 ) -> Callable[[Results, object], list[float]]:
-    """A distance, of every seed, at the highest γ² of a mixing."""
-    return lambda results, _: [value(m) for m in at_highest(results, mixing)]
+    """An exact value of every seed at one γ²."""
+    return lambda results, _: [value(r.measured) for r in of_mixing(results, mixing) if r.cell.precision == precision]
 
 
 def difference_note(results: Results, _: object) -> str:
-    gaps = [m.log_p - m.elbo_star for m in at_highest(results, TRIANGULAR)]
-    return f"log p − ELBO* is {median(gaps):.3f} nats in the median." if gaps else ""
+    measured = [r.measured for r in of_mixing(results, TRIANGULAR) if r.cell.precision == LIMIT[TRIANGULAR]]
+    if not measured:
+        return ""
+    gap, share = median([m.log_p - m.elbo_star for m in measured]), min(m.exact_converged for m in measured)
+    return (
+        f"log p − ELBO* is {gap:.3f} nats in the median. That this is near the published 7.072 confirms nothing: the "
+        f"decoder is scaled until its C_IMA is. At least {share:.0%} of the projections of every seed converged; the "
+        "other points are left out."
+    )
+
+
+def last_note(results: Results, _: object) -> str:
+    """What the published runs and the trained encoders have at the end of the published axis."""
+    own = [r.measured for r in of_mixing(results, TRIANGULAR) if r.cell.precision == LAST_PUBLISHED]
+    short = [m.encoder.elbo - m.l_ima for m in own if m.encoder is not None]
+    if not short:
+        return ""
+    elbo, l_ima = (median([value(m) for m in own]) for value in (lambda m: m.elbo_star, lambda m: m.l_ima))
+    return (
+        f"ELBO* is {elbo:.2f} and L_IMA {l_ima:.2f} in the median; encoders trained here are {-max(short):.1f} to "
+        f"{-min(short):.1f} nats below L_IMA. Our decoder is another one than the authors', which is not published."
+    )
+
+
+def published_end() -> str:
+    """ELBO minus L_IMA of the published runs at the last abscissa, in words."""
+    short = [elbo - PUBLISHED["l_ima"] for elbo in PUBLISHED["last_elbo"]]
+    return f"{min(short):.2f} to {max(short):.2f} ({len(short)} runs with trained encoders)"
 
 
 def rate(mixing: str, lowest: float) -> Callable[[Results, object], list[float]]:
@@ -368,16 +399,18 @@ def amortisation_gaps(results: Results, _: object) -> list[float]:
 
 
 def unfinished_shares(results: Results, _: object, *, negligible: float = 0.02) -> list[float]:
-    """The gain of the second half of training relative to the distance that remains, medians over seeds, at every γ²
-    at which that distance is not negligible."""
+    """For every seed, what the second half of training gained relative to the distance that remains.
+
+    Both are summed over the γ² at which the median distance is not negligible.
+    """
     gains = second_half_gains(results)
     known = [r for r in of_mixing(results, TRIANGULAR) if r.cell in gains]
-    shares = []
-    for group in grouped(known, lambda r: r.cell.precision).values():
-        left = median(amortisation_gaps(group, None))
-        if left >= negligible:
-            shares.append(median([gains[r.cell] for r in group]) / left)
-    return shares
+    left = {p: amortisation_gaps(group, None) for p, group in grouped(known, lambda r: r.cell.precision).items()}
+    kept = [r for r in known if median(left[r.cell.precision]) >= negligible]
+    return [
+        sum(gains[r.cell] for r in own) / sum(amortisation_gaps(own, None))
+        for own in grouped(kept, lambda r: r.cell.seed).values()
+    ]
 
 
 def unfinished_note(results: Results, _: object) -> str:
@@ -522,10 +555,11 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
     about = (
         "The decoder is fixed to the ground truth, so log p(x) and c_IMA are known. ELBO* is solved exactly at every "
         "γ², including values at which no encoder can be trained; encoders are also trained as in the paper, for "
-        "comparison. The triangular mixing has exactly the published C_IMA = 7.072 and mean log-likelihood 14.857. Its "
-        "Jacobian columns are nearly parallel (an angle of about 1e-3), so the limit is reached only once γ times the "
-        "smallest singular value of the Jacobian is large, beyond γ² = 1e13. At smaller γ², ELBO* exceeds L_IMA, and "
-        "so does the published curve. The horizontal axis of the published curve cannot be γ²: an ELBO is at most n/2 "
+        "comparison. The triangular mixing is scaled to the published C_IMA = 7.072 and mean log-likelihood 14.857: "
+        "these two numbers are inputs, not results. Its Jacobian columns are nearly parallel (an angle of about 1e-3), "
+        "so the limit is reached only once γ times the smallest singular value of the Jacobian is large, beyond γ² = "
+        "1e13. At smaller γ², ELBO* exceeds L_IMA. The published curve exceeds it too, and ends below it. The "
+        "horizontal axis of the published curve cannot be γ²: an ELBO is at most n/2 "
         "log(γ²/2π), which is 0.46 at γ² = 10, where the printed value is 2.57. Read as γ instead of γ², the published "
         "curve follows the exact one. What separates a trained encoder from ELBO* has two parts: amortisation, which "
         "remains however long it is trained, and unfinished training. The laptop profile trains every encoder of the "
@@ -543,91 +577,150 @@ class ElboGap(TrainedExperiment[ElboGapSettings, MixingCell, ElboGapMeasurement]
         ClaimSpec(
             sentence="Outside the IMA class ELBO* converges to L_IMA.",
             source=f"{PAPER}, Thm. 1 and Fig. 4",
-            measure=at_highest_precision(TRIANGULAR, lambda m: abs(m.elbo_star - m.l_ima)),
-            criterion=Bound("|ELBO* − L_IMA| in nats at γ² = 1e16", at_most(0.01), statistic="largest", over="seeds"),
-            published="7.69 at the largest γ, where L_IMA = 7.785",
+            measure=at_precision(TRIANGULAR, LIMIT[TRIANGULAR], lambda m: abs(m.elbo_star - m.l_ima)),
+            criterion=Bound(
+                "|ELBO* − L_IMA| in nats at γ² = 1e14", at_most(0.01), statistic="largest", over="seeds", exact=True
+            ),
+            kind=Statement.MATHEMATICAL,
+            note=difference_note,
+            robust_over=(0.003, 0.01, 0.1),
         ),
         ClaimSpec(
             sentence="ELBO* does not converge to log p: the difference is C_IMA.",
             source=f"{PAPER}, Eq. 13 and Fig. 4; contradicts Nielsen et al. 2020",
-            measure=at_highest_precision(TRIANGULAR, lambda m: abs(m.log_p - m.elbo_star - m.contrast)),
-            criterion=Bound("|log p − ELBO* − C_IMA| in nats", at_most(0.01), statistic="largest", over="seeds"),
-            published="C_IMA = 7.072",
-            note=difference_note,
+            measure=at_precision(
+                TRIANGULAR, LIMIT[TRIANGULAR], lambda m: abs((m.log_p - m.elbo_star) / m.contrast - 1)
+            ),
+            criterion=Bound(
+                "|(log p − ELBO*) / C_IMA − 1| at γ² = 1e14",
+                at_most(0.01),
+                statistic="largest",
+                over="seeds",
+                exact=True,
+            ),
+            kind=Statement.MATHEMATICAL,
+            robust_over=(0.001, 0.01, 0.1),
         ),
         ClaimSpec(
             sentence="|ELBO* − L_IMA| falls like 1/γ².",
             source=f"{PAPER}, Eq. 13",
             measure=rate(TRIANGULAR, 1e14),
-            criterion=Bound("slope, γ² from 1e14,", within(-1, 0.05), over="seeds"),
+            criterion=Bound("slope, γ² from 1e14,", within(-1, 0.05), over="seeds", exact=True),
+            kind=Statement.MATHEMATICAL,
+            robust_over=(0.02, 0.05, 0.1),
+        ),
+        ClaimSpec(
+            sentence="At the end of the published axis ELBO* of our decoder has converged to L_IMA.",
+            source=f"{PAPER}, Fig. 4, whose curve ends at γ² = 1e10 (read as γ); our decoder, not the authors'",
+            measure=at_precision(TRIANGULAR, LAST_PUBLISHED, lambda m: abs(m.elbo_star - m.l_ima)),
+            criterion=Bound(
+                "|ELBO* − L_IMA| in nats at γ² = 1e10", at_most(0.1), statistic="largest", over="seeds", exact=True
+            ),
+            published=published_end(),
+            kind=Statement.MATHEMATICAL,
+            note=last_note,
+            if_refuted=(
+                "ELBO* is still above L_IMA there, and the published runs are below it. For a decoder like ours their "
+                "closeness to L_IMA is a shortfall of encoders, not the convergence of ELBO*."
+            ),
+            robust_over=(0.05, 0.1, 0.2),
+        ),
+        ClaimSpec(
+            sentence="At the end of the published axis ELBO* of our decoder is above L_IMA, where the published curve "
+            "is below it.",
+            source=f"{PAPER}, Fig. 4; found here",
+            measure=at_precision(TRIANGULAR, LAST_PUBLISHED, lambda m: m.elbo_star - m.l_ima),
+            criterion=Bound(
+                "ELBO* − L_IMA in nats at γ² = 1e10", above(0), statistic="smallest", over="seeds", exact=True
+            ),
+            published=published_end(),
+            kind=Statement.MATHEMATICAL,
+            robust_over=(0.0, 0.05, 0.1),
         ),
         ClaimSpec(
             sentence="Inside the IMA class ELBO*, L_IMA and log p have the same limit.",
             source=f"{PAPER}, Fig. 5 of the appendix",
-            measure=at_highest_precision(ORTHOGONAL, lambda m: m.distance),
+            measure=at_precision(ORTHOGONAL, LIMIT[ORTHOGONAL], lambda m: m.distance),
             criterion=Bound(
-                "mean |ELBO* − log p| in nats at γ² = 1e8", at_most(0.01), statistic="largest", over="seeds"
+                "mean |ELBO* − log p| in nats at γ² = 1e8",
+                at_most(0.01),
+                statistic="largest",
+                over="seeds",
+                exact=True,
             ),
-            published="C_IMA = 0",
+            published=f"{PUBLISHED['orthogonal_log_p'] - PUBLISHED['orthogonal_elbo'][-1]:.3f} at the last abscissa "
+            "(a trained encoder and another decoder)",
+            kind=Statement.MATHEMATICAL,
             note=orthogonal_note,
+            robust_over=(0.003, 0.01, 0.1),
         ),
         ClaimSpec(
             sentence="With more outputs than latents the gap also converges to c_IMA like 1/γ².",
             source=f"{PAPER}, §5 leaves n > d open; found here, with the Gram determinant in c_IMA",
             measure=rate(WIDE, 1e4),
-            criterion=Bound("slope, γ² from 1e4,", within(-1, 0.05), over="seeds"),
+            criterion=Bound("slope, γ² from 1e4,", within(-1, 0.05), over="seeds", exact=True),
+            kind=Statement.MATHEMATICAL,
+            robust_over=(0.02, 0.05, 0.1),
         ),
         ClaimSpec(
-            sentence="For observations with decoder noise of size 1/γ the gap also converges to c_IMA like 1/γ².",
+            sentence="For observations with decoder noise of size 1/γ the gap converges to c_IMA too, but like 1/γ.",
             source=f"{PAPER}, §5 leaves n > d open; found here, with the Gram determinant in c_IMA",
             measure=rate(WIDE_NOISY, 1e4),
-            criterion=Bound("slope, γ² from 1e4,", within(-1, 0.05), over="seeds"),
-            if_refuted=(
-                "The gap converges to c_IMA, but only like 1/γ (a slope of about -0.5): the product of residual and "
-                "curvature of the decoder enters the precision of the posterior."
-            ),
+            criterion=Bound("slope, γ² from 1e4,", within(-0.5, 0.05), over="seeds", exact=True),
+            kind=Statement.MATHEMATICAL,
+            note="The product of residual and curvature of the decoder enters the precision of the posterior.",
+            robust_over=(0.02, 0.05, 0.1),
         ),
         ClaimSpec(
             sentence="The published curve is drawn over γ, not over γ²: read as γ, it follows the exact one.",
             source=f"{PAPER}, Fig. 4, against ELBO* and its bound n/2 log(γ²/2π); found here",
             measure=published_ratio,
             criterion=Bound(
-                "ratio of the median |published − ELBO*| read as γ to that read as γ²", at_most(0.2), over=""
+                "ratio of the median |published − ELBO*| read as γ to that read as γ²",
+                at_most(0.2),
+                over="",
+                exact=True,
             ),
+            kind=Statement.MATHEMATICAL,
             note=published_note,
+            robust_over=(0.15, 0.2, 0.5, 1.0),
         ),
         ClaimSpec(
             sentence="Read as γ, no published value exceeds the upper bound of every ELBO.",
             source=f"{PAPER}, Fig. 4, against ELBO* and its bound n/2 log(γ²/2π); found here",
             measure=lambda results, _: excess_over_ceiling(read_as_gamma=True),
             criterion=Bound(
-                "published value minus bound in nats", at_most(0), statistic="largest", over="the nine published values"
+                "published value minus bound in nats",
+                at_most(0),
+                statistic="largest",
+                over="published values",
+                exact=True,
             ),
+            kind=Statement.MATHEMATICAL,
             note=f"Read as γ², {impossible()} of the nine exceed it.",
         ),
         ClaimSpec(
             sentence="No trained encoder exceeds ELBO*.",
             source=f"{PAPER}, §5; computed here",
             measure=amortisation_gaps,
-            criterion=Bound("ELBO* minus ELBO of the encoder in nats", at_least(-1e-3), statistic="smallest"),
+            criterion=Bound(
+                "ELBO* minus ELBO of the encoder in nats", at_least(-1e-3), statistic="smallest", exact=True
+            ),
+            kind=Statement.MATHEMATICAL,
         ),
         ClaimSpec(
-            sentence="Where trained encoders are below ELBO*, it is amortisation, not unfinished training.",
+            sentence="Where trained encoders are below ELBO*, most of it is amortisation, not unfinished training.",
             source=f"{PAPER}, §5; computed here, from encoders trained for half as long",
             measure=unfinished_shares,
             criterion=Bound(
                 "gain of the second half of training relative to the distance that remains, where that exceeds "
                 "0.02 nats,",
                 at_most(0.5),
-                over="γ²",
+                statistic="mean",
+                over="seeds",
             ),
             note=unfinished_note,
-            if_refuted=(
-                "Tested by training for half as long: the second half gained more than half of what remains, so that "
-                "the "
-                "distance is largely unfinished training, although the rule for convergence is met."
-            ),
-            requires=(members_converged(),),
+            robust_over=(0.25, 0.5, 1.0),
         ),
     )
 

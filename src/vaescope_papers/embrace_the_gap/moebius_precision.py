@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from vaescope.data.mixings import Mixing, Moebius
 from vaescope.models import Member
 from vaescope.report import figures
-from vaescope_papers.claims import ClaimSpec, ClaimSpecs, members_converged, of_members
-from vaescope_papers.criteria import Bound, Pairs, RankCorrelation, above, at_least, within
+from vaescope_papers.claims import ClaimSpec, ClaimSpecs, PublishedRuns, of_members
+from vaescope_papers.criteria import Bound, PairedDifference, Pairs, RankCorrelation, Sample, at_least, within
 from vaescope_papers.embrace_the_gap import EXPERIMENTS, PAPER
 from vaescope_papers.embrace_the_gap.shared import (
     BOX,
@@ -59,19 +59,45 @@ def noisiest(cell: PrecisionCell) -> bool:
     return cell.precision == 1e1
 
 
-def recovered(value: Value) -> Callable[[Results, object], list[float]]:
-    """The median MCC over seeds at every near-deterministic γ²."""
-
-    def medians(results: Results, _: object) -> list[float]:
-        near = [r for r in results if near_deterministic(r.cell)]
-        return [median(values) for values in values_by_precision(near, value).values()]
-
-    return medians
+def at_precision(precision: float) -> Callable[[PrecisionCell], bool]:
+    return lambda cell: cell.precision == precision
 
 
 def over_precision(value: Value) -> Callable[[Results, object], Pairs]:
-    """γ² and a measured value of every member."""
-    return lambda results, _: Pairs([r.cell.precision for r in results], [value(r.measured) for r in results])
+    """γ² and a measured value of every member; members of a seed share their mixing and are one unit."""
+    return lambda results, _: Pairs(
+        [r.cell.precision for r in results],
+        [value(r.measured) for r in results],
+        units=[r.cell.seed for r in results],
+    )
+
+
+def lead_over_linear_ica(results: Results, _: object) -> Sample:
+    """MCC of posterior means minus that of linear ICA at every near-deterministic γ²; the units are mixings."""
+    near = [r for r in results if near_deterministic(r.cell)]
+    return Sample([r.measured.mcc_mean - r.measured.mcc_linear_ica for r in near], [r.cell.seed for r in near])
+
+
+def linear_ica_note(results: Results, _: object) -> str:
+    """How many of the mixings linear ICA unmixes too."""
+    scores = {r.cell.seed: r.measured.mcc_linear_ica for r in results}
+    easy = sum(score > 0.95 for score in scores.values())
+    return f"Linear ICA alone has an MCC above 0.95 on {easy} of {len(scores)} mixings: they are nearly linear."
+
+
+def authors_recovery(name: str) -> PublishedRuns:
+    """The MCC of the authors' runs at one γ²."""
+    values = published("embrace_the_gap")["moebius-precision"][f"mcc_runs_{name}"]
+    return PublishedRuns(tuple(values), f"the authors' runs at γ² = {name}")
+
+
+def beyond_note(results: Results, _: object) -> str:
+    """What the authors' runs show at the γ² that Fig. 3 leaves out."""
+    left_out = authors_recovery("1e6").values
+    return (
+        f"Fig. 3 ends at γ² = 1e5. The authors' file has {len(left_out)} more runs at 1e6, with a median MCC of "
+        f"{median(left_out):.2f}: recovery does not improve without end, and this claim is about γ² up to 1e5."
+    )
 
 
 # experiment -----------------------------------------------------------------------------------
@@ -96,42 +122,43 @@ class MoebiusPrecision(
     paper = MoebiusPrecisionSettings(seeds=20, samples=60_000, epochs=100, patience=30)
     measured_type = Recovery
     claim_specs: ClaimSpecs[MoebiusResult, object] = (
-        ClaimSpec(
-            sentence="Near-deterministic VAEs recover the sources of Möbius mixings, judged by posterior samples.",
-            source=f"{PAPER}, §4.3 and Fig. 3 left",
-            measure=recovered(lambda m: m.mcc_sampled),
-            criterion=Bound("median MCC", at_least(0.95), statistic="smallest", over="γ² from 1e4"),
-            published="0.963 and 0.961",
-            requires=(members_converged(),),
+        *(
+            ClaimSpec(
+                sentence=f"Near-deterministic VAEs recover the sources of Möbius mixings at γ² = {name}, judged by "
+                "posterior samples.",
+                source=f"{PAPER}, §4.3 and Fig. 3 left",
+                measure=of_members(lambda m: m.mcc_sampled, at_precision(float(name))),
+                criterion=Bound("MCC", at_least(0.9)),
+                published_runs=authors_recovery(name),
+                scale="the sample sizes and epochs of this page",
+                note=linear_ica_note,
+                family="Fig. 3 left",
+                robust_over=(0.8, 0.9, 0.93, 0.95),
+            )
+            for name in ("1e4", "1e5")
         ),
         ClaimSpec(
-            sentence="Near-deterministic VAEs recover the sources of Möbius mixings, judged by posterior means.",
-            source=f"{PAPER}, §4.3 and Fig. 3 left",
-            measure=recovered(lambda m: m.mcc_mean),
-            criterion=Bound("median MCC", at_least(0.95), statistic="smallest", over="γ² from 1e4"),
-            requires=(members_converged(),),
-        ),
-        ClaimSpec(
-            sentence="Recovery of the sources improves with γ².",
+            sentence="Recovery of the sources improves with γ² up to 1e5.",
             source=f"{PAPER}, §4.3 and Fig. 3 left",
             measure=over_precision(lambda m: m.mcc_sampled),
-            criterion=RankCorrelation(sign=1),
-            requires=(members_converged(),),
+            criterion=RankCorrelation(sign=1, over="mixings", within=True),
+            note=beyond_note,
+            family="Fig. 3 left",
         ),
         ClaimSpec(
-            sentence="The IMA contrast of the decoder falls as γ² grows.",
+            sentence="The IMA contrast of the decoder falls as γ² grows to 1e5.",
             source=f"{PAPER}, §4.3 and Fig. 3 left",
             measure=over_precision(lambda m: m.ima_contrast),
-            criterion=RankCorrelation(sign=-1),
-            requires=(members_converged(),),
+            criterion=RankCorrelation(sign=-1, over="mixings", within=True),
+            family="Fig. 3 left",
         ),
         ClaimSpec(
-            sentence="At low γ² posterior means correlate with the sources although samples carry almost no "
+            sentence="At γ² = 10 posterior means correlate with the sources although samples carry almost no "
             "information.",
             source="Beyond the paper: passive latents of the polarised regime",
             measure=of_members(lambda m: m.mcc_mean - m.mcc_sampled, noisiest),
-            criterion=Bound("MCC of means minus MCC of samples at γ² = 10", at_least(0.2)),
-            requires=(members_converged(),),
+            criterion=Bound("MCC of means minus MCC of samples at γ² = 10", at_least(0.2), statistic="mean"),
+            robust_over=(0.1, 0.2, 0.4),
         ),
         ClaimSpec(
             sentence="The published MCC at γ² = 10 is at chance level: that of independent codes in batches of 64.",
@@ -140,16 +167,18 @@ class MoebiusPrecision(
             criterion=Bound(
                 "MCC of samples at γ² = 10, averaged over batches of 64,",
                 within(authors_medians("mcc_sampled")[1e1], 0.01),
+                statistic="mean",
             ),
             published=f"{authors_medians('mcc_sampled')[1e1]:.3f} at γ² = 10",
-            requires=(members_converged(),),
+            robust_over=(0.005, 0.01, 0.02),
         ),
         ClaimSpec(
             sentence="A near-deterministic VAE recovers the sources better than the best linear unmixing.",
             source="Beyond the paper: linear ICA as a baseline",
-            measure=of_members(lambda m: m.mcc_mean - m.mcc_linear_ica, near_deterministic),
-            criterion=Bound("MCC of means minus MCC of linear ICA, γ² from 1e4,", above(0)),
-            requires=(members_converged(),),
+            measure=lead_over_linear_ica,
+            criterion=PairedDifference("MCC", "posterior means at γ² from 1e4", "linear ICA", over="mixings"),
+            note=linear_ica_note,
+            robust_over=(0.0, 0.01, 0.05),
         ),
     )
 
