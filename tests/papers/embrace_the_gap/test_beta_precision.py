@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.papers.planted import UNDECIDED, failing, finished, unconverged
+from tests.papers.planted import UNDECIDED, failing, finished
 from vaescope_papers.embrace_the_gap.beta_precision import EXPERIMENT, BetaPrecisionMeasurement
 
 
@@ -20,10 +20,6 @@ def planted(mismatch=1e-15, ratio=1.0):
 )
 def test_claims(changes, broken):
     assert failing(EXPERIMENT, planted(**changes)) == broken
-
-
-def test_optima_of_unconverged_members_are_undecided():
-    assert failing(EXPERIMENT, unconverged(planted(ratio=1.2)), UNDECIDED) == {1}
 
 
 def test_a_pair_without_its_partner_is_not_compared():

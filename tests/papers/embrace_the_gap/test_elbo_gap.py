@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.papers.planted import REFUTED, UNDECIDED, failing, finished, judge, unconverged, verdicts
+from tests.papers.planted import HOLDS, REFUTED, UNDECIDED, failing, finished, judge, verdicts
 from vaescope import theory
 from vaescope.core import randomness
 from vaescope_papers.embrace_the_gap.elbo_gap import (
@@ -31,14 +31,15 @@ from vaescope_papers.results import Result
 GOOD = ElboGapMeasurement(exact_converged=1.0, elbo_star=7.785, log_p=14.857, contrast=7.072, l_ima=7.785, distance=0.0)
 WITH_HALVES = replace(EXPERIMENT.quick, halves=True)
 SCALES = {TRIANGULAR: 1e11, ORTHOGONAL: 1e4}
+END = 3  # the claim that ELBO* has converged at the end of the published axis
 
 
 def measured(cell):
-    """The exact curve of the triangular mixing passes through the published values, read as γ."""
-    own = replace(GOOD, distance=SCALES.get(cell.mixing, 1.0) / cell.precision)
+    """The exact curve of the triangular mixing passes through the published values, read as γ, but for the last one."""
+    own = replace(GOOD, distance=SCALES.get(cell.mixing, 1.0) / cell.precision**0.5 ** (cell.mixing == WIDE_NOISY))
     place = half_decades(cell.precision) // 2 - 2
     if cell.mixing == TRIANGULAR and 0 <= place < 9 and half_decades(cell.precision) % 2 == 0:
-        own = replace(own, elbo_star=PUBLISHED["elbo"][place])
+        own = replace(own, elbo_star=PUBLISHED["elbo"][place] if place < 8 else 8.0)
     left = 0.11 if cell.half else 0.1
     return replace(own, encoder=TrainedEncoder(own.elbo_star - left, left)) if is_trained(cell) else own
 
@@ -55,16 +56,30 @@ def planted(**changes):
 @pytest.mark.parametrize(
     ("changes", "broken"),
     [
-        ({}, set()),
-        ({TRIANGULAR: {"elbo_star": 14.8}}, {0, 1, 6}),
-        ({TRIANGULAR: {"distance": 0.1}}, {2}),
-        ({ORTHOGONAL: {"distance": 0.1}}, {3}),
-        ({WIDE: {"distance": 0.1}}, {4}),
-        ({WIDE_NOISY: {"distance": 0.1}}, {5}),
+        ({}, {END}),
+        ({TRIANGULAR: {"elbo_star": 14.8}}, {0, 1, END, 8}),
+        ({TRIANGULAR: {"elbo_star": 7.7}}, {0, 1, 4, 8}),
+        ({TRIANGULAR: {"distance": 0.1}}, {2, END}),
+        ({ORTHOGONAL: {"distance": 0.1}}, {END, 5}),
+        ({WIDE: {"distance": 0.1}}, {END, 6}),
+        ({WIDE_NOISY: {"distance": 0.1}}, {END, 7}),
     ],
 )
 def test_claims(changes, broken):
     assert failing(EXPERIMENT, planted(**changes)) == broken
+
+
+def test_the_end_of_the_published_axis():
+    """ELBO* of our decoder is above L_IMA where the published runs are below it."""
+    end, above = judge(EXPERIMENT, planted())[END : END + 2]
+    assert (str(end.verdict), str(above.verdict)) == (REFUTED, HOLDS)
+    assert above.value == pytest.approx(8.0 - 7.785)
+    assert above.published == "-0.13 to -0.07 (5 runs with trained encoders)"
+    assert "shortfall of encoders" in end.reason
+
+
+def test_the_size_of_the_gap_is_an_input():
+    assert "confirms nothing: the decoder is scaled until its C_IMA is" in judge(EXPERIMENT, planted())[0].note
 
 
 def with_encoders(change):
@@ -80,18 +95,17 @@ def with_encoders(change):
 
 
 def test_an_encoder_above_the_optimum_refutes_its_claim():
-    assert verdicts(EXPERIMENT, with_encoders(lambda cell: -0.1))[8] == REFUTED
+    assert verdicts(EXPERIMENT, with_encoders(lambda cell: -0.1))[10] == REFUTED
 
 
 def test_unfinished_training_is_told_from_amortisation():
     unfinished = with_encoders(lambda cell: 0.3 if cell.half else 0.1)  # the second half closed most of the distance
-    assert failing(EXPERIMENT, unfinished) == {9}
-    assert failing(EXPERIMENT, unconverged(unfinished), UNDECIDED) == {9}
+    assert failing(EXPERIMENT, unfinished) == {END, 11}
     gains = second_half_gains(unfinished)
     assert set(gains) == {r.cell for r in of_mixing(unfinished, TRIANGULAR) if is_trained(r.cell)}
     assert gains[MixingCell(TRIANGULAR, 1e1, 0)] == pytest.approx(0.2)
     once = [r for r in planted() if not r.cell.half]
-    assert failing(EXPERIMENT, once, UNDECIDED) == {9}
+    assert verdicts(EXPERIMENT, once)[11] == UNDECIDED
     assert second_half_gains(once) == {}
 
 
@@ -111,16 +125,10 @@ def test_the_table_separates_unfinished_training():
     assert rows["1e+16"]["gained by the second half of training"] is None
 
 
-def test_the_reason_for_the_slow_rate_is_given_only_if_it_is_slow():
-    held, refuted = judge(EXPERIMENT, planted())[5], judge(EXPERIMENT, planted(**{WIDE_NOISY: {"distance": 0.1}}))[5]
-    assert "curvature" not in held.reason
-    assert "curvature" in refuted.reason
-
-
 def test_claims_about_missing_mixings_are_undecided():
     only_wide = [r for r in planted() if r.cell.mixing == WIDE]
-    # the bound on the published values (7) needs no results
-    assert failing(EXPERIMENT, only_wide, UNDECIDED) == {0, 1, 2, 3, 5, 6, 8, 9}
+    # the bound on the published values (9) needs no results
+    assert failing(EXPERIMENT, only_wide, UNDECIDED) == {0, 1, 2, 3, 4, 5, 7, 8, 10, 11}
 
 
 def test_the_triangular_mixing_has_the_published_contrast_and_likelihood():

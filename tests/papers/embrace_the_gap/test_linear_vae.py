@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.papers.planted import UNDECIDED, failing, finished, unconverged
+from tests.papers.planted import UNDECIDED, failing, finished, judge
 from vaescope_papers.embrace_the_gap.linear_vae import EXPERIMENT, LIMIT_PRECISIONS, LinearMeasurement, RandomDecoder
 from vaescope_papers.embrace_the_gap.shared import PrecisionCell
 
@@ -23,7 +23,8 @@ VANISHED = replace(RANDOM, distances=tuple(0.0 for _ in LIMIT_PRECISIONS))
 
 
 def planted(**changes):
-    return [finished(PrecisionCell(1.0, seed), replace(GOOD, **changes)) for seed in range(3)]
+    cells = [PrecisionCell(precision, seed) for precision in (1.0, 10.0) for seed in range(8)]
+    return [finished(cell, replace(GOOD, **changes)) for cell in cells]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def planted(**changes):
         ({"random_decoder": replace(RANDOM, closed_form_mismatch=1e-6)}, {0}),
         ({"orthogonal_gap": 1e-3}, {1}),
         ({"random_decoder": SLOW}, {2}),
-        ({"trained_gap": 0.2}, {3}),
+        ({"trained_gap": 0.03}, {3}),
         ({"axes_cosine": 0.7}, {4}),
     ],
 )
@@ -41,8 +42,17 @@ def test_claims(changes, broken):
     assert failing(EXPERIMENT, planted(**changes)) == broken
 
 
-def test_optima_of_unconverged_members_are_undecided():
-    assert failing(EXPERIMENT, unconverged(planted(trained_gap=0.2, axes_cosine=0.7)), UNDECIDED) == {3, 4}
+def test_members_below_the_known_optimum_decide_nothing_about_it():
+    found = planted(trained_gap=0.03, likelihood_loss=0.1, axes_cosine=0.7)
+    assert failing(EXPERIMENT, found, UNDECIDED) == {3, 4}
+    claim = judge(EXPERIMENT, found)[4]
+    assert "16 of 16 members are not known to be within 0.05 nats" in claim.reason
+    assert claim.note == "16 of 16 members are more than 0.01 nats below the optimum; their smallest |cos| is 0.70."
+
+
+def test_members_of_a_seed_are_one_unit():
+    claim = judge(EXPERIMENT, planted())[3]
+    assert (claim.units, claim.note) == (8, "0 of 16 members are more than 0.01 nats below the optimum.")
 
 
 def test_a_rate_that_cannot_be_fitted_is_undecided():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.papers.planted import UNDECIDED, failing, finished, judge, unconverged, verdicts
+from tests.papers.planted import UNDECIDED, failing, finished, judge, verdicts
 from vaescope import metrics, theory
 from vaescope.data.rendering import Sprites
 from vaescope.models import ConvNetworks, Member
@@ -56,8 +56,8 @@ GOOD = SpriteMeasurement(
 )
 
 
-def planted(elbo=2.0, control_elbo=3.0, control_mcc=0.97, **changes):
-    """On two data sets: a member that failed, one with a higher ELBO that obeys every claim but for the changes, and
+def planted(elbo=2.0, control_elbo=2.04, control_mcc=0.97, **changes):
+    """On 20 data sets: a member that failed, one with a higher ELBO that obeys every claim but for the changes, and
     one that started at the factors.
     """
     failed = replace(GOOD, mcc=0.4, factors=dict.fromkeys(FACTORS, factor(0.4)))
@@ -68,7 +68,7 @@ def planted(elbo=2.0, control_elbo=3.0, control_mcc=0.97, **changes):
     )
     return [
         finished(SpriteCell(data_set, seed, start), measured, elbo=score)
-        for data_set in (1, 2)
+        for data_set in range(1, 21)
         for seed, start, measured, score in members
     ]
 
@@ -77,27 +77,54 @@ def factor(mcc, pca=0.7, ica=0.6):
     return FactorRecovery(mcc, pca, ica, (0.0, 1.0), (0.1, 0.9))
 
 
+TABLE_5 = 5  # the claim about the three latents of Tab. 5, which is false whatever is trained
+
+
 @pytest.mark.parametrize(
     ("changes", "broken"),
     [
-        ({}, set()),
-        ({"mcc": 0.8}, {0}),
-        ({"factors": GOOD.factors | {"hue": factor(0.96, pca=0.97)}}, {1}),
-        ({"factors": GOOD.factors | {"hue": factor(0.96, ica=0.97)}}, {2}),
-        ({"curve": replace(CURVE, mcc=tuple(0.5 + 0.01 * (e % 2) for e in range(30)))}, {3, 4}),
-        ({"elbo": 0.5}, {0, 1, 2}),  # the members that failed have the higher ELBO
-        ({"control_mcc": 0.7}, {6}),
-        ({"control_elbo": 1.5}, {7}),
+        ({}, {TABLE_5}),
+        ({"factors": GOOD.factors | {"hue": factor(0.96, pca=0.97)}}, {1, TABLE_5}),
+        ({"factors": GOOD.factors | {"hue": factor(0.96, ica=0.97)}}, {2, TABLE_5}),
+        ({"curve": replace(CURVE, mcc=tuple(0.95 - 0.001 * e for e in range(30)))}, {3, 4, TABLE_5}),
+        ({"control_mcc": 0.7}, {TABLE_5, 6}),
+        ({"control_elbo": 1.5}, {TABLE_5, 7}),
     ],
 )
 def test_claims(changes, broken):
-    assert failing(EXPERIMENT, planted(**changes)) == broken
+    assert failing(EXPERIMENT, near_optimum(**changes)) == broken
 
 
-def test_one_data_set_with_a_factor_below_a_baseline_refutes():
-    results = planted()
-    results[4] = replace(results[4], measured=replace(GOOD, factors=GOOD.factors | {"x": factor(0.5)}))
-    assert failing(EXPERIMENT, results) == {1, 2}
+def near_optimum(**changes):
+    """Without the members that failed, which are far below their optimum."""
+    return [r for r in planted(**changes) if r.cell.seed == 1 or r.cell.start == "factors"]
+
+
+def test_recovery_that_the_authors_runs_have_is_not_reproduced():
+    claim = judge(EXPERIMENT, planted(mcc=0.8))[0]
+    assert str(claim.verdict) == "not reproduced"
+    assert "0.976 (median of 10, 0.968 to 0.977" in claim.reason
+    assert "32 x 32 images, of which 0.13 million are seen in training" in claim.reason
+    assert str(judge(EXPERIMENT, planted(elbo=0.5))[0].verdict) == "not reproduced"  # those that failed are chosen
+
+
+def test_members_below_a_start_at_the_factors_decide_nothing_about_baselines():
+    worse = {"factors": GOOD.factors | {"hue": factor(0.5)}}
+    for results in (planted(control_elbo=9.0, **worse), planted(control_elbo=9.0)):
+        found = judge(EXPERIMENT, results)[1:3]
+        assert {str(claim.verdict) for claim in found} == {UNDECIDED}
+        assert "40 of 40 members are not known to be within 0.05 nats of their optimum" in found[0].reason
+
+
+def test_runs_are_the_units_of_claims_about_training():
+    """Epochs depend on each other: two runs decide nothing, however many epochs they have."""
+    few = [r for r in planted() if r.cell.data_set <= 2]
+    moving = [r if r.cell.data_set == 1 else replace(r, measured=replace(r.measured, curve=NOISE)) for r in few]
+    assert verdicts(EXPERIMENT, moving)[3] == UNDECIDED
+    assert judge(EXPERIMENT, few)[3].units == 2
+
+
+NOISE = replace(CURVE, mcc=tuple(0.5 + 0.01 * (epoch * 17 % 30) for epoch in range(30)))
 
 
 def test_members_that_fail_are_explained():
@@ -107,37 +134,33 @@ def test_members_that_fail_are_explained():
     assert judge(EXPERIMENT, best)[0].note == "Every member is above it."
 
 
-def test_recovery_that_still_changes_is_undecided():
+@pytest.mark.parametrize("elbo", [0.5, 2.0])
+def test_recovery_that_still_changes_is_undecided(elbo):
+    """Whether it is low or high."""
     moving = replace(CURVE, mcc=tuple(0.3 + 0.02 * epoch for epoch in range(30)))
-    results = [replace(r, measured=replace(r.measured, curve=moving)) for r in planted(elbo=0.5)]
-    assert failing(EXPERIMENT, results, UNDECIDED) == {0, 1, 2}
-    assert "The MCC of 4 of 4 members still changed" in judge(EXPERIMENT, results)[0].reason
-
-
-def test_recovery_that_has_settled_is_decided_although_the_elbo_still_improves():
-    assert failing(EXPERIMENT, unconverged(planted(elbo=0.5))) == {0, 1, 2}
-
-
-def test_a_contrast_without_a_fall_is_undecided():
-    rising = replace(CURVE, contrast=tuple(0.1 * epoch for epoch in range(30)))
-    assert failing(EXPERIMENT, planted(curve=rising), UNDECIDED) == {4}
+    results = [replace(r, measured=replace(r.measured, curve=moving)) for r in planted(elbo=elbo)]
+    found = judge(EXPERIMENT, results)[0]
+    assert str(found.verdict) == UNDECIDED
+    assert "The MCC of 40 of 40 members still changed" in found.reason
 
 
 def test_short_training_decides_no_trend():
-    short = TrainingCurve(CURVE.epoch[:5], CURVE.mcc[:5][::-1], CURVE.contrast[:5])
-    assert verdicts(EXPERIMENT, planted(curve=replace(short, mcc=(0.3, 0.2, 0.4, 0.1, 0.3))))[3] == UNDECIDED
     empty = TrainingCurve((), (), ())
-    assert failing(EXPERIMENT, planted(curve=empty), UNDECIDED) == {3, 4}
+    found = verdicts(EXPERIMENT, planted(curve=empty))
+    assert found[3] == found[4] == UNDECIDED
 
 
-def test_a_renderer_outside_the_class():
-    results = [replace(r, measured=replace(r.measured, renderer_contrast=4.0)) for r in planted()]
-    assert failing(EXPERIMENT, results) == {5}
+def test_three_latents_match_at_most_three_of_four_factors():
+    z = np.random.default_rng(0).normal(size=(500, 4))
+    assert metrics.mcc(z[:, :3], z).score <= 0.75 + 0.05  # the fourth factor is matched by chance at most
+    claim = judge(EXPERIMENT, planted())[TABLE_5]
+    assert (str(claim.verdict), claim.value) == ("refuted", pytest.approx(0.97675))
 
 
 def test_without_controls_their_claims_are_undecided():
     results = [r for r in planted() if r.cell.start == "random"]
-    assert failing(EXPERIMENT, results, UNDECIDED) == {6, 7}
+    found = verdicts(EXPERIMENT, results)
+    assert found[6] == found[7] == found[1] == UNDECIDED
 
 
 def test_controls_do_not_compete_with_members_from_random_weights():
@@ -224,7 +247,7 @@ def test_remedies_change_training_and_nothing_else():
     assert len({EXPERIMENT.stack_key(cell) for cell in EXPERIMENT.cells(settings)}) == 4 * (2 + len(REMEDIES))
 
 
-@pytest.mark.parametrize(("mcc", "verdict"), [(0.97, "holds"), (0.7, "refuted")])
+@pytest.mark.parametrize(("mcc", "verdict"), [(0.97, "refuted"), (0.7, "holds")])
 def test_remedies_are_judged_by_themselves(mcc, verdict):
     """A remedy changes neither the claims about other members nor their best member."""
     remedied = [
