@@ -122,8 +122,13 @@ def family_differences(value: Value, first: str, second: str, mixing: str) -> Ca
     return measure
 
 
-def uneven(mixing: str) -> Callable[[CovarianceCell], bool]:
-    return lambda cell: (cell.noise, cell.mixing) == ("uneven", mixing)
+def encoder_leads(mixing: str) -> Callable[[Results, object], list[float]]:
+    """c_IMA of the decoder's Jacobian minus that of the encoder's, with uneven noise on one kind of mixing."""
+    return lambda results, _: [
+        r.measured.ima_contrast - r.measured.encoder_contrast
+        for r in results
+        if (r.cell.noise, r.cell.mixing) == ("uneven", mixing)
+    ]
 
 
 def conformal(cell: CovarianceCell) -> bool:
@@ -205,7 +210,7 @@ class CovarianceStructure(TrainedExperiment[CovarianceSettings, CovarianceCell, 
                 sentence="With an isotropic posterior and a noise that is not isotropic, IMA holds for the encoder "
                 f"rather than for the decoder: {title} mixings.",
                 source=f"{PAPER}, §6, conjecture 2",
-                measure=of_members(lambda m: m.ima_contrast - m.encoder_contrast, uneven(mixing)),
+                measure=encoder_leads(mixing),
                 criterion=PairedDifference(
                     "c_IMA", "the decoder's Jacobian", "the encoder's Jacobian", 0.001, over="mixings"
                 ),
