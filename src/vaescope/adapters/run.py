@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from vaescope.core.errors import InputError, RunError
@@ -11,7 +12,7 @@ from vaescope.models.build import model_from_config
 from vaescope.runs import Cell, RunFolder
 from vaescope.runs.files import malformed_as_run_error, read_rows
 from vaescope.runs.members import load_members
-from vaescope.runs.store import read_config
+from vaescope.runs.store import read_config, row_key
 from vaescope.training import MemberSpec
 
 
@@ -33,6 +34,10 @@ def _members(path: Path) -> list[Member]:
     if not rows:
         raise RunError(f"{path} has no finished member.")
     columns = [name for name in ("precision", "beta", "kl_schedule", "seed") if name in rows[0]]
+    if repeated := [key for key, count in Counter(row_key(row, columns) for row in rows).items() if count > 1]:
+        raise RunError(
+            f"{path / 'results.parquet'} has several rows of member {repeated[0]}; remove it to write it again."
+        )
     specs = [from_plain(MemberSpec, {name: row[name] for name in columns}, name="results.parquet") for row in rows]
     cells: list[Cell] = [{name: row[name] for name in columns} for row in rows]  # type: ignore[misc]
     members = load_members(RunFolder(path, config), model_from_config(settings), cells, specs)

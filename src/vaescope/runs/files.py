@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -27,6 +29,7 @@ from vaescope.core.errors import InputError, RunError
 
 Row = Mapping[str, object]
 PARTIAL = ".unfinished"  # suffix of files that are being written
+DAMAGED = "its content was changed or damaged, it does not have its checksum"
 
 
 # writing --------------------------------------------------------------------------------------
@@ -84,9 +87,12 @@ def _regular_target(path: Path) -> Path:
     except OSError as error:
         raise cannot_write(path, error) from None
     if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "a device, pipe or socket"
-        raise RunError(f"cannot write {path}: it is {what}, not a file; choose another path.")
+        raise RunError(f"cannot write {path}: it is {_kind_of_file(mode)}, not a file; choose another path.")
     return target
+
+
+def _kind_of_file(mode: int) -> str:
+    return "a folder" if stat.S_ISDIR(mode) else "a device, pipe or socket"
 
 
 def _temporary_file(target: Path) -> tuple[int, Path]:
@@ -141,25 +147,58 @@ def json_data(value: object) -> object:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Rows as Parquet; a column that a row does not have is null there."""
+    """Rows as Parquet with a checksum; a column that a row does not have is null there."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = pa.table({name: [row.get(name) for row in rows] for name in names})
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table.replace_schema_metadata({"checksum": _checksum_of_columns(table)}), sink)
     write_bytes(path, sink.getvalue().to_pybytes())
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Tensors with text as safetensors."""
+    """Tensors with text as safetensors, with a checksum of both."""
     contiguous = {name: value.contiguous() for name, value in tensors.items()}
-    write_bytes(path, save(contiguous, metadata=dict(metadata)))
+    write_bytes(path, save(contiguous, metadata={**metadata, "checksum": _checksum(contiguous, metadata)}))
+
+
+def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """SHA-256 of names, types, shapes and numbers of the tensors, and of the text."""
+    digest = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _checksum_of_columns(table: pa.Table) -> str:
+    """SHA-256 of names, types, missing values and values of the columns."""
+    digest = hashlib.sha256()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        plain = pa.types.is_primitive(column.type) and not pa.types.is_temporal(column.type)
+        values = column.to_numpy().tobytes() if plain else json.dumps(column.to_pylist(), default=repr).encode()
+        digest.update(json.dumps([name, str(column.type) if plain else ""]).encode())  # Parquet renames parts of lists
+        digest.update(column.is_null().to_numpy().tobytes() + values)
+    return digest.hexdigest()
 
 
 # reading --------------------------------------------------------------------------------------
 
 
+def exists(path: Path) -> bool:
+    """Whether there is anything at a path, be it a symbolic link that leads nowhere."""
+    return os.path.lexists(path)
+
+
+def _check_regular(path: Path) -> None:
+    """Raise `OSError` unless a path leads to a regular file: a pipe would be waited for, a device read without end."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise OSError(f"it is {_kind_of_file(mode)}, not a file")
+
+
 def read_json(path: Path) -> Any:
     try:
+        _check_regular(path)
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"cannot read {path}: {one_line(error)}; remove the folder to start again.") from None
@@ -167,21 +206,37 @@ def read_json(path: Path) -> Any:
 
 def read_rows(path: Path) -> list[dict[str, object]]:
     """The rows of a Parquet file; none if there is no such file."""
-    if not path.exists():
+    if not exists(path):
         return []
     try:
-        rows: list[dict[str, object]] = pq.read_table(path, memory_map=False).to_pylist()
+        _check_regular(path)
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+        checksum = (table.schema.metadata or {}).get(b"checksum")  # tables of version 0.2.0 have none
+        if checksum not in (None, _checksum_of_columns(table).encode()):
+            raise ValueError(DAMAGED)
+        rows: list[dict[str, object]] = table.to_pylist()
     except (OSError, pa.ArrowException, ValueError, TypeError, MemoryError, OverflowError) as error:
         raise RunError(f"cannot read {path}: {one_line(error)}; remove it to compute it again.") from None
     return rows
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and text of a safetensors file."""
+def read_tensors(path: Path, *, needs_checksum: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and text of a safetensors file; refused if they differ from the file's checksum.
+
+    Args:
+        path: the file.
+        needs_checksum: whether a file without a checksum, as version 0.2.0 wrote them, is refused.
+    """
     try:
+        _check_regular(path)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file, not a dict)
-            return tensors, file.metadata() or {}
+            metadata: dict[str, str] = dict(file.metadata() or {})
+        checksum = metadata.pop("checksum", None)
+        if checksum != _checksum(tensors, metadata) and (needs_checksum or checksum is not None):
+            raise ValueError(DAMAGED)
+        return tensors, metadata
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise RunError(f"cannot read {path}: {one_line(error)}; remove it to train again.") from None
 

@@ -6,6 +6,7 @@ weights, and a member with weights is never trained again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from vaescope.core.errors import InputError, RunError
 from vaescope.models import TrainingSummary
 from vaescope.runs.files import (
     Row,
+    exists,
     is_locked,
     locked,
     malformed_as_run_error,
@@ -128,7 +130,7 @@ class RunFolder:
         self.path, self.checkpoint_seconds = path, checkpoint_seconds
         self.config: Mapping[str, object] = {"version": FORMAT_VERSION, **config}
         file = path / "config.json"
-        stored = read_config(path) if file.exists() else None
+        stored = read_config(path) if exists(file) else None
         if stored is not None:
             with malformed_as_run_error(file):
                 _refuse_other_settings(path, stored, self.config)
@@ -167,7 +169,7 @@ class RunFolder:
         stack = self._read_stack()
         if stack is None or not all(cell in cells for cell in stack) or self._has_all_weights(stack):
             return []
-        return list(stack)
+        return list({cell_key(cell): cell for cell in stack}.values())
 
     def adopt_checkpoint(self, cells: Sequence[Cell]) -> None:
         """Continue this stack from where a part of this run was interrupted in training it, if one was."""
@@ -190,8 +192,11 @@ class RunFolder:
         self._stack_file.unlink(missing_ok=True)
 
     def _read_stack(self) -> list[Cell] | None:
-        """The cells written by `start_stack`; None if there are none or the file holds something else."""
-        found = read_json(self._stack_file) if self._stack_file.exists() else None
+        """The cells written by `start_stack`; None if there are none or the file cannot be read."""
+        try:
+            found = read_json(self._stack_file) if exists(self._stack_file) else None
+        except RunError:
+            return None
         return found if isinstance(found, list) and all(isinstance(cell, dict) for cell in found) else None
 
     def _has_all_weights(self, cells: Sequence[Cell]) -> bool:
@@ -206,8 +211,9 @@ class RunFolder:
         """The rows of these cells in a table, in the order of the cells."""
         columns = list(cells[0]) if cells else []
         by_cell: dict[tuple[object, ...], list[dict[str, object]]] = {}
-        for row in read_rows(self._table(table)):
-            by_cell.setdefault(_identity(row, columns), []).append(row)
+        with malformed_as_run_error(self._table(table)):
+            for row in read_rows(self._table(table)):
+                by_cell.setdefault(_identity(row, columns), []).append(row)
         return [row for cell in cells for row in by_cell.get(_identity(cell, columns), [])]
 
     def cells_without_results(self, cells: Sequence[Cell]) -> list[Cell]:
@@ -220,8 +226,9 @@ class RunFolder:
         """Append rows of these cells to a table; their earlier rows are replaced."""
         columns = list(cells[0])
         replaced = {_identity(cell, columns) for cell in cells}
-        others = [row for row in read_rows(self._table(table)) if _identity(row, columns) not in replaced]
-        write_rows(self._table(table), [*others, *rows])
+        with malformed_as_run_error(self._table(table)):  # such as text in a column of numbers
+            others = [row for row in read_rows(self._table(table)) if _identity(row, columns) not in replaced]
+            write_rows(self._table(table), [*others, *rows])
 
     # members ----------------------------------------------------------------------------------
 
@@ -232,13 +239,22 @@ class RunFolder:
         return self._weights(cell).exists()
 
     def save_member(self, cell: Cell, params: Mapping[str, Tensor], summary: TrainingSummary) -> None:
-        """Weights and training summary of a member, in one file."""
-        write_tensors(self._weights(cell), params, {"summary": json.dumps(summary.to_dict())})
+        """Weights and training summary of a member, in one file that names the member and the settings."""
+        write_tensors(self._weights(cell), params, {"summary": json.dumps(summary.to_dict()), **self._owner(cell)})
+
+    def _owner(self, cell: Cell) -> dict[str, str]:
+        """What weights belong to, so that files that were swapped or copied from elsewhere are noticed."""
+        settings = json.dumps(_compared(self.config), sort_keys=True)
+        return {"member": cell_key(cell), "settings": hashlib.sha256(settings.encode()).hexdigest()}
 
     def load_member(self, cell: Cell) -> tuple[dict[str, Tensor], TrainingSummary]:
         """Weights and training summary of a member."""
         path = self._weights(cell)
         params, metadata = read_tensors(path)
+        for name, owner in self._owner(cell).items():
+            if metadata.get(name, owner) != owner:  # files of version 0.2.0 do not name it
+                other = f"member {metadata[name]}" if name == "member" else "a run with other settings"
+                raise RunError(f"{path} has the weights of {other}; remove it to train this member again.")
         try:
             return params, TrainingSummary.from_dict(json.loads(metadata["summary"]))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -291,12 +307,10 @@ class CheckpointFile:
         write_tensors(self.path, tensors, {"state": text})
 
     def load(self) -> tuple[dict[str, Tensor], str] | None:
-        """The checkpoint, or None if there is none that can be read."""
-        try:
-            tensors, metadata = read_tensors(self.path)
-        except RunError:
+        if not exists(self.path):
             return None
-        return (tensors, metadata["state"]) if "state" in metadata else None
+        tensors, metadata = read_tensors(self.path, needs_checksum=True)
+        return tensors, metadata.get("state", "")
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -350,13 +364,30 @@ def _refuse_other_settings(path: Path, old: Mapping[str, object], new: Mapping[s
 
 
 def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    """Settings that differ, as text; the number of seeds may differ."""
-    before, after = _flattened(_settings(old)), _flattened(_settings(new))
+    """Settings that differ, as text."""
+    before, after = _compared(old), _compared(new)
     return [
         f"{name} was {before.get(name)}, is {after.get(name)}"
         for name in {**before, **after}
-        if name != "seeds" and before.get(name) != after.get(name)
+        if before.get(name) != after.get(name)
     ]
+
+
+def _compared(config: Mapping[str, object]) -> dict[str, object]:
+    """The settings that all work in a folder must share, by dotted names: all but the number of seeds.
+
+    >>> _compared({"settings": {"seeds": 2, "model": {"beta": 1.0}, "patience": None}})
+    {'model.beta': 1}
+    """
+    flat = _flattened(_settings(config))
+    return {name: _plain(value) for name, value in flat.items() if name != "seeds" and value is not None}
+
+
+def _plain(value: object) -> object:
+    """The value, with whole numbers as integers: 1.0 and 1 are the same setting."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:

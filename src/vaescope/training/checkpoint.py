@@ -37,7 +37,7 @@ class CheckpointStore(Protocol):
         ...
 
     def load(self) -> tuple[dict[str, Tensor], str] | None:
-        """The checkpoint, or None if there is none that can be read."""
+        """The checkpoint, or None if there is none; `RunError` if it cannot be read."""
         ...
 
     def clear(self) -> None:
@@ -74,13 +74,8 @@ class Checkpoints:
         if stored is None:
             return None
         tensors, text = stored
-        try:
-            found = json.loads(text)
-        except ValueError:
-            return None
-        if not isinstance(found, dict) or found.get("fingerprint") != self.fingerprint:
-            return None
-        return tensors, found["state"]
+        found = json.loads(text)
+        return (tensors, found["state"]) if found["fingerprint"] == self.fingerprint else None
 
 
 def fingerprint(problem: Problem, *, has_initial: bool = False) -> str:

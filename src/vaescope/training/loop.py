@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vaescope.core.errors import InputError
+from vaescope.core.errors import InputError, RunError
 from vaescope.data.dataset import ArrayRows, TrainingRows
 from vaescope.models import VAE, Member, TrainingSummary
 from vaescope.models.networks import Params
@@ -265,12 +265,12 @@ class _Run:
 
     def _restore(self) -> StackState | None:
         """The state of an earlier, interrupted call with the same arguments."""
-        found = self.checkpoints.load()
-        if found is None:
-            return None
         try:
+            found = self.checkpoints.load()
+            if found is None:
+                return None
             state = StackState.from_checkpoint(*found, self.problem.device)
-        except (InputError, KeyError):
+        except (InputError, RunError, KeyError, TypeError, ValueError):  # damaged, or of another version
             self.progress.message("The checkpoint cannot be read: training starts again.")
             return None
         self.batches.select(state.log.active)
