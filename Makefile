@@ -8,7 +8,7 @@ ZOO_STAMP := .venv/.installed-zoo
 LONG_STAMP := .venv/.installed-long
 DOCS_STAMP := .venv/.installed-docs
 
-.PHONY: install reproduce laptop results/laptop paper results/paper test test-shapes test-long test-foreign test-zoo test-lowest docs chromium bench bench-machines lint clean
+.PHONY: install tables reproduce laptop results/laptop paper results/paper test test-shapes test-long test-foreign test-zoo test-lowest docs chromium bench bench-machines lint clean
 
 install: $(STAMP)
 
@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 reproduce: install
 	$(BIN)/vaescope reproduce --all --profile quick --jobs 2
 
-# Every experiment trained until it has converged, two at a time; interrupted, the same command continues.
+# Every experiment at the size of a laptop, hours on two cores, two at a time; interrupted, the same command continues.
 laptop: install
 	$(BIN)/vaescope reproduce --all --profile laptop --jobs 2
 
@@ -37,6 +37,10 @@ results/laptop results/paper: results/%: %
 	mkdir -p $@
 	cp -r runs/$*/. $@/
 	rm -rf $@/*/weights $@/*/history.parquet $@/*/.lock
+
+# Tables of committed results in the README and in docs, as the results have them.
+tables: install
+	$(BIN)/python -c "from pathlib import Path; from vaescope_papers.summary import refresh_pages; print(refresh_pages(Path()))"
 
 lint: install
 	$(BIN)/ruff check .

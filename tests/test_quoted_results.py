@@ -34,17 +34,6 @@ def test_quoted_claims_are_those_of_the_results(folder, table):
     assert [row for row in rows if row not in stored] == []
 
 
-def test_verdicts_in_the_readme_are_those_of_the_results():
-    """Rows are: where, sentence, verdict, measured, published, link to the page."""
-    table = re.search(r"<!-- verdicts -->\n(.*?)\n\n", (ROOT / "README.md").read_text(), flags=re.DOTALL)[1]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
-    assert len(rows) > 5
-    for _, sentence, verdict, measured, _, link in rows:
-        folder = re.search(r"\((results/.*)/report.html\)", link)[1]
-        claims = json.loads((ROOT / folder / "claims.json").read_text())
-        assert (sentence, verdict, measured) in {(c["sentence"], c["verdict"], c["measured"]) for c in claims}
-
-
 def test_a_changed_number_is_found():
     table = "| claim | verdict | measured |\n|---|---|---|\n| A holds. | holds | 0.5 (0.4 to 0.6) | 0.7 |"
     assert quoted_rows(table) == [("A holds.", "holds", "0.5 (0.4 to 0.6)")]
