@@ -7,14 +7,8 @@ import vaescope as vs
 from tests.certify.models import LinearModel, curved
 from vaescope.analysis.models import RepairedModel, repair
 from vaescope.distributions import Normal
-from vaescope.inference.annealing import (
-    Proposal,
-    Sandwich,
-    _Path,
-    bound_log_marginal,
-    laplace_at_mode,
-    next_temperatures,
-)
+from vaescope.inference.annealing import Sandwich, _Path, bound_log_marginal, next_temperatures
+from vaescope.inference.joint import Gaussian, find_mode, laplace
 from vaescope.products.certify.findings import Evidence, judge
 from vaescope.products.certify.simulate import GapBounds, bound_gap, calibrate, simulate, unbounded_moments
 from vaescope.report.budget import Budget
@@ -49,7 +43,7 @@ def test_bounds_contain_the_closed_form():
     linear = LinearModel.random(3, 6, mixing=0.2)
     simulation = simulated(linear.model(), linear.draw(50))
     joint, q = simulation.joint(16), simulation.posterior
-    wrong = Proposal(0.3 + q.mean[:16], torch.diag_embed(1.5 * q.variance[:16].sqrt()))
+    wrong = Gaussian(0.3 + q.mean[:16], torch.diag_embed(1.5 * q.variance[:16].sqrt()))
     found = bound_log_marginal(joint, wrong, simulation.u[:16], Budget(600.0), tolerance=0.5)
     assert found.width < 0.5
     check(
@@ -78,7 +72,7 @@ def test_nine_intervals_of_ten_contain_the_truth(latents):
     simulation = simulated(model, decode(torch.randn(20, latents, dtype=torch.float64)), count=24)
     exact = vs.theory.log_marginal(decode, simulation.encoded.observations, precision=10.0, latent_dim=latents).value
     joint = simulation.joint()
-    start = laplace_at_mode(joint, simulation.posterior.mean)
+    start = laplace(joint, find_mode(joint, simulation.posterior.mean, steps=25))
     found = [bound_log_marginal(joint, start, simulation.u, Budget(1e-9), seed=seed) for seed in range(5)]
     inside = torch.stack([(f.lower <= exact) & (exact <= f.upper) for f in found])
     assert float(inside.double().mean()) >= 0.9
@@ -88,7 +82,7 @@ def test_codes_that_x_were_not_drawn_from_give_contradictory_bounds():
     linear = LinearModel.random(3, 6, mixing=0.2)
     simulation = simulated(linear.model(), linear.draw(50))
     joint, q = simulation.joint(16), simulation.posterior
-    start = Proposal(q.mean[:16], torch.diag_embed(1.2 * q.variance[:16].sqrt()))
+    start = Gaussian(q.mean[:16], torch.diag_embed(1.2 * q.variance[:16].sqrt()))
     right, wrong = (bound_log_marginal(joint, start, simulation.u[:16] + k, Budget(1e-9)) for k in (0.0, 1e4))
     assert not right.contradictory
     assert wrong.contradictory
@@ -102,7 +96,7 @@ def test_chains_forget_where_they_began():
     linear = LinearModel.random(2, 6)  # its posteriors are those of the encoder
     simulation = simulated(linear.model(), linear.draw(50))
     joint, q = simulation.joint(1), simulation.posterior
-    start = Proposal(q.mean[:1], torch.diag_embed(q.variance[:1].sqrt()))
+    start = Gaussian(q.mean[:1], torch.diag_embed(q.variance[:1].sqrt()))
     path = _Path(joint, start, torch.Generator().manual_seed(0), 1e-16)
     state = path.state(torch.full((400, 1, 2), 3.0, dtype=torch.float64))
     for _ in range(path.mixing):
@@ -128,7 +122,7 @@ def test_no_time_means_wide_bounds_not_wrong_ones():
     linear = LinearModel.random(3, 6)
     simulation = simulated(linear.model(), linear.draw(50))
     joint = simulation.joint(64)
-    far = Proposal(3 + simulation.posterior.mean[:64], torch.diag_embed(simulation.posterior.variance[:64].sqrt()))
+    far = Gaussian(3 + simulation.posterior.mean[:64], torch.diag_embed(simulation.posterior.variance[:64].sqrt()))
     found = bound_log_marginal(joint, far, simulation.u[:64], Budget(1e-9))
     exact = vs.theory.linear.log_likelihood(simulation.encoded.observations[: len(joint)], linear.W, linear.precision)
     assert found.temperatures == 16

@@ -6,14 +6,9 @@ import torch
 import vaescope as vs
 from tests.theory.decoders import Bent
 from vaescope.core.errors import InputError
-from vaescope.inference.anisotropic import (
-    Noise,
-    isotropic_posterior,
-    log_marginal_with_noise,
-    noise_of_residuals,
-    project_with_noise,
-)
-from vaescope.theory import ima_contrast, log_marginal, project
+from vaescope.inference.anisotropic import isotropic_posterior, noise_of_residuals
+from vaescope.inference.joint import Noise
+from vaescope.theory import gap, ima_contrast, log_marginal, project
 from vaescope_papers.statistics import slope
 
 
@@ -51,9 +46,9 @@ def test_a_linear_decoder_has_closed_forms(d, make):
     def decoder(z):
         return z @ W.T
 
-    likelihood = log_marginal_with_noise(decoder, x, noise=noise, latent_dim=d)
+    likelihood = log_marginal(decoder, x, precision=noise, latent_dim=d)
     torch.testing.assert_close(likelihood.value, marginal.log_prob(x))
-    found = project_with_noise(decoder, x, noise=noise, latent_dim=d)
+    found = project(decoder, x, precision=noise, latent_dim=d)
     torch.testing.assert_close(found.mean, torch.linalg.solve(posterior, W.T @ precision @ x.T).T)
     torch.testing.assert_close(found.variance, (1 / posterior.diagonal()).expand(2, d))
     gap = 0.5 * (posterior.diagonal().log().sum() - posterior.logdet())
@@ -64,11 +59,11 @@ def test_isotropic_noise_is_the_usual_projection():
     decoder, z = Bent(2, 3), draw(3, 2)
     noise = Noise(torch.full((3,), 50.0, dtype=torch.float64))
     x = decoder(z)
-    found = project_with_noise(decoder, x, noise=noise, latent_dim=2, start=z)
+    found = project(decoder, x, precision=noise, latent_dim=2, start=z)
     usual = project(decoder, x, precision=50.0, start=z)
     torch.testing.assert_close(found.elbo, usual.elbo)
     torch.testing.assert_close(found.mean, usual.mean)
-    value = log_marginal_with_noise(decoder, x, noise=noise, latent_dim=2, start=z).value
+    value = log_marginal(decoder, x, precision=noise, latent_dim=2, start=z).value
     torch.testing.assert_close(value, log_marginal(decoder, x, precision=50.0, start=z).value)
 
 
@@ -77,8 +72,8 @@ def test_the_gap_tends_to_the_contrast_of_the_whitened_decoder():
     scales, errors = [1e3, 1e4], []
     for scale in scales:
         noise = full(3, scale)
-        likelihood = log_marginal_with_noise(decoder, decoder(z), noise=noise, latent_dim=2, start=z).value
-        best = project_with_noise(decoder, decoder(z), noise=noise, latent_dim=2, start=z).elbo
+        likelihood = log_marginal(decoder, decoder(z), precision=noise, latent_dim=2, start=z).value
+        best = project(decoder, decoder(z), precision=noise, latent_dim=2, start=z).elbo
         limit = ima_contrast(noise.whitened(decoder), z)
         errors.append(float((likelihood - best - limit).abs().mean()))
     assert slope(scales, errors) == pytest.approx(-1, abs=0.05)
@@ -100,8 +95,8 @@ def test_an_isotropic_posterior_closes_the_gap_for_a_decoder_outside_the_ima_cla
     assert float(found.gap.max()) < 1e-10
     assert float(found.decoder.min()) > 0.01
     assert (float(found.encoder.max()) < 1e-10) == encoder_orthogonal
-    best = project_with_noise(decoder, decoder(z), noise=noise, latent_dim=3, family="isotropic").elbo
-    value = log_marginal_with_noise(decoder, decoder(z), noise=noise, latent_dim=3).value
+    best = project(decoder, decoder(z), precision=noise, latent_dim=3, family="isotropic").elbo
+    value = log_marginal(decoder, decoder(z), precision=noise, latent_dim=3).value
     torch.testing.assert_close(best, value, rtol=0, atol=1e-8)
     turned = isotropic_posterior(lambda z: z @ (W * torch.tensor([1.0, 2.0, 1.0])).T, z, noise=noise)
     assert float(turned.gap.min()) > 0.1  # columns of different length: the gap is open
@@ -142,6 +137,21 @@ def test_a_learned_covariance_is_that_of_the_residuals(kind):
 def test_bad_noise_is_explained(value, message):
     with pytest.raises(InputError, match=message):
         Noise(value)
+
+
+def test_noise_of_another_number_of_outputs_is_explained():
+    with pytest.raises(InputError, match="the noise has 2 outputs, but x or the decoder has 3"):
+        project(Bent(2, 3), torch.zeros(1, 3, dtype=torch.float64), precision=diagonal(2))
+
+
+def test_the_parts_of_the_gap_are_those_of_the_whitened_decoder():
+    decoder, noise, z = Bent(2, 3), full(3, 50.0), draw(2, 2)
+    q = vs.distributions.DiagonalGaussian(z, torch.full_like(z, 0.02))
+    found = gap(decoder, decoder(z), q, precision=noise)
+    whitened = gap(noise.whitened(decoder), noise.whiten(decoder(z)), q, precision=1.0)
+    for part in ("family", "amortization", "contrast"):
+        torch.testing.assert_close(getattr(found, part), getattr(whitened, part))
+    torch.testing.assert_close(found.log_marginal, whitened.log_marginal + noise.log_volume)
 
 
 def test_decoders_and_residuals_outside_the_assumptions_are_reported():

@@ -287,6 +287,14 @@ def output_weights(likelihood: str | None, output: Float[Tensor, "P n"]) -> Floa
     return (output * (1 - output)).clamp(min=SMALLEST_VARIANCE).rsqrt().unsqueeze(2)
 
 
+def gauss_newton(
+    J: Float[Tensor, "P n u"], likelihood: str | None, output: Float[Tensor, "P n"]
+) -> Float[Tensor, "P u u"]:
+    """JᵀWJ with W the inverse variances of the outputs: the expected curvature of -log p(x|z), up to the precision."""
+    weighted = J * output_weights(likelihood, output)
+    return weighted.mT @ weighted
+
+
 def declared_beta(model: LatentModel) -> float:
     """The weight of the KL in training; 1 for a model that declares 0."""
     return model.beta or 1.0

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import theory
-from vaescope.analysis.encoding import EncodedSample, declared_beta, output_weights
+from vaescope.analysis.encoding import EncodedSample, declared_beta, gauss_newton
 from vaescope.analysis.likelihood import UNKNOWN
 from vaescope.analysis.models import RepairedModel, likelihood_is_known, sample_log_likelihood
 from vaescope.analysis.posteriors import Posteriors
@@ -89,9 +89,8 @@ def gap_at(sample: EncodedSample, used: list[int], points: int) -> ElboGap:
     def curvature(v: Float[Tensor, "P u"]) -> Float[Tensor, "P u u"]:
         """Gauss-Newton curvature of -log p(x|z)."""
         with torch.no_grad():
-            weights = output_weights(model.likelihood, decoder(v).double())
-        J = theory.jacobian(decoder, v) * weights
-        return (model.precision or 1.0) * J.mT @ J
+            output = decoder(v).double()
+        return (model.precision or 1.0) * gauss_newton(theory.jacobian(decoder, v), model.likelihood, output)
 
     def log_likelihood(rows: Tensor, v: Tensor) -> Tensor:
         return sample_log_likelihood(sample, rows)(x[rows], chosen.codes(rows, v))

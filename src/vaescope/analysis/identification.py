@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from vaescope.analysis.agreement import SeedAgreement, seed_agreement
-from vaescope.analysis.encoding import EncodedSample, declared_beta, differentiate, output_weights
+from vaescope.analysis.encoding import EncodedSample, declared_beta, differentiate, gauss_newton
 from vaescope.analysis.models import RepairedModel
 from vaescope.core import randomness
 from vaescope.core.calls import call_user_function
@@ -80,8 +80,7 @@ def measure_curvature(sample: EncodedSample, used: list[int], *, pairs: int = 2)
         for z in draws:
             found = differentiate(replace(codes, mean=z), used)
             count = len(found.columns)
-            J = found.columns * output_weights(codes.model.likelihood, found.sample.decoded[:count].double())
-            grams.append(J.mT @ J)
+            grams.append(gauss_newton(found.columns, codes.model.likelihood, found.sample.decoded[:count].double()))
         gram = torch.stack(grams).mean(0)
         # derivatives are at some of the codes, in an order of their own
         place = {row: index for index, row in enumerate(codes.rows.tolist())}

@@ -1,9 +1,9 @@
 r"""Gaussian observation models with any covariance: x | z ~ N(f(z), Λ⁻¹), by whitening.
 
 With Λ = RᵀR, the model of R x with the decoder R f has isotropic noise of precision 1, the same posteriors, and a
-density that differs by |det R|. So every function of this package applies to the whitened decoder. The limit of the gap
-is c_IMA(R J) for a diagonal posterior, and the conformal contrast of R J for an isotropic one, which is zero for
-JᵀΛJ ∝ I. For as many outputs as latents that is
+density that differs by |det R|, so `project`, `log_marginal`, `elbo` and `gap` take a `Noise` as precision. The limit
+of the gap is c_IMA(R J) for a diagonal posterior, and the conformal contrast of R J for an isotropic one, which is zero
+for JᵀΛJ ∝ I. For as many outputs as latents that is
 
 .. math:: J_g^\top J_g \propto \Lambda, \qquad J_g = J^{-1},
 
@@ -13,7 +13,7 @@ This is the second conjecture of Reizinger et al. 2022, §6, made exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -21,62 +21,9 @@ from torch import Tensor
 
 from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
-from vaescope.distributions import Prior
-from vaescope.distributions.likelihoods import gaussian_log_likelihood
-from vaescope.inference.derivatives import Decoder, decode_flat, jacobian
+from vaescope.inference.derivatives import Decoder, jacobian
 from vaescope.inference.geometry import conformal_of_matrix, contrast_of_matrix
-from vaescope.inference.marginal import LogMarginal, log_marginal
-from vaescope.inference.projection import Projection, project
-
-
-@dataclass(frozen=True, eq=False)
-class Noise:
-    """The precision Λ of the observations: (n,) for a diagonal covariance, (n, n) for a full one.
-
-    >>> Noise(torch.tensor([4.0, 1.0])).whiten(torch.ones(1, 2))
-    tensor([[2., 1.]])
-    """
-
-    precision: Tensor
-
-    def __post_init__(self) -> None:
-        value = self.precision
-        if value.ndim not in (1, 2) or (value.ndim == 2 and value.shape[0] != value.shape[1]):
-            raise InputError(f"precision of the noise must be (n,) or (n, n), got shape {tuple(value.shape)}.")
-        if value.ndim == 1 and not bool((value > 0).all()):
-            raise InputError("precision of the noise must be > 0 for every output; it is 1 / variance.")
-        if value.ndim == 2 and (not torch.allclose(value, value.mT) or int(torch.linalg.cholesky_ex(value).info) != 0):
-            raise InputError("precision of the noise must be symmetric and positive definite.")
-
-    @property
-    def root(self) -> Float[Tensor, "n n"]:
-        """R with RᵀR = Λ."""
-        if self.precision.ndim == 1:
-            return torch.diag(self.precision.sqrt())
-        return torch.linalg.cholesky(self.precision).mT
-
-    @property
-    def log_volume(self) -> Float[Tensor, ""]:
-        """½ log det Λ, by which densities of x and of R x differ."""
-        if self.precision.ndim == 1:
-            return 0.5 * self.precision.log().sum()
-        return torch.linalg.cholesky(self.precision).diagonal().log().sum()
-
-    def whiten(self, values: Float[Tensor, "N ..."]) -> Float[Tensor, "N n"]:
-        """R x of every row."""
-        flat = values.flatten(1)
-        if self.precision.ndim == 1:
-            return flat * self.precision.sqrt().to(flat)
-        return flat @ self.root.mT.to(flat)
-
-    def whitened(self, decoder: Decoder) -> Decoder:
-        """R f."""
-        return lambda z: self.whiten(decode_flat(decoder, z))
-
-    def log_likelihood(self, x: Float[Tensor, "N ..."], mean: Float[Tensor, "N ..."]) -> Float[Tensor, " N"]:
-        """log N(x; mean, Λ⁻¹) of every row."""
-        squares = self.whiten(x.flatten(1) - mean.flatten(1)).square().sum(1)
-        return gaussian_log_likelihood(squares, len(self.precision), torch.ones_like(squares)) + self.log_volume
+from vaescope.inference.joint import Noise
 
 
 def noise_of_residuals(residuals: Float[Tensor, "M n"], kind: str = "diagonal") -> Noise:
@@ -96,62 +43,6 @@ def noise_of_residuals(residuals: Float[Tensor, "M n"], kind: str = "diagonal") 
             "kind='diagonal'."
         )
     return Noise(0.5 * (inverse + inverse.mT))
-
-
-def project_with_noise(
-    decoder: Decoder,
-    x: Float[Tensor, "N ..."],
-    *,
-    noise: Noise,
-    latent_dim: int,
-    prior: Prior | None = None,
-    start: Float[Tensor, "N d"] | None = None,
-    family: str = "diagonal",
-) -> Projection:
-    """`project` for an observation model with any covariance.
-
-    Args:
-        decoder: maps latents (N, d) to outputs (N, ...).
-        x: observations.
-        noise: the precision of the observations.
-        latent_dim: the number of latents.
-        prior: N(0, I) by default.
-        start: a guess of the latents.
-        family: `diagonal`, `isotropic` or `full`.
-    """
-    found = project(
-        noise.whitened(decoder),
-        noise.whiten(x),
-        precision=1.0,
-        prior=prior,
-        start=start,
-        latent_dim=latent_dim,
-        family=family,
-    )
-    return replace(found, elbo=found.elbo + noise.log_volume.to(found.elbo))
-
-
-def log_marginal_with_noise(
-    decoder: Decoder,
-    x: Float[Tensor, "N ..."],
-    *,
-    noise: Noise,
-    latent_dim: int,
-    prior: Prior | None = None,
-    method: str = "quadrature",
-    start: Float[Tensor, "N d"] | None = None,
-) -> LogMarginal:
-    """`log_marginal` for an observation model with any covariance."""
-    found = log_marginal(
-        noise.whitened(decoder),
-        noise.whiten(x),
-        precision=1.0,
-        prior=prior,
-        method=method,
-        start=start,
-        latent_dim=latent_dim,
-    )
-    return replace(found, value=found.value + noise.log_volume.to(found.value))
 
 
 @dataclass(frozen=True, eq=False)

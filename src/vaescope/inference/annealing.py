@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope.core import randomness
-from vaescope.inference.joint import LikelihoodJoint, find_mode
+from vaescope.inference.joint import Gaussian, LikelihoodJoint
 
 
 @runtime_checkable
@@ -27,29 +27,6 @@ class Clock(Protocol):
     def left(self) -> float: ...
 
     def say(self, line: str) -> None: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Proposal:
-    """N(centre, factor factorᵀ) in u, one per observation."""
-
-    centre: Float[Tensor, "N d"]
-    factor: Float[Tensor, "N d d"]
-
-    def codes(self, t: Float[Tensor, "C N d"]) -> Float[Tensor, "C N d"]:
-        """u = centre + factor t."""
-        return self.centre + torch.einsum("nij,cnj->cni", self.factor, t)
-
-    def standardise(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
-        """t of codes u."""
-        return torch.linalg.solve(self.factor, (u - self.centre).unsqueeze(2)).squeeze(2)
-
-
-def laplace_at_mode(joint: LikelihoodJoint, start: Float[Tensor, "N d"]) -> Proposal:
-    """The Laplace approximation at the mode of p(u|x) that is found from `start`, such as the encoder's means."""
-    mode = find_mode(joint, start, steps=25)
-    values, vectors = torch.linalg.eigh(joint.derivatives(mode)[1])
-    return Proposal(mode, vectors / values.sqrt().unsqueeze(1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +83,7 @@ class Sandwich:
 
 def bound_log_marginal(
     joint: LikelihoodJoint,
-    start: Proposal,
+    start: Gaussian,
     exact: Float[Tensor, "N d"],
     budget: Clock,
     *,
@@ -173,7 +150,7 @@ class _Path:
     """Distributions between the starting Gaussian (β = 0) and the posterior (β = 1)."""
 
     joint: LikelihoodJoint
-    start: Proposal
+    start: Gaussian
     generator: torch.Generator
     rounding: float
     mixing: int = 16

@@ -38,7 +38,7 @@ from vaescope.inference.derivatives import (
     elementwise_derivatives,
 )
 from vaescope.inference.geometry import check_support, contrast_of_matrix, ima_contrast
-from vaescope.inference.joint import DecoderJoint, quasi_random
+from vaescope.inference.joint import DecoderJoint, inverse_factor, quasi_random
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ def _expand(taylor: Taylor, decoder: Decoder, gamma2: float) -> tuple[Tensor, ..
     (n, d), u, kappa = taylor.J.shape[1:], taylor.u, taylor.curvature
     gram = taylor.J.mT @ taylor.J
     P = gamma2 * gram + torch.diag_embed(kappa)
-    diagonal, factor = P.diagonal(dim1=1, dim2=2), _inverse_factor(P)
+    diagonal, factor = P.diagonal(dim1=1, dim2=2), inverse_factor(P)
     next_elbo, next_log_p, fourth = _next_order(taylor, gamma2, diagonal, factor)
     # ½ [Σ log P_kk - log det P], without cancellation where the prior is log-concave
     exact = contrast_of_matrix(
@@ -169,7 +169,7 @@ def _expand(taylor: Taylor, decoder: Decoder, gamma2: float) -> tuple[Tensor, ..
     axes = torch.eye(d).to(u)
     inverse = torch.stack([_solve_gram(taylor.J, axis.expand_as(u))[:, k] for k, axis in enumerate(axes)], dim=1)
     spread = 1 / taylor.J.square().sum(1)
-    limits = _next_order(taylor, 1.0, gram.diagonal(dim1=1, dim2=2), _inverse_factor(gram))
+    limits = _next_order(taylor, 1.0, gram.diagonal(dim1=1, dim2=2), inverse_factor(gram))
     level = taylor.log_prior + 0.5 * d * math.log(2 * math.pi) + 0.5 * n * math.log(gamma2 / (2 * math.pi))
     elbo = level - 0.5 * diagonal.log().sum(1)
     return (
@@ -198,14 +198,6 @@ def _next_order(
     fourth = gamma2 / 8 * taylor.fourth(torch.diag_embed(diagonal.rsqrt()))
     next_log_p = 0.5 * quadratic(b_C) - gamma2 / 8 * taylor.fourth(factor)
     return 0.5 * quadratic(b_s) - fourth, next_log_p + gamma2**2 / 12 * turned.square().sum((1, 2, 3)), fourth
-
-
-def _inverse_factor(P: Float[Tensor, "N d d"]) -> Float[Tensor, "N d d"]:
-    """A with A Aᵀ = P⁻¹; NaN where P is not positive definite."""
-    lower, failed = torch.linalg.cholesky_ex(P)
-    eye = torch.eye(P.shape[-1], dtype=P.dtype, device=P.device).expand_as(P)
-    inverse = torch.linalg.solve_triangular(lower, eye, upper=False).mT
-    return torch.where((failed == 0)[:, None, None], inverse, torch.nan)
 
 
 def mean_offset(

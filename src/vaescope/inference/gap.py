@@ -17,13 +17,18 @@ from vaescope.inference.derivatives import Decoder, jacobians
 from vaescope.inference.geometry import contrast_of_matrix, ima_contrast
 from vaescope.inference.joint import (
     Curvature,
+    Gaussian,
     LikelihoodJoint,
     LogLikelihood,
+    Noise,
+    Precision,
     decoder_joint,
     find_mode,
+    inverse_factor,
+    laplace,
     matched_nodes,
 )
-from vaescope.inference.marginal import by_importance, by_quadrature, inverse_latents, log_marginal
+from vaescope.inference.marginal import inverse_latents, log_marginal, marginal
 from vaescope.inference.projection import Projection, elbo, project
 
 
@@ -58,7 +63,7 @@ def gap(
     x: Float[Tensor, "N ..."],
     posterior: Posterior,
     *,
-    precision: float | Float[Tensor, " N"],
+    precision: Precision,
     prior: Prior | None = None,
     method: str | None = None,
 ) -> Gap:
@@ -68,7 +73,7 @@ def gap(
         decoder: maps latents (N, d) to outputs (N, ...).
         x: observations.
         posterior: the encoder's posteriors of x, in u, the unbounded coordinate. The best Gaussian is of its family.
-        precision: γ² = 1 / decoder variance; one number, or one for each observation.
+        precision: γ² = 1 / decoder variance; one number, one for each observation, or a `Noise`.
         prior: N(0, I) by default.
         method: how log p(x) is computed, see `log_marginal`; by default quadrature up to four latents, importance
             sampling above.
@@ -88,12 +93,13 @@ def gap(
     best = project(decoder, x, precision=precision, prior=prior, start=start, family=family)
     method = method or ("quadrature" if posterior.mean.shape[1] <= 4 else "importance")
     likelihood = log_marginal(decoder, x, precision=precision, prior=prior, method=method, start=best.mean)
+    whitened = precision.whitened(decoder) if isinstance(precision, Noise) else decoder
     own = elbo(decoder, x, posterior, precision=precision, prior=prior)
     return Gap(
         log_marginal=likelihood.value,
         stderr=likelihood.stderr,
         elbo=own,
-        contrast=ima_contrast(decoder, best.mean),
+        contrast=ima_contrast(whitened, best.mean),
         projection=best,
         pareto_k=likelihood.pareto_k,
         elbo_star=best.elbo,
@@ -237,8 +243,8 @@ def quadrature_gap(
     own = joint.elbo(posterior, *rules[order])
     best, best_elbo = _better(best, coarse, posterior, own)
     with torch.no_grad():
-        factor = torch.linalg.cholesky(torch.linalg.inv(joint.laplace_precision(best.mean)))
-        found = by_quadrature(joint, best.mean, factor, orders, tolerance=tolerance, together=True)
+        around = laplace(joint, best.mean)
+        found = marginal(joint, around, method="quadrature", orders=orders, tolerance=tolerance, together=True)
     return EncoderGap(found.value, own, best_elbo, best, converged, max(error, float(found.stderr.max())))
 
 
@@ -323,12 +329,11 @@ def sampled_gap(
     with torch.no_grad():
         factor = torch.diag_embed(best.variance.sqrt())
         if curvature is not None:
-            lower, failed = torch.linalg.cholesky_ex(joint.laplace_precision(best.mean))
-            eye = torch.eye(dim).to(best.mean).expand_as(lower)
-            inverse = torch.linalg.solve_triangular(lower, eye, upper=False).mT
-            valid = (failed == 0) & inverse.isfinite().all(-1).all(-1)
+            inverse = inverse_factor(joint.laplace_precision(best.mean))
+            valid = inverse.isfinite().all(-1).all(-1)
             factor = torch.where(valid[:, None, None], inverse, factor)
-        found = by_importance(joint, best.mean, factor, 1000, generator)
+        around = Gaussian(best.mean, factor)
+        found = marginal(joint, around, method="importance", samples=1000, generator=generator)
     return EncoderGap(found.value, own, best_elbo, best, converged, pareto_k=found.pareto_k)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from vaescope.core import randomness, validation
 from vaescope.core.errors import InputError, Skipped
 from vaescope.distributions import DiagonalGaussian, Normal, Prior, quadrature
+from vaescope.distributions.likelihoods import gaussian_log_likelihood
 from vaescope.inference.derivatives import (
     Decoder,
     check_decoder,
@@ -78,6 +79,65 @@ def transform_nodes(mean: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"], 
     """Nodes (Q, d), or (N, Q, d) of each point, of a standard rule, moved to each Gaussian: (N, Q, d)."""
     moved = torch.einsum("nij,qj->nqi" if nodes.ndim == 2 else "nij,nqj->nqi", factor, nodes)
     return mean.unsqueeze(1) + moved
+
+
+# noise -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """The precision Λ of the observations: (n,) for a diagonal covariance, (n, n) for a full one.
+
+    >>> Noise(torch.tensor([4.0, 1.0])).whiten(torch.ones(1, 2))
+    tensor([[2., 1.]])
+    """
+
+    precision: Tensor
+
+    def __post_init__(self) -> None:
+        value = self.precision
+        if value.ndim not in (1, 2) or (value.ndim == 2 and value.shape[0] != value.shape[1]):
+            raise InputError(f"precision of the noise must be (n,) or (n, n), got shape {tuple(value.shape)}.")
+        if value.ndim == 1 and not bool((value > 0).all()):
+            raise InputError("precision of the noise must be > 0 for every output; it is 1 / variance.")
+        if value.ndim == 2 and (not torch.allclose(value, value.mT) or int(torch.linalg.cholesky_ex(value).info) != 0):
+            raise InputError("precision of the noise must be symmetric and positive definite.")
+
+    @property
+    def root(self) -> Float[Tensor, "n n"]:
+        """R with RᵀR = Λ."""
+        if self.precision.ndim == 1:
+            return torch.diag(self.precision.sqrt())
+        return torch.linalg.cholesky(self.precision).mT
+
+    @property
+    def log_volume(self) -> Float[Tensor, ""]:
+        """½ log det Λ, by which densities of x and of R x differ."""
+        if self.precision.ndim == 1:
+            return 0.5 * self.precision.log().sum()
+        return torch.linalg.cholesky(self.precision).diagonal().log().sum()
+
+    def whiten(self, values: Float[Tensor, "N ..."]) -> Float[Tensor, "N n"]:
+        """R x of every row."""
+        flat = values.flatten(1)
+        if flat.shape[1] != len(self.precision):
+            raise InputError(f"the noise has {len(self.precision)} outputs, but x or the decoder has {flat.shape[1]}.")
+        if self.precision.ndim == 1:
+            return flat * self.precision.sqrt().to(flat)
+        return flat @ self.root.mT.to(flat)
+
+    def whitened(self, decoder: Decoder) -> Decoder:
+        """R f."""
+        return lambda z: self.whiten(decode_flat(decoder, z))
+
+    def log_likelihood(self, x: Float[Tensor, "N ..."], mean: Float[Tensor, "N ..."]) -> Float[Tensor, " N"]:
+        """log N(x; mean, Λ⁻¹) of every row."""
+        squares = self.whiten(x.flatten(1) - mean.flatten(1)).square().sum(1)
+        return gaussian_log_likelihood(squares, len(self.precision), torch.ones_like(squares)) + self.log_volume
+
+
+Precision = float | Float[Tensor, " N"] | Noise
+"""γ² = 1 / decoder variance: one number, one for each observation, or a `Noise` with one per output or a matrix."""
 
 
 # p(x, u) ----------------------------------------------------------------------------------------
@@ -219,6 +279,8 @@ class DecoderJoint(Joint):
     x: Float[Tensor, "N n"]
     precision: Float[Tensor, " N"]
     """γ² of each point."""
+    log_volume: float = 0.0
+    """By which log p(x) exceeds that of the given x, if these were whitened."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -226,7 +288,7 @@ class DecoderJoint(Joint):
     @property
     def constant(self) -> Float[Tensor, " N"]:
         """The Gaussian likelihood's n/2 log(γ²/2π)."""
-        return 0.5 * self.x.shape[1] * (self.precision.log() - math.log(2 * math.pi))
+        return 0.5 * self.x.shape[1] * (self.precision.log() - math.log(2 * math.pi)) + self.log_volume
 
     def take(self, rows: Tensor | slice) -> DecoderJoint:
         return replace(self, x=self.x[rows], precision=self.precision[rows])
@@ -280,7 +342,7 @@ def decoder_joint(
     decoder: Decoder,
     x: Float[Tensor, "N ..."],
     *,
-    precision: float | Float[Tensor, " N"],
+    precision: Precision,
     prior: Prior | None = None,
     start: Float[Tensor, "M d"] | None = None,
     latent_dim: int | None = None,
@@ -290,7 +352,7 @@ def decoder_joint(
     Args:
         decoder: maps latents (N, d) to outputs (N, ...).
         x: observations.
-        precision: γ²; one number, or one for each observation.
+        precision: γ², or a `Noise`: then decoder and x are whitened.
         prior: N(0, I) by default.
         start: latents to start from, one row or a row per observation; by default the decoder's own inverse of x, if it
             has one.
@@ -310,17 +372,20 @@ def decoder_joint(
         check_support(start, prior, "start")
         if len(start) not in (1, len(x)):
             raise InputError(f"start must have a row per observation ({len(x)}), got {len(start)}.")
-    gamma2 = validation.precisions(precision, len(x)).to(x)
+    flat, function, log_volume, gamma2 = x.flatten(1), decoder, 0.0, precision
+    if isinstance(precision, Noise):
+        flat, function, gamma2 = precision.whiten(x), precision.whitened(decoder), 1.0
+        log_volume = float(precision.log_volume)
+    precisions = validation.precisions(gamma2, len(x)).to(x)
     probe = torch.full((1, dim), prior.unbounded_centre(), dtype=x.dtype, device=x.device)
-    outputs = check_decoder(decoder, start[:1] if start is not None else prior.to_support(probe))
-    flat = x.flatten(1)
+    outputs = check_decoder(function, start[:1] if start is not None else prior.to_support(probe))
     if outputs != flat.shape[1]:
         raise InputError(f"decoder gives {outputs} outputs per point, but x has {flat.shape[1]}.")
-    joint = DecoderJoint(prior, dim, decoder, flat, gamma2)
+    joint = DecoderJoint(prior, dim, function, flat, precisions, log_volume)
     if start is not None:
         return joint, prior.from_support(start.to(flat))
     if isinstance(decoder, InvertibleDecoder) and flat.shape[1] == dim:
-        guess = prior.from_support(decoder.inverse(flat))
+        guess = prior.from_support(decoder.inverse(x.flatten(1)))
         return joint, guess if bool(guess.isfinite().all()) else None
     return joint, None
 
@@ -342,6 +407,44 @@ def _only_dimension(decoder: Decoder, x: Tensor, prior: Prior, largest: int = 64
     shown = ", ".join(str(dim) for dim in accepted[:3]) + (", …" if len(accepted) > 3 else "")
     found = f"the decoder takes {shown} latents" if accepted else f"no number up to {largest} fits x"
     raise InputError(f"the number of latents could not be found: {found}; pass latent_dim.")
+
+
+# Gaussians in u ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """N(centre, factor factorᵀ) in u, one per observation."""
+
+    centre: Float[Tensor, "N d"]
+    factor: Float[Tensor, "N d d"]
+
+    def codes(self, t: Float[Tensor, "C N d"]) -> Float[Tensor, "C N d"]:
+        """u = centre + factor t."""
+        return self.centre + torch.einsum("nij,cnj->cni", self.factor, t)
+
+    def standardise(self, u: Float[Tensor, "N d"]) -> Float[Tensor, "N d"]:
+        """t of codes u."""
+        return torch.linalg.solve(self.factor, (u - self.centre).unsqueeze(2)).squeeze(2)
+
+
+def inverse_factor(P: Float[Tensor, "N d d"]) -> Float[Tensor, "N d d"]:
+    """The lower triangular A with A Aᵀ = P⁻¹; NaN where P is not positive definite.
+
+    >>> inverse_factor(torch.tensor([[[4.0, 0.0], [0.0, 1.0]]]))
+    tensor([[[0.5000, 0.0000],
+             [0.0000, 1.0000]]])
+    """
+    lower, failed = torch.linalg.cholesky_ex(P.flip(-1, -2))  # in reversed order, so that A is lower triangular
+    eye = torch.eye(P.shape[-1], dtype=P.dtype, device=P.device).expand_as(P)
+    inverse = torch.linalg.solve_triangular(lower, eye, upper=False).mT.flip(-1, -2)
+    return torch.where((failed == 0)[:, None, None], inverse, torch.nan)
+
+
+@torch.no_grad()
+def laplace(joint: Joint, mode: Float[Tensor, "N d"]) -> Gaussian:
+    """The Laplace approximation of p(u|x) at its mode."""
+    return Gaussian(mode, inverse_factor(joint.derivatives(mode)[1]))
 
 
 # mode -------------------------------------------------------------------------------------------

@@ -16,7 +16,17 @@ from vaescope.core.validation import choice, integer
 from vaescope.distributions import FullGaussian, Prior, quadrature
 from vaescope.inference.derivatives import Decoder, jacobians
 from vaescope.inference.geometry import check_support
-from vaescope.inference.joint import DecoderJoint, InvertibleDecoder, Joint, decoder_joint, find_mode, transform_nodes
+from vaescope.inference.joint import (
+    DecoderJoint,
+    Gaussian,
+    InvertibleDecoder,
+    Joint,
+    Precision,
+    decoder_joint,
+    find_mode,
+    laplace,
+    transform_nodes,
+)
 
 FREEDOM = 5.0  # degrees of freedom of the Student proposal: heavier tails than any posterior with a Gaussian prior
 
@@ -38,7 +48,7 @@ def log_marginal(
     decoder: Decoder,
     x: Float[Tensor, "N ..."],
     *,
-    precision: float | Float[Tensor, " N"],
+    precision: Precision,
     prior: Prior | None = None,
     method: str = "quadrature",
     start: Float[Tensor, "N d"] | None = None,
@@ -52,7 +62,7 @@ def log_marginal(
     Args:
         decoder: maps latents (N, d) to outputs (N, ...).
         x: observations.
-        precision: γ² = 1 / decoder variance; one number, or one for each observation.
+        precision: γ² = 1 / decoder variance; one number, one for each observation, or a `Noise`.
         prior: N(0, I) by default.
         method: `quadrature` places Gauss–Hermite nodes by the Laplace covariance at the mode; up to eight latents and
             one mode. `importance` is Pareto-smoothed importance sampling for any number of latents. `flow` is the
@@ -79,96 +89,97 @@ def log_marginal(
         latent_dim=latent_dim or (None if start is not None or proposal is None else proposal.mean.shape[1]),
     )
     if method == "flow":
-        return _by_change_of_variables(joint, guess)
+        if joint.x.shape[1] != joint.dim:
+            raise InputError(f"method 'flow' needs as many outputs as latents, got {joint.x.shape[1]} and {joint.dim}.")
+        z = inverse_latents(joint, guess, "method 'flow'")
+        log_det = torch.cat([torch.linalg.slogdet(J).logabsdet for J in jacobians(joint.decoder, z)])
+        value = joint.prior.log_density(z).sum(-1) - log_det + joint.log_volume  # Reizinger et al. 2022, Eq. 4
+        return LogMarginal(value, torch.zeros_like(value), None)
     if method == "quadrature" and joint.dim > 8:
         raise InputError(f"method 'quadrature' supports up to 8 latents, got {joint.dim}; use method='importance'.")
     generator = randomness.generator(seed, "importance")
     integer("samples", samples, minimum=100)
-    if method == "importance" and proposal is not None:
-        return by_importance(joint, proposal.mean, proposal.scale, samples, generator, freedom=math.inf)
-    mode = find_mode(joint, guess)
-    factor = torch.linalg.cholesky(torch.linalg.inv(joint.derivatives(mode)[1]))
-    if method == "importance":
-        return by_importance(joint, mode, factor, samples, generator)
+    given = method == "importance" and proposal is not None
+    around = Gaussian(proposal.mean, proposal.scale) if given and proposal else laplace(joint, find_mode(joint, guess))
     orders = [o for o in (5, 9, 15, 25, 41) if o**joint.dim <= 20_000] or [3]
-    return by_quadrature(joint, mode, factor, orders if len(orders) > 1 else [max(2, orders[0] - 1), orders[0]])
+    return marginal(
+        joint,
+        around,
+        method=method,
+        orders=orders if len(orders) > 1 else [max(2, orders[0] - 1), orders[0]],
+        samples=samples,
+        generator=generator,
+        freedom=math.inf if given else FREEDOM,
+    )
 
 
-def by_quadrature(
+def marginal(
     joint: Joint,
-    mode: Float[Tensor, "N d"],
-    factor: Float[Tensor, "N d d"],
-    orders: Sequence[int],
+    around: Gaussian,
     *,
+    method: str,
+    orders: Sequence[int] = (),
     tolerance: float = 1e-10,
     together: bool = False,
+    samples: int = 4000,
+    generator: torch.Generator | None = None,
+    freedom: float = FREEDOM,
+    noise: Float[Tensor, "N S d"] | None = None,
 ) -> LogMarginal:
-    """log |A| (2π)^{d/2} Σ_q w_q exp(log p(x, u_q) + ½ ‖t_q‖²), u_q = mode + A t_q, by higher and higher orders.
+    """log p(x) of any p(x, u), by quadrature or importance sampling around a Gaussian N(c, A Aᵀ) of each point.
+
+    `quadrature` is log |A| (2π)^{d/2} Σ_q w_q exp(log p(x, u_q) + ½ ‖t_q‖²) with u_q = c + A t_q, by higher and higher
+    orders. `importance` averages the weights p(x, u) / q(u), where q is a Student distribution with the scale A.
 
     Args:
         joint: p(x, u).
-        mode: centres of the nodes.
-        factor: A, with A Aᵀ the covariance of the nodes.
-        orders: to try in turn, at least two.
+        around: where most of p(u|x) is.
+        method: `quadrature` or `importance`.
+        orders: of quadrature, to try in turn, at least two.
         tolerance: change from one order to the next in nats at which a point is done.
         together: go on with all points while any is not done.
+        samples: draws per point of importance sampling.
+        generator: of these draws.
+        freedom: degrees of freedom of q; infinite for a Gaussian.
+        noise: the standard draws, if they are made already.
     """
-    log_volume = factor.diagonal(dim1=1, dim2=2).log().sum(-1) + 0.5 * joint.dim * math.log(2 * math.pi)
-
-    def integrate(points: Tensor, order: int) -> Tensor:
-        nodes, weights = quadrature.hermite_grid(joint.dim, order, mode)
-        correction, part = weights.log() + 0.5 * nodes.square().sum(-1), joint.take(points)
-        sums = []
+    mean, factor = around.centre, around.factor
+    log_volume = factor.diagonal(dim1=1, dim2=2).log().sum(-1)
+    half_log = 0.5 * joint.dim * math.log(2 * math.pi)
+    if method == "importance":
+        parts = []
+        constant = -half_log
+        if not math.isinf(freedom):
+            constant = math.lgamma((freedom + joint.dim) / 2) - math.lgamma(freedom / 2)
+            constant -= 0.5 * joint.dim * math.log(freedom * math.pi)
+        for rows in joint.chunks(samples):
+            count = len(mean[rows])
+            t = draw_student(count, samples, joint.dim, freedom, generator) if noise is None else noise[rows]
+            t = t.to(mean)
+            squares = t.square().sum(-1)
+            tails = 0.5 * (freedom + joint.dim) * torch.log1p(squares / freedom)
+            log_q = constant - (0.5 * squares if math.isinf(freedom) else tails) - log_volume[rows, None]
+            u = transform_nodes(mean[rows], factor[rows], t)
+            parts.append(smoothed_mean(joint.take(rows).log_joint(u) - log_q))
+        values, errors, shapes = zip(*parts, strict=True)
+        return LogMarginal(torch.cat(values), torch.cat(errors), torch.cat(shapes))
+    points = torch.arange(len(mean), device=mean.device)
+    value, error = torch.zeros_like(log_volume), torch.full_like(log_volume, math.inf)
+    for index, order in enumerate(orders):
+        nodes, weights = quadrature.hermite_grid(joint.dim, order, mean)
+        correction, part, sums = weights.log() + 0.5 * nodes.square().sum(-1), joint.take(points), []
         for rows in part.chunks(len(nodes)):
-            u = transform_nodes(mode[points[rows]], factor[points[rows]], nodes)
+            u = transform_nodes(mean[points[rows]], factor[points[rows]], nodes)
             sums.append(torch.logsumexp(part.take(rows).log_joint(u) + correction, dim=1))
-        return torch.cat(sums) + log_volume[points]
-
-    points = torch.arange(len(mode), device=mode.device)
-    value = integrate(points, orders[0])
-    error = torch.full_like(value, math.inf)
-    for order in orders[1:]:
-        finer = integrate(points, order)
-        error[points] = (finer - value[points]).abs()
+        finer = torch.cat(sums) + (log_volume + half_log)[points]
+        if index:
+            error[points] = (finer - value[points]).abs()
         value[points] = finer
         unresolved = error[points] > tolerance
         if not bool(unresolved.any()):
             break
         points = points if together else points[unresolved]
     return LogMarginal(value, error, None)
-
-
-def by_importance(
-    joint: Joint,
-    mean: Float[Tensor, "N d"],
-    factor: Float[Tensor, "N d d"],
-    samples: int,
-    generator: torch.Generator,
-    *,
-    freedom: float = FREEDOM,
-    noise: Float[Tensor, "N S d"] | None = None,
-) -> LogMarginal:
-    """Weights p(x, u) / q(u); q is a Student distribution, or a Gaussian if `freedom` is infinite.
-
-    Args:
-        joint: p(x, u).
-        mean: centres of the proposals.
-        factor: A, with A Aᵀ their covariance (of a Student distribution, its scale).
-        samples: draws per point.
-        generator: of the draws.
-        freedom: degrees of freedom.
-        noise: the standard draws, if they are made already.
-    """
-    log_volume = factor.diagonal(dim1=1, dim2=2).log().sum(-1)
-    parts = []
-    for rows in joint.chunks(samples):
-        centre = mean[rows]
-        t = draw_student(len(centre), samples, joint.dim, freedom, generator) if noise is None else noise[rows]
-        t = t.to(mean)
-        log_q = log_student(t, freedom) - log_volume[rows, None]
-        parts.append(smoothed_mean(joint.take(rows).log_joint(transform_nodes(centre, factor[rows], t)) - log_q))
-    values, errors, shapes = zip(*parts, strict=True)
-    return LogMarginal(torch.cat(values), torch.cat(errors), torch.cat(shapes))
 
 
 def smoothed_mean(log_weights: Float[Tensor, "N S"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -179,32 +190,13 @@ def smoothed_mean(log_weights: Float[Tensor, "N S"]) -> tuple[Tensor, Tensor, Te
     return value, (weights - value[:, None]).exp().std(dim=1) / math.sqrt(samples), k
 
 
-def draw_student(points: int, samples: int, dim: int, freedom: float, generator: torch.Generator) -> Tensor:
+def draw_student(points: int, samples: int, dim: int, freedom: float, generator: torch.Generator | None) -> Tensor:
     """(points, samples, dim) draws of the standard Student distribution; normal if `freedom` is infinite."""
     noise = torch.randn(points, samples, dim, generator=generator, dtype=torch.float64)
     if math.isinf(freedom):
         return noise
     half = torch.full((points, samples, 1), freedom / 2, dtype=torch.float64)
     return noise * (half / torch._standard_gamma(half, generator=generator)).sqrt()
-
-
-def log_student(t: Tensor, freedom: float) -> Tensor:
-    """log-density of the standard multivariate Student distribution; normal if `freedom` is infinite."""
-    d, squares = t.shape[-1], t.square().sum(-1)
-    if math.isinf(freedom):
-        return -0.5 * squares - 0.5 * d * math.log(2 * math.pi)
-    constant = math.lgamma((freedom + d) / 2) - math.lgamma(freedom / 2) - 0.5 * d * math.log(freedom * math.pi)
-    return constant - 0.5 * (freedom + d) * torch.log1p(squares / freedom)
-
-
-def _by_change_of_variables(joint: DecoderJoint, guess: Tensor | None) -> LogMarginal:
-    """log p₀(g(x)) - log |det J(g(x))| (Reizinger et al. 2022, Eq. 4)."""
-    if joint.x.shape[1] != joint.dim:
-        raise InputError(f"method 'flow' needs as many outputs as latents, got {joint.x.shape[1]} and {joint.dim}.")
-    z = inverse_latents(joint, guess, "method 'flow'")
-    log_det = torch.cat([torch.linalg.slogdet(J).logabsdet for J in jacobians(joint.decoder, z)])
-    value = joint.prior.log_density(z).sum(-1) - log_det
-    return LogMarginal(value, torch.zeros_like(value), None)
 
 
 def inverse_latents(joint: DecoderJoint, guess: Float[Tensor, "N d"] | None, name: str) -> Float[Tensor, "N d"]:

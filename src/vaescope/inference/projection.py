@@ -21,10 +21,12 @@ from vaescope.inference.derivatives import Decoder, along_axes, as_columns, push
 from vaescope.inference.joint import (
     CHUNK_NUMBERS,
     DecoderJoint,
+    Precision,
     Rule,
     decoder_joint,
     find_mode,
     increasing_orders,
+    laplace,
     rule,
     transform_nodes,
 )
@@ -266,7 +268,7 @@ def project(
     decoder: Decoder,
     x: Float[Tensor, "N ..."],
     *,
-    precision: float | Float[Tensor, " N"],
+    precision: Precision,
     prior: Prior | None = None,
     start: Float[Tensor, "N d"] | None = None,
     latent_dim: int | None = None,
@@ -277,7 +279,7 @@ def project(
     Args:
         decoder: maps latents (N, d) to outputs (N, ...).
         x: observations.
-        precision: γ² = 1 / decoder variance; one number, or one for each observation.
+        precision: γ² = 1 / decoder variance; one number, one for each observation, or a `Noise`.
         prior: N(0, I) by default.
         start: a guess of the latents, such as g(x) or an encoder's means; by default the best of several searches.
         latent_dim: the number of latents; needed only if the decoder takes codes of several sizes.
@@ -292,11 +294,10 @@ def project(
     dim = joint.dim
     shape = make_family(family, dim)
     mode = find_mode(joint, guess)
-    laplace = joint.derivatives(mode)[1]
     if family == "full":
-        factor = torch.linalg.cholesky(torch.linalg.inv(laplace))
+        factor = laplace(joint, mode).factor
     else:  # Eq. 12 in u, or its mean over latents
-        diagonal = laplace.diagonal(dim1=1, dim2=2)
+        diagonal = joint.derivatives(mode)[1].diagonal(dim1=1, dim2=2)
         diagonal = diagonal.mean(-1, keepdim=True).expand_as(diagonal) if family == "isotropic" else diagonal
         factor = torch.diag_embed(diagonal.rsqrt())
     mean = mode
@@ -331,7 +332,7 @@ def elbo(
     x: Float[Tensor, "N ..."],
     posterior: Posterior,
     *,
-    precision: float | Float[Tensor, " N"],
+    precision: Precision,
     prior: Prior | None = None,
 ) -> Float[Tensor, " N"]:
     """The ELBO of any Gaussian posterior (in u), by the finest quadrature rule.
@@ -340,7 +341,7 @@ def elbo(
         decoder: maps latents (N, d) to outputs (N, ...).
         x: observations.
         posterior: one per observation, in u, the unbounded coordinate.
-        precision: γ² = 1 / decoder variance; one number, or one for each observation.
+        precision: γ² = 1 / decoder variance; one number, one for each observation, or a `Noise`.
         prior: N(0, I) by default.
     """
     prior = Normal() if prior is None else prior

@@ -21,7 +21,8 @@ from vaescope.core.errors import InputError, Skipped
 from vaescope.core.tables import Table
 from vaescope.core.validation import integer
 from vaescope.distributions import DiagonalGaussian, Normal, kl
-from vaescope.inference.marginal import FREEDOM, by_importance, draw_student
+from vaescope.inference.joint import Gaussian
+from vaescope.inference.marginal import FREEDOM, draw_student, marginal
 from vaescope.report.report import Report
 
 
@@ -154,7 +155,8 @@ def _score(sample: EncodedSample, draws: int, generator: torch.Generator) -> dic
     noise = draw_student(draws, len(sample), q.mean.shape[1], FREEDOM, generator).transpose(0, 1)
     # wider than q, since q is narrower than the posterior
     factor = torch.diag_embed(1.2 * q.variance.sqrt())
-    found = by_importance(joint_of(sample, prior), q.mean, factor, draws, generator, noise=noise)
+    around = Gaussian(q.mean, factor)
+    found = marginal(joint_of(sample, prior), around, method="importance", samples=draws, noise=noise)
     # misfit at the mean, and what the width of q adds
     log_likelihood = sample_log_likelihood(sample)
     at_mean = log_likelihood(x, q.mean)

@@ -18,9 +18,9 @@ from vaescope.core import randomness
 from vaescope.core.calls import call_user_function
 from vaescope.core.errors import InputError, Skipped
 from vaescope.distributions import DiagonalGaussian, Normal, Prior
-from vaescope.inference.annealing import Clock, Sandwich, bound_log_marginal, laplace_at_mode
+from vaescope.inference.annealing import Clock, Sandwich, bound_log_marginal
 from vaescope.inference.gap import sampled_gap
-from vaescope.inference.joint import LikelihoodJoint, matched_nodes
+from vaescope.inference.joint import LikelihoodJoint, find_mode, laplace, matched_nodes
 from vaescope.protocol import LatentModel
 
 
@@ -277,7 +277,7 @@ def bound_gap(simulation: Simulation, budget: Clock, *, points: int = 48, seed: 
     q = DiagonalGaussian(q.mean[:points], q.variance[:points])
     joint = simulation.joint(points)
     rounding = torch.finfo(sample.mean.dtype).eps
-    start = laplace_at_mode(joint, q.mean)
+    start = laplace(joint, find_mode(joint, q.mean, steps=25))
     sandwich = bound_log_marginal(joint, start, simulation.u[:points], budget, seed=seed, rounding=rounding)
     if sample.model.posterior_family != "diagonal":
         return GapBounds(sandwich, None, None)
