@@ -6,7 +6,7 @@ import pytest
 import vaescope as vs
 from vaescope.data.files import tables as csv_tables
 from vaescope.data.files.loading import load
-from vaescope.data.files.tables import csv_columns, open_csv
+from vaescope.data.files.tables import open_csv
 
 TEXT = "id,a,b,name\n1,0.5,2,x\n2,,3,y\n3,1.5,4.5,z\n"
 
@@ -19,7 +19,8 @@ def table(tmp_path):
 
 
 def test_numeric_columns_are_rows_and_empty_fields_are_nan(table):
-    assert csv_columns(table) == (["id", "a", "b"], ["name"])
+    assert open_csv(table).columns == ("id", "a", "b")
+    assert open_csv(table).left_out == ("name",)
     rows = open_csv(table).all_rows()
     np.testing.assert_array_equal(rows, [[1, 0.5, 2], [2, np.nan, 3], [3, 1.5, 4.5]])
     np.testing.assert_array_equal(open_csv(table, ["b"]).all_rows(), [[2], [3], [4.5]])

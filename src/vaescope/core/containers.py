@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,9 +39,18 @@ def unwrap(values: Any, name: str) -> object:
     if _has(values, "toarray", "nnz"):
         _check_size(values.shape, name)
         return values.toarray()
-    if _has(values, "columns", "to_numpy") and not isinstance(values, type):
-        return _numbers(values, name)
-    return values
+    if not is_data_frame(values):
+        return values
+    arrays = frame_columns(values)
+    text = [column for column, numbers in arrays.items() if numbers is None]
+    if text:
+        listed = ", ".join(text[:5]) + ", …" * (len(text) > 5)
+        raise InputError(
+            f"{name} has columns that are not numbers: {listed}; drop them, as in {name}.drop(columns={text[:5]}), or "
+            "encode categories as integers."
+        )
+    found = [numbers for numbers in arrays.values() if numbers is not None]
+    return np.column_stack(found) if found else np.zeros((len(values), 0))
 
 
 def _has(values: object, *names: str) -> bool:
@@ -66,37 +76,23 @@ def _check_size(shape: tuple[int, ...], name: str) -> None:
 # data frames ----------------------------------------------------------------------------------
 
 
-def _numbers(frame: Any, name: str) -> np.ndarray:
-    """All columns of a data frame as one array of numbers; the error names columns of text."""
-    columns = {str(column): frame[column] for column in frame.columns}
-    arrays = {column: _column(values) for column, values in columns.items()}
-    text = [column for column, values in arrays.items() if values is None]
-    if text:
-        listed = ", ".join(text[:5]) + ", …" * (len(text) > 5)
-        raise InputError(
-            f"{name} has columns that are not numbers: {listed}; drop them, as in {name}.drop(columns={text[:5]}), or "
-            "encode categories as integers."
-        )
-    found = [values for values in arrays.values() if values is not None]
-    return np.column_stack(found) if found else np.zeros((len(frame), 0))
+def is_data_frame(values: object) -> bool:
+    """Whether this is a table with named columns, such as a data frame of pandas or polars."""
+    return _has(values, "columns", "to_numpy") and not isinstance(values, type)
 
 
-def _column(values: object) -> np.ndarray | None:
-    """Numbers of a column, missing ones as NaN; None if it is not one of numbers."""
-    found = np.asarray(values)
-    if found.dtype.kind in "fiub":
-        return found
-    if found.dtype != object or any(isinstance(value, str | bytes) for value in found):
-        return None
-    try:
-        return np.array([_number(value) for value in found], np.float64)
-    except (TypeError, ValueError):
-        return None
-
-
-def _number(value: SupportsFloat | None) -> float:
-    """A number; missing values, whatever a library calls them, are NaN."""
-    return math.nan if value is None or type(value).__name__ in ("NAType", "NaTType") else float(value)
+def frame_columns(frame: Any) -> dict[str, np.ndarray | None]:
+    """The columns of a data frame by name: numbers, missing ones as NaN; None for a column of anything else."""
+    found: dict[str, np.ndarray | None] = {}
+    for name in frame.columns:
+        values = np.asarray(frame[name])
+        found[str(name)] = values if values.dtype.kind in "fiub" else None
+        if values.dtype == object and not any(isinstance(value, str | bytes) for value in values):
+            missing = ("NoneType", "NAType", "NaTType")  # whatever a library calls them
+            with suppress(TypeError, ValueError):
+                numbers = [math.nan if type(value).__name__ in missing else float(value) for value in values]
+                found[str(name)] = np.array(numbers, np.float64)
+    return found
 
 
 # data sets and loaders ------------------------------------------------------------------------

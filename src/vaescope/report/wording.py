@@ -25,6 +25,10 @@ GLOSSARY = {
     "distortion": "-log p(x|z) of reconstructions: the reconstruction term of the loss, with its constants.",
     "KL": "How far the posterior of a latent is from its prior. Zero: the latent carries no information.",
     "β": "What the KL is multiplied by in the loss. 1 is the ELBO. Only precision / β has an effect on the optimum.",
+    "λ": "Eigenvalues of the covariance: the variance of the data along its principal axes, largest first.",
+    "γ²": "Precision: 1 / variance of the decoder. A squared error is multiplied by γ²/2.",
+    "β/γ²": "All that matters for which latents are used: latent i of a linear VAE is used exactly if λ is larger.",
+    "collapse": "No latent differs from its prior, and the decoder ignores them.",
     "precision": "1 / variance of the decoder: 1 for half the summed squared error, 2/n for a mean over n numbers.",
     "Eq. 12": "σ² = 1 / (1 + precision · ‖column‖²), the variance of the best narrow posterior.",
     "gap": "log p(x) - ELBO. Family: what the best posterior of its kind loses. Amortization: what the encoder loses "
@@ -43,6 +47,7 @@ GLOSSARY = {
     "perplexity": "exp of the entropy of the codes: the number of equally frequent codes with the same entropy.",
     "canonical correlation": "Of two sets of latents: 1 for a direction in both, 0 for one that they do not share.",
     "intrinsic dimension": "Numbers needed to locate a sample on the curved surface on which the data lie.",
+    "stands out": "Larger than the largest eigenvalue of noise would be, at the 99.5 % quantile.",
     "±": "Two standard errors, everywhere on this page.",
 }
 
@@ -53,7 +58,8 @@ def anchor(word: str) -> str:
     >>> anchor("log p(x)")
     'term-log-p-x'
     """
-    spelled = word.replace("β", "beta").replace("±", "plus-minus")
+    names = {"β": "beta", "γ²": "gamma2", "λ": "eigenvalue", "±": "plus-minus"}
+    spelled = "".join(names.get(part, part) for part in re.split("(β|γ²|λ|±)", word))
     return "term-" + re.sub(r"[^a-z0-9]+", "-", spelled.lower()).strip("-")
 
 

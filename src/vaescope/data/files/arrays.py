@@ -74,6 +74,10 @@ class StoredArray:
     """Rows that the file stores as a unit."""
     about: str = ""
     """Further words on what was read: names of columns, what was left out and why, how the file is written."""
+    columns: tuple[str, ...] | None = None
+    """Names of the columns of a table."""
+    left_out: tuple[str, ...] = ()
+    """Names of the columns of a table that hold no numbers."""
 
     def __post_init__(self) -> None:
         shape = (*self.shape, 1) if len(self.shape) == 1 else self.shape  # labels have one number per sample

@@ -22,25 +22,6 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
-@file_reader("a table")
-def csv_columns(path: Path) -> tuple[list[str], list[str]]:
-    """Names of columns with numbers or booleans, and of the others."""
-    dialect = read_dialect(path)
-    numeric = dialect.columns("number", "boolean")
-    return [dialect.names[k] for k in numeric], [name for k, name in enumerate(dialect.names) if k not in numeric]
-
-
-@file_reader("a Parquet table")
-def parquet_columns(path: Path) -> tuple[list[str], list[str]]:
-    """Names of columns with numbers, and of the others."""
-    schema = pq.ParquetFile(path).schema_arrow
-    repeated = next((name for name in schema.names if schema.names.count(name) > 1), None)
-    if repeated is not None:
-        raise InputError(f"{path.name} has {schema.names.count(repeated)} columns {repeated!r}; rename them.")
-    numeric = [column.name for column in schema if _is_number(column.type)]
-    return numeric, [name for name in schema.names if name not in numeric]
-
-
 def _about(names: Sequence[str], left_out: Mapping[str, str], without: Sequence[str] = (), *, written: str = "") -> str:
     """What was read from a table, for one line: columns, what was left out and why, and how the table is written."""
     parts = [f"{' columns' if len(names) > 1 else ' column'} ({_listed(names)})"]
@@ -62,7 +43,12 @@ def _listed(names: Sequence[str]) -> str:
 @file_reader("a Parquet table")
 def open_parquet(path: Path, columns: Sequence[str] | None = None, *, without: Sequence[str] = ()) -> StoredArray:
     """The given columns, or all numeric columns except some, as one array of float64."""
-    numeric, others = parquet_columns(path)
+    schema = pq.ParquetFile(path).schema_arrow
+    repeated = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if repeated is not None:
+        raise InputError(f"{path.name} has {schema.names.count(repeated)} columns {repeated!r}; rename them.")
+    numeric = [column.name for column in schema if _is_number(column.type)]
+    others = [name for name in schema.names if name not in numeric]
     missing = [name for name in (*(columns or ()), *without) if name not in numeric]
     if missing:
         raise InputError(f"{path.name} has no numeric column {missing[0]!r}; it has {', '.join(numeric) or 'none'}.")
@@ -75,10 +61,12 @@ def open_parquet(path: Path, columns: Sequence[str] | None = None, *, without: S
             found = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
             yield np.column_stack(found).astype(np.float64)
 
-    schema = pq.ParquetFile(path).schema_arrow
     about = _about(chosen, {name: str(schema.field(name).type) for name in others}, without)
     shape = (pq.ParquetFile(path).metadata.num_rows, len(chosen))
-    return StoredArray(path, "table", shape, np.dtype(np.float64), read_batches, about=about)
+    float64, left_out = np.dtype(np.float64), tuple(others)
+    return StoredArray(
+        path, "table", shape, float64, read_batches, about=about, columns=tuple(chosen), left_out=left_out
+    )
 
 
 @file_reader("a table")
@@ -92,22 +80,24 @@ def open_csv(path: Path, columns: Sequence[str] | None = None, *, without: Seque
     """
     dialect = read_dialect(path)
     positions = _positions(path, dialect, columns, without)
-    about = _about(
-        [dialect.names[k] for k in positions],
-        {
-            dialect.names[k]: "no values" if dialect.kinds[k] == "empty" else "text"
-            for k in dialect.columns("empty", "text")
-        },
-        without,
-        written=str(dialect),
-    )
+    names = [dialect.names[k] for k in positions]
+    left_out = {
+        dialect.names[k]: "no values" if dialect.kinds[k] == "empty" else "text"
+        for k in dialect.columns("empty", "text")
+    }
+    about = _about(names, left_out, without, written=str(dialect))
     categorical = any(dialect.kinds[k] not in ("number", "boolean") for k in positions)
     read = _reader(path, dialect, positions, as_text=categorical)
-    dtype = np.dtype(np.float64)
+
+    def stored(rows: int, read_batches: Callable[[int], Iterator[np.ndarray]]) -> StoredArray:
+        shape, columns = (rows, len(positions)), tuple(names)
+        float64, others = np.dtype(np.float64), tuple(left_out)
+        return StoredArray(path, "table", shape, float64, read_batches, about=about, columns=columns, left_out=others)
+
     if categorical:  # categories are numbered over the whole file
         table = read().read_all()
         values = np.column_stack([_numbers(column) for column in table.columns])
-        return StoredArray(path, "table", values.shape, dtype, lambda size: _in_parts(values, size), about=about)
+        return stored(len(values), lambda size: _in_parts(values, size))
 
     def read_batches(batch_size: int) -> Iterator[np.ndarray]:
         for batch in read():
@@ -121,7 +111,7 @@ def open_csv(path: Path, columns: Sequence[str] | None = None, *, without: Seque
                     f"{path.name}: {dialect.names[k]} has no values at first, but later; {converted(path)}"
                 )
         rows += batch.num_rows
-    return StoredArray(path, "table", (rows, len(positions)), dtype, read_batches, about=about)
+    return stored(rows, read_batches)
 
 
 def _positions(path: Path, dialect: Dialect, columns: Sequence[str] | None, without: Sequence[str]) -> list[int]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from vaescope.core import validation
+from vaescope.core.containers import frame_columns, is_data_frame
 from vaescope.core.errors import InputError
 from vaescope.core.validation import ImageShape, choice
-from vaescope.data.catalogue import open_dataset, open_for_training
+from vaescope.data.catalogue import open_for_training
 from vaescope.data.dataset import Dataset, channels_first
 from vaescope.data.files.arrays import StoredArray, stored_array
-from vaescope.data.files.loading import CSV, open_array
+from vaescope.data.files.loading import open_array
 from vaescope.data.files.official import OFFICIAL_FILES
 from vaescope.data.files.streaming import StoredDataset
-from vaescope.data.files.tables import csv_columns, open_csv, open_parquet, parquet_columns
 from vaescope.inference.linear import Spectrum
 from vaescope.products.preflight.spectrum import (
     FULL_COLUMNS,
@@ -32,18 +31,6 @@ from vaescope.settings import LIKELIHOODS
 Array = np.ndarray
 MIN_ROWS = 10
 LARGEST_VALUE = 1e30  # and one over the smallest standard deviation: fourth powers of both are in the range of float64
-
-
-@runtime_checkable
-class DataFrame(Protocol):
-    """A table with named columns, such as a data frame of pandas or polars."""
-
-    @property
-    def columns(self) -> Iterable[object]: ...
-
-    def to_numpy(self) -> Array: ...
-
-    def __getitem__(self, name: str) -> object: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,81 +61,43 @@ def source_of(x: object, name: str | None = None) -> Source:
     >>> source_of(np.zeros((20, 3))).columns
     3
     """
-    found = _open(x)
+    found = x if isinstance(x, Source) else _open(x)
     if found.rows < MIN_ROWS:
         raise InputError(f"x needs at least {MIN_ROWS} samples, got {found.rows}.")
     return found if name is None else replace(found, name=name)
 
 
 def _open(x: object) -> Source:
-    if isinstance(x, Source):
-        return x
+    """x as chunks of 32 MB of float64; images are flattened with channels first, and rescaled as `vs.fit` does."""
+    name, scale, image_shape = "x", 1.0, None
+    names: tuple[str, ...] | None = None
+    others: tuple[str, ...] = ()
     if isinstance(x, str | Path):
-        return _from_path(str(x))
+        official = any(Path(x).name in dict(spec.files) for spec in OFFICIAL_FILES.values())
+        x = open_array(Path(x)) if Path(x).exists() and not official else open_for_training(str(x))
     if isinstance(x, Dataset):
-        return _from_table(_in_memory(x.x.numpy()), x.name, image_shape=x.image_shape, scale=x.byte_scale)
-    if isinstance(x, StoredDataset):
-        return _from_stored(x.array, x.byte_scale)
-    if isinstance(x, DataFrame):
-        columns = {str(name): _numbers(np.asarray(x[str(name)])) for name in x.columns}
-        numeric = {name: column for name, column in columns.items() if column is not None}
+        stored, name, image_shape, scale = _in_memory(x.x.numpy()), x.name, x.image_shape, x.byte_scale
+    elif isinstance(x, StoredDataset):
+        stored, name, image_shape, scale = x.array, x.array.path.stem, x.image_shape, x.byte_scale
+    elif isinstance(x, StoredArray):
+        stored, name, names, others = x, x.path.stem, x.columns, x.left_out
+    elif is_data_frame(x):
+        found = frame_columns(x)
+        numeric = {column: values for column, values in found.items() if values is not None}
         if not numeric:
             raise InputError("x has no numeric columns; encode categories as integers.")
-        others = tuple(name for name in columns if name not in numeric)
-        return _from_table(_in_memory(np.column_stack(list(numeric.values()))), "x", tuple(numeric), others)
-    return _from_stored(_in_memory(validation.rows(x, "x", finite=False)), None)
-
-
-def _in_memory(rows: Array) -> StoredArray:
-    return stored_array(Path("x"), "x", rows)
-
-
-def _from_path(path: str) -> Source:
-    file = Path(path)
-    official = any(file.name in dict(spec.files) for spec in OFFICIAL_FILES.values())
-    if not file.exists() or official:
-        return _open(open_for_training(path) if file.exists() else open_dataset(path))
-    if file.suffix.lower() in CSV:
-        return _from_table(open_csv(file), file.stem, *map(tuple, csv_columns(file)))
-    if file.suffix.lower() == ".parquet":
-        return _from_table(open_parquet(file), file.stem, *map(tuple, parquet_columns(file)))
-    return _from_stored(open_array(file), None)
-
-
-def _numbers(column: Array) -> Array | None:
-    """A column of a data frame as float64; None if it holds anything but numbers."""
-    if column.dtype == object and any(isinstance(value, str | bytes) for value in column):
-        return None
-    try:
-        return column.astype(np.float64) if column.dtype.kind in (*validation.NUMERIC_KINDS, "O") else None
-    except (TypeError, ValueError):
-        return None
-
-
-def _from_stored(stored: StoredArray, scale: float | None) -> Source:
-    """An array in memory or on disk; integer images are rescaled to [0, 1] as `vs.fit` does."""
-    name = "x" if stored.path == Path("x") else stored.path.stem
-    if len(stored.shape) not in (3, 4):
-        return _from_table(stored, name, scale=scale or 1.0)
-    sample = stored.rows(np.linspace(0, len(stored) - 1, min(256, len(stored)), dtype=np.int64))
-    channels, height, width = (int(size) for size in channels_first(sample).shape[1:])
-    if scale is None:
-        integer = sample.dtype.kind in "iu" and sample.max() > 1
-        scale = (255.0 if sample.max() <= 255 else 65535.0) if integer else 1.0
-    return _from_table(stored, name, image_shape=(channels, height, width), scale=scale)
-
-
-def _from_table(
-    stored: StoredArray,
-    name: str,
-    names: tuple[str, ...] | None = None,
-    others: tuple[str, ...] = (),
-    *,
-    image_shape: ImageShape | None = None,
-    scale: float = 1.0,
-) -> Source:
-    """Chunks of 32 MB as float64, divided by `scale`; images are flattened with channels first."""
-    columns, images = int(np.prod(stored.shape[1:], dtype=np.int64)), len(stored.shape) in (3, 4)
+        stored, names = _in_memory(np.column_stack(list(numeric.values())).astype(np.float64)), tuple(numeric)
+        others = tuple(column for column in found if column not in numeric)
+    else:
+        stored = _in_memory(validation.rows(x, "x", finite=False))
+    images = len(stored.shape) in (3, 4)
+    if images and image_shape is None:
+        sample = stored.rows(np.linspace(0, len(stored) - 1, min(256, len(stored)), dtype=np.int64))
+        channels, height, width = (int(size) for size in channels_first(sample).shape[1:])
+        image_shape = (channels, height, width)
+        if sample.dtype.kind in "iu" and sample.max() > 1:
+            scale = 255.0 if sample.max() <= 255 else 65535.0
+    columns = int(np.prod(stored.shape[1:], dtype=np.int64))
     size = max(1, 2**22 // max(1, columns))
 
     def stream() -> Iterator[Array]:
@@ -159,6 +108,10 @@ def _from_table(
 
     line = "" if stored.path == Path("x") else stored.what_was_read
     return Source(name, len(stored), columns, stream, names, image_shape, others, line)
+
+
+def _in_memory(rows: Array) -> StoredArray:
+    return stored_array(Path("x"), "x", rows)
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,6 @@ if TYPE_CHECKING:
 
 
 LINE = "#b3382c"  # colour of the collapse line
-GLOSSARY = {
-    "λ": "Eigenvalues of the covariance: the variance of the data along its principal axes, largest first.",
-    "γ²": "Precision: 1 / variance of the decoder. A squared error is multiplied by γ²/2.",
-    "β": "What the KL is multiplied by in the loss; 1 is the ELBO.",
-    "β/γ²": "All that matters for which latents are used: latent i of a linear VAE is used exactly if λ is larger.",
-    "collapse": "No latent differs from its prior, and the decoder ignores them.",
-    "KL": "Information in the code of a sample, in nats; ½ log(λγ²/β) for a latent of a linear VAE.",
-    "stands out": "Larger than the largest eigenvalue of noise would be, at the 99.5 % quantile.",
-    "intrinsic dimension": "Numbers needed to locate a sample on the curved surface on which the data lie.",
-}
 
 
 def drawings(found: Preflight) -> list[Drawing]:

@@ -42,7 +42,7 @@ from vaescope.products.preflight.rules import Facts, findings
 from vaescope.products.preflight.spectrum import IntrinsicDimension, intrinsic_dimension
 from vaescope.report.budget import Budget, Progress, to_stderr
 from vaescope.report.findings import Finding, by_severity
-from vaescope.report.page import Drawing, render, versions
+from vaescope.report.page import Drawing, render
 from vaescope.report.report import Report
 from vaescope.training import ProgressBar
 
@@ -183,28 +183,13 @@ class Preflight(Report):
         }
         return {key: to_plain(value) for key, value in data.items()}
 
-    def facts(self) -> list[tuple[str, str]]:
-        """Single numbers with their labels; what to set first."""
-        return page.facts(self)
-
     def figures(self) -> list[Drawing]:
         """The phase diagram, the spectrum, and trained models if there are any, as SVG with captions."""
         return page.drawings(self)
 
     def page(self) -> str:
         """The HTML page; text from users is escaped."""
-        rows = self.summary()
-        return render(
-            "preflight.html",
-            found=self,
-            verdict=self.verdict,
-            facts=self.facts(),
-            drawings=self.figures(),
-            columns=list(rows[0]) if rows else [],
-            rows=rows,
-            glossary=page.GLOSSARY,
-            versions=versions(),
-        )
+        return render("preflight.html", **self.page_values(), found=self, start=page.facts(self))
 
     def _repr_html_(self) -> str:
         frame = Markup('<iframe srcdoc="{}" style="width: 100%; height: 50rem; border: 0"></iframe>')
