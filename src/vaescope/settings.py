@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vaescope.core.checks import choice, integer, number, shown
 from vaescope.core.errors import InputError
-from vaescope.core.serialization import Plain, convert, field_types, from_plain, plain_fields
+from vaescope.core.serialization import Plain, convert, field_types, plain_fields
 
 
 @dataclass(frozen=True)
@@ -437,8 +437,3 @@ def trained_settings(settings: FitSettings) -> dict[str, Plain]:
         "objective": settings.objective,
         "training": training,
     }
-
-
-def model_settings(data: Mapping[str, Plain]) -> ModelSettings:
-    """Model settings from the plain data of a run folder."""
-    return from_plain(ModelSettings, data, name="model")

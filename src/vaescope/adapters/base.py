@@ -203,15 +203,6 @@ def _moments(posterior: PosteriorDensity, draws_per_sample: int = 64) -> Encoder
     return encode
 
 
-def _normal_like(density: PriorDensity, latents: int, draws: int = 4096) -> Normal:
-    """The normal prior with the mean and variance of each latent."""
-    with torch.no_grad(), randomness.seeded("prior moments"):
-        z = density.sample(draws).double()
-    if z.shape[1] != latents:
-        raise InputError(f"sample_prior must return draws of {latents} latents, got {z.shape[1]}.")
-    return Normal(z.mean(0), z.var(0))
-
-
 def from_callables(
     *,
     encode: Encoder | None = None,
@@ -278,7 +269,12 @@ def from_callables(
     if density is not None:
         if prior is not None:
             raise InputError("prior= and log_prior= are two priors; specify only one.")
-        spec = replace(spec, prior=_normal_like(density, spec.latent_dim), prior_density=density)
+        # the normal prior with the mean and variance of each latent
+        with torch.no_grad(), randomness.seeded("prior moments"):
+            z = density.sample(4096).double()
+        if z.shape[1] != spec.latent_dim:
+            raise InputError(f"sample_prior must return draws of {spec.latent_dim} latents, got {z.shape[1]}.")
+        spec = replace(spec, prior=Normal(z.mean(0), z.var(0)), prior_density=density)
     functions = (encode, decode, spec.log_likelihood, sample, log_q, sample_prior, log_prior)
     return Adapted(
         replace(spec, conditional=decode is not None and required_arguments(decode) > 1),

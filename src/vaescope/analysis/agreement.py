@@ -136,7 +136,14 @@ def seed_agreement(
             group = np.flatnonzero(labels == label)
             chosen = partners[group][partners[group] >= 0]
             if len(group) > 1 and len(chosen):
-                own[group] = _multiple_correlation(other[:, chosen], codes[:, group])
+                # largest correlation of each target with a linear function of the inputs
+                inputs = other[:, chosen]
+                targets = codes[:, group]
+                inputs, targets = inputs - inputs.mean(0), targets - targets.mean(0)
+                fitted = inputs @ np.linalg.lstsq(inputs, targets, rcond=None)[0]
+                own[group] = np.asarray(
+                    np.sqrt(np.square(fitted).sum(0) / np.square(targets).sum(0).clip(1e-300)).clip(0.0, 1.0)
+                )
     subspace = np.array([explained_variance(other, codes) for other in others])
     rng, medians = np.random.default_rng(0), []
     for _ in range(resamples):
@@ -163,13 +170,6 @@ def _matched(codes: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarr
     if not other.shape[1]:
         return np.zeros(codes.shape[1]), np.full(codes.shape[1], -1)
     return best_matching(spearman_correlations(other, codes))
-
-
-def _multiple_correlation(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Largest correlation of each target with a linear function of the inputs."""
-    inputs, targets = inputs - inputs.mean(0), targets - targets.mean(0)
-    fitted = inputs @ np.linalg.lstsq(inputs, targets, rcond=None)[0]
-    return np.asarray(np.sqrt(np.square(fitted).sum(0) / np.square(targets).sum(0).clip(1e-300)).clip(0.0, 1.0))
 
 
 # a pair of models -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vaescope.analysis.samples import Samples, read_samples, spread_rows
 from vaescope.core import randomness, validation
-from vaescope.core.errors import InputError
+from vaescope.core.errors import InputError, first_line
 from vaescope.data.dataset import flatten_samples
 from vaescope.distributions import Normal
 from vaescope.inference.derivatives import (
@@ -243,7 +243,7 @@ def differentiate(sample: EncodedSample, latents: list[int]) -> DecoderDerivativ
     except (InputError, RuntimeError, NotImplementedError) as error:
         if len(latents) > 64 or not latents:  # more would take too long
             raise
-        failure = str(error).splitlines()[0]
+        failure = first_line(error)
     codes = codes.random_subset(16)
     return DecoderDerivatives(codes, latents, _by_differences(codes, latents), None, failure)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from vaescope import theory
 from vaescope.analysis.encoding import EncodedSample, declared_beta, gauss_newton
-from vaescope.analysis.likelihood import UNKNOWN
+from vaescope.analysis.likelihood import UNKNOWN, mean_and_error
 from vaescope.analysis.models import RepairedModel, likelihood_is_known, sample_log_likelihood
 from vaescope.analysis.posteriors import Posteriors
 from vaescope.core import randomness
@@ -41,8 +40,7 @@ class ElboGap:
 
     def mean(self, name: str) -> tuple[float, float]:
         """Mean of one part over points, and its standard error."""
-        values: Tensor = getattr(self, name)
-        return float(values.mean()), float(values.std() / max(1, len(values)) ** 0.5) if len(values) > 1 else math.nan
+        return mean_and_error(getattr(self, name))
 
     def to_data(self) -> dict[str, object]:
         names = ["log_marginal", "elbo", "family", "amortization"] + ([] if self.contrast is None else ["contrast"])

@@ -106,6 +106,23 @@ def near_deterministic_ratio(derivatives: DecoderDerivatives) -> np.ndarray | No
     return ratio.median(0).values.cpu().numpy()
 
 
+def implied_precision(
+    variance: Float[Tensor, "N u"], prior_variance: Float[Tensor, "N u"], squares: Float[Tensor, "N u"]
+) -> float | None:
+    """γ²/β that the widths of posteriors imply by Eq. 12, the median of (1/σ² - 1/σ†²) / ‖column‖²; None if too wide.
+
+    Args:
+        variance: σ² of each sample and latent.
+        prior_variance: σ†².
+        squares: squared lengths of the decoder's columns, in units of the noise.
+    """
+    added = 1 / variance - 1 / prior_variance
+    ratios = added / squares
+    # variances above half of the prior's are determined by the prior
+    reliable = (added * prior_variance > 1) & ratios.isfinite()
+    return float(ratios[reliable].median()) if bool(reliable.any()) else None
+
+
 class NearDeterministic(NamedTuple):
     """Whether the theory of the near-deterministic limit applies to a model."""
 

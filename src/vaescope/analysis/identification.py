@@ -19,10 +19,11 @@ from torch import Tensor
 
 from vaescope.analysis.agreement import SeedAgreement, seed_agreement
 from vaescope.analysis.encoding import EncodedSample, declared_beta, differentiate, gauss_newton
+from vaescope.analysis.geometry import implied_precision
 from vaescope.analysis.models import RepairedModel
 from vaescope.core import randomness
 from vaescope.core.calls import call_user_function
-from vaescope.core.errors import InputError
+from vaescope.core.errors import InputError, first_line
 from vaescope.distributions import Laplace, Normal, Prior, Uniform
 from vaescope.inference.derivatives import hessian
 from vaescope.inference.geometry import cost_curvature, plane_costs
@@ -111,12 +112,10 @@ def _precision(
         return 1.0
     if codes.model.precision is not None:
         return codes.model.precision
-    added = 1 / variance - 1 / prior_variance
-    ratios = added / gram.diagonal(dim1=1, dim2=2)
-    reliable = (added * prior_variance > 1) & ratios.isfinite()
-    if not bool(reliable.any()):
+    implied = implied_precision(variance, prior_variance, gram.diagonal(dim1=1, dim2=2))
+    if implied is None:
         raise InputError("the precision of the decoder is not known, and posteriors are too wide to imply it.")
-    return float(ratios[reliable].median()) * declared_beta(codes.model)
+    return implied * declared_beta(codes.model)
 
 
 # costs of rotations -----------------------------------------------------------------------------
@@ -382,7 +381,7 @@ def _planes(sample: EncodedSample, used: list[int], tolerance: float) -> tuple[P
     try:
         return measure_planes(sample, used, tolerance), ""
     except (InputError, RuntimeError, NotImplementedError) as error:
-        return None, (str(error).splitlines() or [""])[0]
+        return None, first_line(error)
 
 
 def _sentence(latent: int, kind: str, group: list[int], reason: str) -> str:

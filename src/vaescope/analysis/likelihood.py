@@ -17,8 +17,13 @@ from vaescope.core.errors import Skipped
 from vaescope.distributions import Prior
 from vaescope.inference.joint import LikelihoodJoint
 from vaescope.inference.marginal import smoothed_mean
-from vaescope.protocol import LatentModel
 from vaescope.report.budget import Budget
+
+
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """Mean over samples with its standard error."""
+    return float(values.mean()), float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.nan
+
 
 UNKNOWN = "the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter"
 
@@ -40,8 +45,7 @@ class ElboTerms:
 
     def mean(self, name: str) -> tuple[float, float]:
         """Mean of `elbo`, `rate` or `distortion`, and its standard error over samples."""
-        values = {"elbo": self.elbo, "rate": self.rate, "distortion": self.distortion}[name]
-        return float(values.mean()), float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.nan
+        return mean_and_error({"elbo": self.elbo, "rate": self.rate, "distortion": self.distortion}[name])
 
     @property
     def bits_per_number(self) -> float:
@@ -59,7 +63,11 @@ def measure_elbo(sample: EncodedSample, *, draws: int = 8) -> ElboTerms:
     """Both terms at every sample: the KL in closed form where there is one, the rest by draws of z ~ q."""
     if not likelihood_is_known(sample.model):
         raise Skipped(UNKNOWN)
-    _check_densities(sample.model)
+    # q(z|x) and p(z) must be known, not only their moments
+    if isinstance(sample.model, RepairedModel) and sample.model.normal_prior is not None:
+        raise Skipped("the prior is not normal; pass log_prior= and sample_prior= to the adapter")
+    if sample.model.posterior_family != "diagonal" and sample.model.posterior_density is None:
+        raise Skipped("encode returns the marginals of q(z|x), not q itself; pass sample= and log_q= to the adapter")
     log_p, x = sample_log_likelihood(sample), sample.observations
     ratios, fits = [], []
     with randomness.seeded("elbo"):
@@ -91,14 +99,6 @@ def joint_of(sample: EncodedSample, prior: Prior, points: int | None = None) -> 
         smallest=0.25 / sample.prior_variance[rows].double().amax(1),
         codes_at_once=max(len(rows), 2**21 // max(1, sample.observations.shape[1])),
     )
-
-
-def _check_densities(model: LatentModel) -> None:
-    """q(z|x) and p(z) must be known, not only their moments."""
-    if isinstance(model, RepairedModel) and model.normal_prior is not None:
-        raise Skipped("the prior is not normal; pass log_prior= and sample_prior= to the adapter")
-    if model.posterior_family != "diagonal" and model.posterior_density is None:
-        raise Skipped("encode returns the marginals of q(z|x), not q itself; pass sample= and log_q= to the adapter")
 
 
 def given_by_functions(sample: EncodedSample) -> bool:
@@ -135,12 +135,9 @@ class MarginalEstimate:
     """log p(x) - ELBO of some samples, a lower bound on average."""
     pareto_k: float
 
-    @property
-    def mean(self) -> tuple[float, float]:
-        return float(self.gap.mean()), float(self.gap.std() / len(self.gap) ** 0.5)
-
     def to_data(self) -> dict[str, object]:
-        return {"gap": dict(zip(("mean", "stderr"), self.mean, strict=True)), "pareto_k": self.pareto_k}
+        mean, stderr = mean_and_error(self.gap)
+        return {"gap": {"mean": mean, "stderr": stderr}, "pareto_k": self.pareto_k}
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from vaescope.core.errors import InputError
+from vaescope.core.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -121,7 +121,7 @@ def _module(location: str) -> ModuleType:
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # a file that ends the program would look like a command that succeeded
-        raise InputError(f"{location} cannot be imported: {type(error).__name__}: {_first_line(error)}") from None
+        raise InputError(f"{location} cannot be imported: {type(error).__name__}: {first_line(error)}") from None
     return module
 
 
@@ -154,12 +154,8 @@ def _object(module: ModuleType, name: str, target: str) -> object:
     except InputError:
         raise
     except (Exception, SystemExit) as error:
-        raise InputError(f"{target} failed: {type(error).__name__}: {_first_line(error)}") from None
+        raise InputError(f"{target} failed: {type(error).__name__}: {first_line(error)}") from None
     return result
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0]
 
 
 def check_auxiliary(models: list[LatentModel], auxiliary: Tensor | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +15,7 @@ from vaescope.core.errors import Advice, InputError
 
 if TYPE_CHECKING:
     from vaescope.report.findings import Finding
+    from vaescope.report.report import Report
 
 
 def console() -> Console:
@@ -45,28 +46,6 @@ def _cell_text(value: object) -> str:
 
 SHOWN = 20  # latents in the table, at most
 COLOURS = {"error": "red", "warning": "yellow", "note": "blue"}
-
-
-@runtime_checkable
-class Page(Protocol):
-    """A result with a page and its numbers."""
-
-    def to_html(self, path: str | Path) -> Path: ...
-
-    def to_json(self, path: str | Path) -> Path: ...
-
-
-@runtime_checkable
-class Report(Page, Protocol):
-    """What a command found: a diagnosis or a certificate."""
-
-    @property
-    def findings(self) -> list[Finding]: ...
-
-    @property
-    def skipped(self) -> dict[str, str]: ...
-
-    def summary(self) -> list[dict[str, object]]: ...
 
 
 def check_page(html: Path | None, fail_on: str | None) -> None:
@@ -114,7 +93,7 @@ def print_findings(report: Report, facts: Sequence[str] = ()) -> None:
         out.print(f"skipped: {what} ({for_command(why)})", markup=False, soft_wrap=True)
 
 
-def write_page(report: Page, html: Path | None) -> None:
+def write_page(report: Report, html: Path | None) -> None:
     """Write the page and its numbers, and print where the page is."""
     if html is not None:
         report.to_json(html.with_suffix(".json"))

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from vaescope.core.errors import InputError
+from vaescope.core.errors import InputError, first_line
 
 T = TypeVar("T")
 
@@ -117,5 +117,4 @@ def call_user_function(name: str, function: Callable[..., T], *values: Tensor) -
         raise
     except Exception as error:
         shapes = " and ".join(str(tuple(value.shape)) for value in values)
-        reason = (str(error).splitlines() or [""])[0][:160]
-        raise InputError(f"{name} failed on {shapes}: {type(error).__name__}: {reason}") from None
+        raise InputError(f"{name} failed on {shapes}: {type(error).__name__}: {first_line(error)}") from None

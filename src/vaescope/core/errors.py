@@ -59,8 +59,9 @@ def could_not_differentiate(error: Exception) -> Skipped:
     return Skipped(f"the decoder could not be differentiated ({first_line(error)})")
 
 
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:160]
+def first_line(error: BaseException, length: int = 160) -> str:
+    """The first line of an exception's message, of at most this many characters."""
+    return (str(error).splitlines() or [""])[0][:length]
 
 
 class Attempts:

@@ -181,7 +181,9 @@ class _Path:
         (low, low_error), (high, high_error) = _log_mean_exp(forward), _log_mean_exp(-reverse)
         unit = 16 * self.rounding
         errors = torch.hypot(torch.stack([low_error, high_error]), unit * torch.stack([low, high]).abs().clamp(min=1))
-        return Sandwich(low, -high, _pooled(errors), temperatures, float(accepted))
+        variance = errors.square()
+        pooled = ((variance + variance.mean(1, keepdim=True)) / 2).sqrt()  # each with the mean one
+        return Sandwich(low, -high, pooled, temperatures, float(accepted))
 
     def _pilot(self, schedule: Tensor) -> Float[Tensor, "K N"]:
         """Step sizes per temperature and observation."""
@@ -264,9 +266,3 @@ def _log_mean_exp(weights: Float[Tensor, "C N"]) -> tuple[Float[Tensor, " N"], F
     value = torch.logsumexp(weights, dim=0) - math.log(len(weights))
     relative = (weights - value).exp()
     return value, relative.std(0) / math.sqrt(len(weights))
-
-
-def _pooled(errors: Float[Tensor, "2 N"]) -> Float[Tensor, "2 N"]:
-    """Standard errors whose variances are averaged with the mean one."""
-    variance = errors.square()
-    return ((variance + variance.mean(1, keepdim=True)) / 2).sqrt()

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vaescope.core.errors import InputError
+from vaescope.core.errors import InputError, first_line
 
 Decoder = Callable[[Tensor], Tensor]
 CHUNK_ELEMENTS = 2**24  # Jacobian entries in memory at a time when only a summary per point is needed
@@ -46,7 +46,7 @@ def check_decoder(decoder: Decoder, z: Float[Tensor, "N d"]) -> int:
     try:
         columns = _column_by_column(decoder, probe)
     except (RuntimeError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise InputError(f"decoder must support forward-mode differentiation, but torch reports: {reason}") from None
     # compared 1e-3 away: a network of ReLUs may be constant around a point and change further away
     if not bool(columns.any()) and bool((decode_flat(decoder, probe + 1e-3) != output).any()):

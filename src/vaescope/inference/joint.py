@@ -70,9 +70,13 @@ def matched_nodes(dim: int, count: int) -> Tensor:
     """Sobol points, transformed to normal, mirrored and whitened: odd moments vanish and second moments are exact."""
     uniform = torch.quasirandom.SobolEngine(dim, scramble=True, seed=0).draw(count // 2)
     half = torch.special.ndtri(uniform.double().clamp(1e-9, 1 - 1e-9))
-    nodes = torch.cat([half, -half])
-    scale = torch.linalg.cholesky(nodes.T @ nodes / len(nodes))
-    return torch.linalg.solve_triangular(scale, nodes.T, upper=False).T
+    return whitened(torch.cat([half, -half]))
+
+
+def whitened(nodes: Float[Tensor, "*N Q d"]) -> Float[Tensor, "*N Q d"]:
+    """Nodes with mean zero, turned and scaled so that their second moments are exactly those of N(0, I)."""
+    scale = torch.linalg.cholesky(nodes.mT @ nodes / nodes.shape[-2])
+    return torch.linalg.solve_triangular(scale, nodes.mT, upper=False).mT
 
 
 def transform_nodes(mean: Float[Tensor, "N d"], factor: Float[Tensor, "N d d"], nodes: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from vaescope.core.errors import InputError, RunError, require
+from vaescope.core.errors import InputError, RunError, first_line, require
 from vaescope.jobs.tasks import Outcome, ProgressEvent, ProgressLines, ProgressRelay, Task, one_line_error
 from vaescope.runs import files as lock
 from vaescope.runs.files import locked, write_bytes
@@ -66,8 +66,9 @@ def _connect(address: str) -> ModuleType:
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="vaescope")
         except (ConnectionError, ValueError, RuntimeError) as error:
-            reason = (str(error).splitlines() or [""])[0]
-            raise RunError(f"no Ray cluster at {address!r} ({reason}); start one with `ray start --head`.") from None
+            raise RunError(
+                f"no Ray cluster at {address!r} ({first_line(error)}); start one with `ray start --head`."
+            ) from None
     return ray
 
 
@@ -81,16 +82,12 @@ def _outcome(ray: ModuleType, reference: object, task: Task) -> Outcome:
         return Outcome(task.name, error=RunError(f"lost {MAX_ATTEMPTS} times ({type(failure).__name__})."))
     if error is not None:
         return Outcome(task.name, error=error)
-    _write_files(task, files)
-    return Outcome(task.name, value)
-
-
-def _write_files(task: Task, files: dict[str, bytes]) -> None:
-    """Files that a worker returned: results after the weights they belong to; files that it deleted are deleted."""
+    # files that a worker returned: results after the weights they belong to; files that it deleted are deleted
     for path in sorted(files, key=lambda name: (name.endswith("results.parquet"), name)):
         write_bytes(task.out / path, files[path])
     for deleted in _read_files(task.out, task.subfolder).keys() - files.keys() if files else ():
         (task.out / deleted).unlink(missing_ok=True)
+    return Outcome(task.name, value)
 
 
 def _read_files(out: Path, subfolder: str) -> dict[str, bytes]:

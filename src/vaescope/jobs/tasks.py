@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from vaescope.core.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError, first_line
 from vaescope.training import Progress as TrainingProgress
 from vaescope.training.progress import SECONDS_BETWEEN_LINES
 
@@ -81,8 +81,7 @@ def one_line_error(error: BaseException) -> Exception:
     """Our own errors unchanged, all others as one line."""
     if isinstance(error, InputError | RunError):
         return error
-    reason = (str(error).splitlines() or [""])[0]
-    return RunError(f"{type(error).__name__}: {reason}")
+    return RunError(f"{type(error).__name__}: {first_line(error)}")
 
 
 class ProgressLines:

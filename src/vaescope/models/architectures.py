@@ -32,10 +32,6 @@ class Architecture:
     """Whether the decoder's hidden layers have batch norm."""
 
     @property
-    def has_batch_norm(self) -> bool:
-        return self.encoder_norm_from is not None or self.decoder_norm
-
-    @property
     def downsampling(self) -> int:
         """By how much the convolutions divide the sides of an image."""
         return int(2 ** len(self.channels))
@@ -129,7 +125,7 @@ class ConvNetworks:
             rows: encoder inputs over which means and variances are computed.
             to_latents: maps encoder outputs to the latents that the decoder sees.
         """
-        if not self._architecture.has_batch_norm:
+        if not (self._architecture.encoder_norm_from is not None or self._architecture.decoder_norm):
             return params
         one = {name: value[0] for name, value in params.items()}
         rows = rows.to(one["encoder.0.weight"])

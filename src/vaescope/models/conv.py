@@ -130,7 +130,17 @@ class ConvNet:
             if layer.norm:
                 axes = [axis for axis in range(h.ndim) if axis != 1]
                 statistics |= {f"{prefix}.mean": h.mean(axes), f"{prefix}.variance": h.var(axes, unbiased=False)}
-                h = _batch_norm(h, params, prefix)
+                # with the statistics of the batch, or those stored with the weights (`freeze_batch_norm`)
+                mean, variance = params.get(f"{prefix}.mean"), params.get(f"{prefix}.variance")
+                h = F.batch_norm(
+                    h,
+                    mean,
+                    variance,
+                    params[f"{prefix}.gain"],
+                    params[f"{prefix}.shift"],
+                    training=mean is None,
+                    momentum=0.0,
+                )
             h = torch.relu(h) if layer.relu else h
         return h.reshape(len(h), -1)
 
@@ -145,11 +155,3 @@ def _transform(layer: Layer, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     out = convolve(h, weight.permute(0, 3, 1, 2), None, layer.stride, layer.padding)
     # added separately: oneDNN takes as long for the gradient of a bfloat16 bias as for that of the weights
     return out + bias.to(out.dtype)[:, None, None]
-
-
-def _batch_norm(h: Tensor, params: Params, prefix: str) -> Tensor:
-    """With the statistics of the batch, or those stored with the weights (`freeze_batch_norm`)."""
-    mean, variance = params.get(f"{prefix}.mean"), params.get(f"{prefix}.variance")
-    return F.batch_norm(
-        h, mean, variance, params[f"{prefix}.gain"], params[f"{prefix}.shift"], training=mean is None, momentum=0.0
-    )

@@ -146,7 +146,10 @@ class VAE:
                 f"images of shape {shape} have {math.prod(shape)} values, got observed_dim {self.observed_dim}."
             )
         if self.auxiliary_dim:
-            _check_conditional_prior(self.prior)
+            if not isinstance(self.prior, Normal):
+                raise InputError(f"an iVAE needs a normal prior, got {type(self.prior).__name__}; use vs.Normal().")
+            if not bool((torch.as_tensor(self.prior.variance) == 1).all()):
+                raise InputError("an iVAE learns the variance of its prior; use vs.Normal(mean) with variance 1.")
 
     # dimensions -------------------------------------------------------------------------------
 
@@ -307,10 +310,3 @@ class VAE:
         if self.noise == "optimal":
             return optimal_precision(squared_error.mean(-1), self.observed_dim).clamp_min(self.least_precision)
         return precision
-
-
-def _check_conditional_prior(prior: Prior) -> None:
-    if not isinstance(prior, Normal):
-        raise InputError(f"an iVAE needs a normal prior, got {type(prior).__name__}; use vs.Normal().")
-    if not bool((torch.as_tensor(prior.variance) == 1).all()):
-        raise InputError("an iVAE learns the variance of its prior; use vs.Normal(mean) with variance 1.")

@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample, encode_chunks
-from vaescope.analysis.likelihood import joint_of
-from vaescope.analysis.models import RepairedModel, as_models, sample_log_likelihood
+from vaescope.analysis.likelihood import UNKNOWN, joint_of
+from vaescope.analysis.models import RepairedModel, as_models, likelihood_is_known, sample_log_likelihood
 from vaescope.analysis.samples import read_samples
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
@@ -118,8 +118,8 @@ def anomaly_scores(model: object, x: object, *, reference: object, draws: int = 
     given, usual = read_samples(first, x), read_samples(first, reference)
     if len(usual) < 50:
         raise InputError(f"reference needs at least 50 samples, got {len(usual)}.")
-    if first.log_likelihood is None and first.likelihood != "bernoulli" and first.precision is None:
-        raise InputError("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter.")
+    if not likelihood_is_known(first):
+        raise InputError(f"{UNKNOWN}.")
     repaired = RepairedModel(first)
     scored, known = (_log_marginals(repaired, part, draws, seed) for part in (given, usual))
     typicality = two_sided_rank(scored["log_marginal"], known["log_marginal"])

@@ -252,7 +252,12 @@ class Pruned(WrappedModel):
     def _kept_prior(self, prior: Prior) -> Prior:
         if not isinstance(prior, Normal):
             return prior
-        return Normal(*(_select(value, self.kept) for value in (prior.mean, prior.variance)))
+        return Normal(
+            *(
+                (value[..., self.kept] if isinstance(value, Tensor) and value.ndim and value.shape[-1] > 1 else value)
+                for value in (prior.mean, prior.variance)
+            )
+        )
 
     def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Float[Tensor, "N k"], Float[Tensor, "N k"]]:
         mean, variance = super().encode(x, auxiliary)
@@ -312,8 +317,3 @@ def prune(
             f"tolerance of {tolerance:g}; keep more latents, or raise the tolerance."
         )
     return replace(pruned, change=change)
-
-
-def _select(value: float | Tensor, kept: list[int]) -> float | Tensor:
-    """The parameters of the kept latents, if latents have different ones."""
-    return value[..., kept] if isinstance(value, Tensor) and value.ndim and value.shape[-1] > 1 else value

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from vaescope.core.errors import InputError, RunError
+from vaescope.core.errors import InputError, RunError, first_line
 
 Row = Mapping[str, object]
 PARTIAL = ".unfinished"  # suffix of files that are being written
@@ -249,7 +249,7 @@ def malformed_as_run_error(path: Path) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
         if isinstance(error, InputError | RunError):
             raise
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+        reason = f"{type(error).__name__}: {first_line(error, 120)}"
         raise RunError(f"{path} is not what a run folder contains ({reason}); remove it to start again.") from None
 
 

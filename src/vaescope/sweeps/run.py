@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
-from torch import Tensor
 
 from vaescope.core.errors import RunError
 from vaescope.core.serialization import Plain
@@ -208,7 +207,8 @@ def fit_job(
         own["hidden"] = [own["hidden"]]
     if "prior" in own:
         own["prior"] = prior_to_text(prior_from(own["prior"]))
-    auxiliary = _auxiliary(settings, data)
+    rows = settings.get("rows")
+    auxiliary = load_auxiliary(_text(settings.get("auxiliary")), data, rows if isinstance(rows, int) else None)
     if auxiliary is not None:
         own.setdefault("model", "ivae")
     fixed = [member.precision for member in members if member.precision is not None]
@@ -220,8 +220,3 @@ def fit_job(
         for m in members
     ]
     return replace(job, members=specs)
-
-
-def _auxiliary(settings: Mapping[str, Plain], data: Dataset) -> Tensor | None:
-    rows = settings.get("rows")
-    return load_auxiliary(_text(settings.get("auxiliary")), data, rows if isinstance(rows, int) else None)

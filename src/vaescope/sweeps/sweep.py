@@ -74,12 +74,6 @@ DATA_SETTINGS = ("data", "array", "factors", "rows", "auxiliary")
 MAX_CELLS = 100_000
 
 
-def fit_settings() -> tuple[str, ...]:
-    """The settings that a sweep of `fit` may have."""
-    not_trained = ("out", "checkpoint_seconds", "device")  # where and how a sweep runs
-    return (*DATA_SETTINGS, *(name for name in flat_settings() if name not in not_trained), "seed")
-
-
 @dataclass(frozen=True)
 class MemberCell:
     """What one member of a stack differs in; no precision where it is found in training."""
@@ -142,17 +136,22 @@ class Sweep:
             if self.experiment is not None:
                 raise InputError("max_members applies to sweeps of fit, not of an experiment.")
         if self.experiment is None:
-            self._check_fit()
+            given = {**self.common, **self.grid}
+            # the settings that a sweep of `fit` may have
+            not_trained = ("out", "checkpoint_seconds", "device")  # where and how a sweep runs
+            _check_names(
+                "fit", given, (*DATA_SETTINGS, *(name for name in flat_settings() if name not in not_trained), "seed")
+            )
+            if "data" not in given or "latent_dim" not in given:
+                raise InputError("a sweep of fit needs data and latent_dim, under fit: or under sweep:.")
         else:
             choice("profile", self.profile, PROFILES)
-            _check_experiment(self.experiment, self.profile, self.common, self.grid)
-        object.__setattr__(self, "stacks", _stacks(self))
+            from vaescope_papers.experiment import RunOptions
 
-    def _check_fit(self) -> None:
-        given = {**self.common, **self.grid}
-        _check_names("fit", given, fit_settings())
-        if "data" not in given or "latent_dim" not in given:
-            raise InputError("a sweep of fit needs data and latent_dim, under fit: or under sweep:.")
+            experiment = find_experiment(self.experiment).load()
+            for changes in (self.common, *({key: value} for key, values in self.grid.items() for value in values)):
+                experiment.settings(RunOptions(self.profile, changes=changes))
+        object.__setattr__(self, "stacks", _stacks(self))
 
     @property
     def members(self) -> int:
@@ -248,16 +247,6 @@ def _check_plain(value: object) -> None:
         raise InputError(f"values must be numbers, text or lists of them, got {shown(value)}.")
 
 
-def _check_experiment(
-    name: str, profile: str, common: Mapping[str, Plain], grid: Mapping[str, Sequence[Plain]]
-) -> None:
-    from vaescope_papers.experiment import RunOptions
-
-    experiment = find_experiment(name).load()
-    for changes in (common, *({key: value} for key, values in grid.items() for value in values)):
-        experiment.settings(RunOptions(profile, changes=changes))
-
-
 # stacks ---------------------------------------------------------------------------------------
 
 
@@ -289,19 +278,16 @@ def _split_members(settings: Mapping[str, Plain]) -> tuple[dict[str, Plain], lis
         raise InputError("seed (a seed) and seeds (how many) are both given; specify only one.")
     seeds = [rest.pop("seed")] if "seed" in rest else list(range(_seed_count(rest.pop("seeds", 1))))
     beta = number("beta", rest.pop("beta", 1.0), minimum=0.0)
-    schedules = _schedules(rest.pop("kl_schedule", "constant"))
+    # one schedule or a list of them, in their text form
+    value = rest.pop("kl_schedule", "constant")
+    given = value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in given):
+        raise InputError(f"kl_schedule must be text such as linear(steps=1000), got {shown(value)}.")
+    schedules = [str(schedule_from(str(text))) for text in given]
     precision = None
     if not isinstance(rest.get("precision", "optimal"), str):
         precision = number("precision", rest.pop("precision"), above=0.0, hint="it is 1 / decoder variance")
     return rest, [MemberCell(beta, _seed(seed), precision, text) for text in schedules for seed in seeds]
-
-
-def _schedules(value: Plain) -> list[str]:
-    """One schedule or a list of them, in their text form."""
-    given = value if isinstance(value, list) else [value]
-    if not all(isinstance(text, str) for text in given):
-        raise InputError(f"kl_schedule must be text such as linear(steps=1000), got {shown(value)}.")
-    return [str(schedule_from(str(text))) for text in given]
 
 
 def _seed_count(value: Plain) -> int:
@@ -321,7 +307,9 @@ def sweep_results(sweep: Sweep, folder: Path) -> list[Row]:
     rows: list[Row] = []
     for plan in sweep.stacks:
         swept = {name: _table_value(plan.settings[name]) for name in sweep.grid if name in plan.settings}
-        found = read_rows(_results_file(folder, plan))
+        stack = folder / "stacks" / plan.name
+        run = stack / str(plan.settings["experiment"]) if "experiment" in plan.settings else stack
+        found = read_rows(run / "results.parquet")
         rows += [{"stack": plan.name} | swept | {k: v for k, v in row.items() if k not in swept} for row in found]
     mixed = [name for name in sweep.grid if len({_column_kind(row[name]) for row in rows if name in row}) > 1]
     return [{k: str(v) if k in mixed else v for k, v in row.items()} for row in rows]
@@ -337,12 +325,6 @@ def write_results(sweep: Sweep, folder: Path) -> list[Row]:
     if rows:
         write_rows(folder / "results.parquet", rows)
     return rows
-
-
-def _results_file(folder: Path, plan: StackPlan) -> Path:
-    stack = folder / "stacks" / plan.name
-    run = stack / str(plan.settings["experiment"]) if "experiment" in plan.settings else stack
-    return run / "results.parquet"
 
 
 def _table_value(value: Plain) -> Plain:

@@ -138,7 +138,9 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
     has_names = _has_names(first, [row for _, row in body], decimal)
     rows = body if has_names else numbered
     kinds = tuple(_kind(k, rows, decimal) for k in range(width))
-    if delimiter == ONE_COLUMN and (kinds[0] == "text" or (has_names and _separates(first[0]))):
+    if delimiter == ONE_COLUMN and (
+        kinds[0] == "text" or (has_names and any(mark in first[0] for mark in DELIMITERS if mark != " "))
+    ):
         raise _Refused("one column of text")
     if (delimiter, decimal) != (",", "."):
         fractions = [row[k] for _, row in rows for k in range(width) if kinds[k] == "number" and decimal in row[k]]
@@ -147,10 +149,6 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
     generated = [f"column {k + 1}" for k in range(width)]
     names = [name.strip() or other for name, other in zip(first, generated, strict=True)] if has_names else generated
     return Dialect(encoding, delimiter, decimal, tuple(names), kinds, has_names)
-
-
-def _separates(name: str) -> bool:
-    return any(mark in name for mark in DELIMITERS if mark != " ")
 
 
 def _kind(k: int, rows: Sequence[tuple[int, list[str]]], decimal: str) -> str:

@@ -27,8 +27,13 @@ def drawings(evidence: Evidence) -> list[Drawing]:
         ("widths", _widths(evidence), widths),
     ]
     if evidence.bounds is not None:
-        shown.append(("bounds", _bounds(evidence.bounds), _bounds_caption(evidence.bounds)))
-    return [Drawing(name, figures.svg(f), caption, round(96 * f.get_figwidth())) for name, f, caption in shown]
+        sandwich = evidence.bounds.sandwich
+        bounds = (
+            f"Bounds on log p(x) of {len(sandwich.lower)} simulated x, {sandwich.width:.2g} nats apart on average "
+            f"({sandwich.temperatures} temperatures). The zero line is the ELBO of the encoder: above it is its gap."
+        )
+        shown.append(("bounds", _bounds(evidence.bounds), bounds))
+    return [figures.drawing(name, figure, caption) for name, figure, caption in shown]
 
 
 def _histograms(calibration: Calibration) -> Figure:
@@ -118,11 +123,3 @@ def _bounds(bounds: GapBounds) -> Figure:
     axis.set_ylabel("nats above the ELBO" if bounds.elbo is not None else "nats from the middle")
     figures.shared_legend(figure, axis)
     return figure
-
-
-def _bounds_caption(bounds: GapBounds) -> str:
-    sandwich = bounds.sandwich
-    return (
-        f"Bounds on log p(x) of {len(sandwich.lower)} simulated x, {sandwich.width:.2g} nats apart on average "
-        f"({sandwich.temperatures} temperatures). The zero line is the ELBO of the encoder: what is above is its gap."
-    )

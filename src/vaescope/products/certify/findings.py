@@ -75,13 +75,16 @@ def _widths(evidence: Evidence, measured: Widths, *, known: bool) -> Iterator[Fi
         if len(latents):
             factor = float(np.exp(np.abs(np.log(ratio[latents])).mean()))
             whose = "than the best posterior of its family" if known else "than calibrated ones"
+            covered = (100 * evidence.calibration.coverage(0.9)[latents]).round().astype(int)
+            low, high = covered.min(), covered.max()
+            share = f"{low} %" if low == high else f"{low} to {high} %"
             yield Finding(
                 code,
                 "error" if factor > THRESHOLDS.severe else "warning",
                 f"Posteriors of {_named_latents(latents)} are {times(factor)} too {word}.",
                 f"Ratio of standard deviations {_range(ratio[latents])} {whose}, over "
                 f"{len(evidence.calibration.ranks)} simulated x; 90 % intervals contain "
-                f"{_percent(evidence.calibration.coverage(0.9)[latents])} of the true values.",
+                f"{share} of the true values.",
                 _width_advice(evidence.beta),
             )
 
@@ -216,8 +219,3 @@ def _named_latents(latents: np.ndarray | list[int]) -> str:
 def _range(values: np.ndarray) -> str:
     low, high = float(np.min(values)), float(np.max(values))
     return f"{low:.2f}" if math.isclose(low, high, abs_tol=0.005) else f"{low:.2f} to {high:.2f}"
-
-
-def _percent(values: np.ndarray) -> str:
-    low, high = round(100 * float(np.min(values))), round(100 * float(np.max(values)))
-    return f"{low} %" if low == high else f"{low} to {high} %"

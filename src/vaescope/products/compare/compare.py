@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 
 from vaescope.analysis.agreement import MatchedLatents, match_latents
+from vaescope.analysis.likelihood import mean_and_error
 from vaescope.analysis.models import as_models
 from vaescope.analysis.samples import read_samples_of_each
 from vaescope.core import validation
@@ -37,7 +37,9 @@ def _model_row(model: MeasuredModel) -> dict[str, object]:
     """What is known of one model; errors are standard errors over samples."""
     gap, geometry = model.gap, model.geometry
     row: dict[str, object] = {"model": model.name}
-    row["ELBO"], row["ELBO stderr"] = (None, None) if model.elbo is None else _mean(model.elbo)
+    row["ELBO"], row["ELBO stderr"] = (
+        (None, None) if model.elbo is None else mean_and_error(torch.from_numpy(model.elbo))
+    )
     parts = {"log p(x)": "log_marginal", "family gap": "family", "amortization gap": "amortization"}
     for label, part in parts.items():
         row[label], error = (None, None) if gap is None else gap.mean(part)
@@ -48,10 +50,6 @@ def _model_row(model: MeasuredModel) -> dict[str, object]:
     row["c_IMA"] = None if geometry is None else geometry.contrast
     row["near-deterministic"] = None if model.near is None else "yes" if model.near.applies else "no"
     return row | {name: score.score for name, score in model.scores.items()}
-
-
-def _mean(values: np.ndarray) -> tuple[float, float]:
-    return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
 def _method(model: MeasuredModel) -> str | None:

@@ -26,10 +26,12 @@ from vaescope.analysis.geometry import (
     near_deterministic,
     near_deterministic_ratio,
 )
-from vaescope.analysis.models import RepairedModel, repair, sample_log_likelihood
+from vaescope.analysis.likelihood import UNKNOWN
+from vaescope.analysis.models import RepairedModel, likelihood_is_known, repair, sample_log_likelihood
 from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
 from vaescope.core.errors import Attempts, Skipped
+from vaescope.inference.joint import whitened
 from vaescope.metrics.score import Score
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
@@ -69,9 +71,8 @@ def _check(sample: EncodedSample) -> None:
         raise Skipped("the ELBO is only computed for normal priors")
     if model.posterior_family != "diagonal":
         raise Skipped("encode returns the marginals of q(z|x), not q itself")
-    known = model.likelihood == "bernoulli" or (model.likelihood == "gaussian" and model.precision is not None)
-    if not known and model.log_likelihood is None:
-        raise Skipped("the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter")
+    if not likelihood_is_known(model):
+        raise Skipped(UNKNOWN)
     if model.log_likelihood is None and sample.decoded.shape != sample.observations.shape:
         raise Skipped(f"the decoder returns {sample.decoded.shape[1]} numbers, x has {sample.observations.shape[1]}")
 
@@ -79,10 +80,7 @@ def _check(sample: EncodedSample) -> None:
 def _noise(samples: int, dim: int, draws: int) -> Float[Tensor, "N S d"]:
     half = torch.randn(samples, draws // 2, dim, generator=randomness.generator(0, "compare"), dtype=torch.float64)
     noise = torch.cat([half, -half], dim=1)
-    if 4 * dim > draws:
-        return noise
-    scale = torch.linalg.cholesky(noise.mT @ noise / draws)
-    return torch.linalg.solve_triangular(scale, noise.mT, upper=False).mT
+    return noise if 4 * dim > draws else whitened(noise)
 
 
 @dataclass(frozen=True, eq=False)

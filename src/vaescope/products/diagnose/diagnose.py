@@ -220,12 +220,16 @@ def _measure(
     if repaired.model.normal_prior is not None:
         prior = type(models[0].prior).__name__
         attempts.skipped["exact KL"] = f"the prior is {prior}, replaced by a normal prior of its mean and variance"
+    # smallest and largest x, if a Bernoulli likelihood does not allow them
+    x = repaired.sample.x
+    low, high = float(x.min()), float(x.max())
+    outside = low < -1e-4 or high > 1 + 1e-4  # by more than rounding
     first = Measurements(
         regime,
         scale=scale,
         groups=models[0].latent_groups,
         initial_weights=weights_are_initial(models[0]),
-        data_range=_outside_range(repaired),
+        data_range=(low, high) if repaired.model.likelihood == "bernoulli" and outside else None,
         elbo_trained=models[0].objective == "elbo" and models[0].posterior_family == "diagonal",
         generative=models[0].likelihood is not None or models[0].log_likelihood is not None,
         logits=repaired.model.logits,
@@ -322,14 +326,6 @@ def _check_flat(sample: EncodedSample, most: int = 64) -> None:
         raise Skipped(f"{latents} latents form an image; channels and positions are reported instead")
 
 
-def _outside_range(repaired: Repair) -> tuple[float, float] | None:
-    """Smallest and largest x, if a Bernoulli likelihood does not allow them."""
-    x = repaired.sample.x
-    low, high = float(x.min()), float(x.max())
-    outside = low < -1e-4 or high > 1 + 1e-4  # by more than rounding
-    return (low, high) if repaired.model.likelihood == "bernoulli" and outside else None
-
-
 def _generalisation(repaired: Repair, train: object | None) -> Generalisation:
     if train is None:
         raise Skipped(Advice.naming("no training samples were given; pass {}", "train"))
@@ -340,12 +336,6 @@ def _generalisation(repaired: Repair, train: object | None) -> Generalisation:
         raise Skipped("the model takes an auxiliary input; pass train=(x, auxiliary)")
     seen = read_samples(repaired.model.model, x, auxiliary)
     return measure_generalisation(encode_sample(repaired.model, seen, None, EFFECT_SAMPLES), repaired.sample)
-
-
-def _column_norm(derivatives: DecoderDerivatives | None) -> np.ndarray:
-    if derivatives is None:
-        raise Skipped("the decoder could not be differentiated")
-    return derivatives.column_norm.cpu().numpy()
 
 
 def _is_isotropic(model: LatentModel) -> bool:

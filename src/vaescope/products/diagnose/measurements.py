@@ -14,7 +14,7 @@ from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.gap import ElboGap, affordable_points
 from vaescope.analysis.geometry import Geometry, NearDeterministic, near_deterministic
 from vaescope.analysis.identification import Identification
-from vaescope.analysis.likelihood import ElboTerms, MarginalEstimate
+from vaescope.analysis.likelihood import ElboTerms, MarginalEstimate, mean_and_error
 from vaescope.core.errors import InputError, Skipped, could_not_differentiate
 from vaescope.core.serialization import plain_fields
 from vaescope.distributions import Normal
@@ -117,10 +117,9 @@ class Measurements:
             ("rate", interval(*terms.mean("rate")), "KL of posteriors from the prior: what the codes cost"),
             ("distortion", interval(*terms.mean("distortion")), "-log p(x|z) of reconstructions: what they miss"),
         ]
-        gap = None if self.marginal is None else self.marginal.mean
+        gap = None if self.marginal is None else mean_and_error(self.marginal.gap)
         if self.gap is not None:
-            lost = self.gap.log_marginal - self.gap.elbo
-            gap = float(lost.mean()), float(lost.std() / len(lost) ** 0.5) if len(lost) > 1 else math.nan
+            gap = mean_and_error(self.gap.log_marginal - self.gap.elbo)
         if gap is not None:
             value, error = terms.mean("elbo")
             total = math.hypot(error, gap[1]) if math.isfinite(gap[1]) else error

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.analysis.encoding import SMALLEST_VARIANCE, EncodedSample, declared_beta, output_weights
+from vaescope.analysis.geometry import implied_precision
 from vaescope.analysis.models import SCALES, sample_log_likelihood
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
@@ -133,13 +134,9 @@ def _implied(sample: EncodedSample, latents: list[int]) -> tuple[float | None, f
     """
     slopes = expected_slopes(sample, latents)
     variance, prior_variance = (v[:, latents].double() for v in (sample.variance, sample.prior_variance))
-    added = 1 / variance - 1 / prior_variance
-    ratios = added / slopes.squares
-    # variances above half of the prior's are determined by the prior
-    reliable = (added * prior_variance > 1) & ratios.isfinite()
-    if not bool(reliable.any()):
+    implied = implied_precision(variance, prior_variance, slopes.squares)
+    if implied is None:
         return None, None
-    implied = float(ratios[reliable].median())
     pull = (sample.mean - sample.prior_mean)[:, latents].double() / prior_variance
     shift = variance * (implied * slopes.log_likelihood - pull).square()
     return implied, float(shift.mean(1).median())

@@ -105,7 +105,9 @@ def measure_generalisation(train: EncodedSample, held_out: EncodedSample) -> Gen
     """The ELBO of both; without a known likelihood, a Gaussian one with the errors of the training samples."""
     errors, elbos = [], []
     for sample in (train, held_out):
-        x, drawn = sample.observations, _draws(sample)
+        generator = randomness.generator(0, "generalisation")
+        noise = torch.randn(4, *sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
+        x, drawn = sample.observations, [sample.mean + sample.variance.sqrt() * one for one in noise]
         outputs = [sample.decode(z).double() for z in drawn]
         if any(output.shape != x.shape for output in outputs):
             raise Skipped("outputs and x differ in shape")
@@ -134,12 +136,6 @@ def measure_generalisation(train: EncodedSample, held_out: EncodedSample) -> Gen
         (means[1] - means[0]) / max(stderr(errors), 1e-300),
         1 - means[0] / max(total, 1e-300),
     )
-
-
-def _draws(sample: EncodedSample, draws: int = 4) -> list[Tensor]:
-    generator = randomness.generator(0, "generalisation")
-    noise = torch.randn(draws, *sample.mean.shape, generator=generator, dtype=sample.mean.dtype)
-    return [sample.mean + sample.variance.sqrt() * one for one in noise]
 
 
 @dataclass(frozen=True)
@@ -217,13 +213,17 @@ def measure_reconstruction(sample: EncodedSample, *, samples: int = 256) -> Reco
     far = given.dispersion > LIMITS.dispersed or centre > LIMITS.far_centre
     if given.explained < LIMITS.suspicious or far:
         best = min([given, *_trials(subset, generated)], key=lambda trial: trial.misfit)
+    # tr(A B) / ‖A‖ ‖B‖ of the covariances, from Gram matrices of the samples
+    a, b = generated - generated.mean(0), flat - flat.mean(0)
+    product = (a @ b.mT).square().sum()
+    norms = (a @ a.mT).square().sum().sqrt() * (b @ b.mT).square().sum().sqrt()
     return Reconstruction(
         given,
         best,
         _linear_share(subset.mean.double(), flat),
         centre,
         float((generated - generated.mean(0)).square().sum(1).mean()) / max(total, 1e-300),
-        _alignment(generated, flat),
+        float(product / norms) if float(norms) > 0 else float(np.nan),
         None if sample.model.log_likelihood is None else _own_codes(subset),
     )
 
@@ -319,11 +319,3 @@ def _linear_share(codes: Float[Tensor, "N d"], x: Float[Tensor, "N n"]) -> float
     rest = x[half:]
     error = (rest - inputs[half:] @ solved).square().sum()
     return 1 - float(error / (rest - rest.mean(0)).square().sum().clamp(min=1e-300))
-
-
-def _alignment(generated: Float[Tensor, "N n"], x: Float[Tensor, "N n"]) -> float:
-    """tr(A B) / ‖A‖ ‖B‖ of the covariances, from Gram matrices of the samples."""
-    a, b = generated - generated.mean(0), x - x.mean(0)
-    product = (a @ b.mT).square().sum()
-    norms = (a @ a.mT).square().sum().sqrt() * (b @ b.mT).square().sum().sqrt()
-    return float(product / norms) if float(norms) > 0 else float(np.nan)

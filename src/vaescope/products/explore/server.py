@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from vaescope.core.errors import InputError
+from vaescope.core.errors import InputError, first_line
 from vaescope.products.explore.session import Session
 from vaescope.report.page import render
 
@@ -135,8 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         except InputError as error:
             self._send_json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
         except Exception as error:  # of a model: the page shows it and keeps working
-            reason = (str(error).splitlines() or [""])[0][:200]
-            message = f"the model failed: {type(error).__name__}: {reason}"
+            message = f"the model failed: {type(error).__name__}: {first_line(error)}"
             self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": message})
         else:
             self._send_json(HTTPStatus.OK, found)

@@ -38,7 +38,7 @@ def drawings(found: Preflight) -> list[Drawing]:
     drawn = [("phase", _phase(found), does)]
     drawn += [] if found.confirmation is None else [("confirmed", _confirmed(found), trained)]
     drawn += [("spectrum", _spectrum(found), signal)]
-    return [Drawing(name, figures.svg(f), caption, round(96 * f.get_figwidth())) for name, f, caption in drawn]
+    return [figures.drawing(name, figure, caption) for name, figure, caption in drawn]
 
 
 def _phase(found: Preflight) -> Figure:

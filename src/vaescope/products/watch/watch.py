@@ -192,7 +192,15 @@ class Watch(Report):
         self.findings = []
         self._model = _CurrentModel(with_normal_prior(own), beta, precision)
         self._probe = Probe(own, x, auxiliary, count=samples)
-        self._validation = _validation_probe(own, validation, validation_auxiliary, samples)
+        if validation is None and validation_auxiliary is not None:
+            raise InputError("validation_auxiliary belongs to validation samples; pass validation= as well.")
+        if validation is not None and validation_auxiliary is None and own.auxiliary_dim:
+            raise InputError("this model is conditional: pass validation_auxiliary=, one per row of validation.")
+        self._validation = (
+            None
+            if validation is None
+            else Probe(own, validation, validation_auxiliary, count=samples, name="validation")
+        )
         trained = own.trained_networks() if parameters is None else parameters
         self._weights = Weights(trained) if trained != () else None
         self._clock = Clock(every, number("overhead", overhead, above=0.0))
@@ -392,15 +400,6 @@ class _CurrentModel(WrappedModel):
         beta = spec.beta if self._beta is None else _value("beta", self._beta)
         precision = spec.precision if self._precision is None else _value("precision", self._precision)
         return replace(spec, beta=beta, precision=precision)
-
-
-def _validation_probe(model: LatentModel, x: object, auxiliary: object, samples: int) -> Probe | None:
-    """A probe of validation samples; None if there are none."""
-    if x is None and auxiliary is not None:
-        raise InputError("validation_auxiliary belongs to validation samples; pass validation= as well.")
-    if x is not None and auxiliary is None and model.auxiliary_dim:
-        raise InputError("this model is conditional: pass validation_auxiliary=, one per row of validation.")
-    return None if x is None else Probe(model, x, auxiliary, count=samples, name="validation")
 
 
 def _scalar(loss: float | Tensor) -> float:
