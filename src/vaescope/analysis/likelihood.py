@@ -135,9 +135,12 @@ class MarginalEstimate:
     """log p(x) - ELBO of some samples, a lower bound on average."""
     pareto_k: float
 
+    @property
+    def mean(self) -> tuple[float, float]:
+        return mean_and_error(self.gap)
+
     def to_data(self) -> dict[str, object]:
-        mean, stderr = mean_and_error(self.gap)
-        return {"gap": {"mean": mean, "stderr": stderr}, "pareto_k": self.pareto_k}
+        return {"gap": dict(zip(("mean", "stderr"), self.mean, strict=True)), "pareto_k": self.pareto_k}
 
 
 @torch.no_grad()

@@ -117,7 +117,7 @@ class Measurements:
             ("rate", interval(*terms.mean("rate")), "KL of posteriors from the prior: what the codes cost"),
             ("distortion", interval(*terms.mean("distortion")), "-log p(x|z) of reconstructions: what they miss"),
         ]
-        gap = None if self.marginal is None else mean_and_error(self.marginal.gap)
+        gap = None if self.marginal is None else self.marginal.mean
         if self.gap is not None:
             gap = mean_and_error(self.gap.log_marginal - self.gap.elbo)
         if gap is not None:
