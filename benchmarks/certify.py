@@ -125,8 +125,8 @@ def bounds(latents: int, precision: float, budget: float) -> dict[str, object]:
 def _against_quadrature(member: Member, x: Tensor) -> dict[str, object]:
     """Bounds of the same simulated x, and log p(x) by quadrature."""
     from vaescope.analysis.models import RepairedModel, repair
+    from vaescope.core.budget import Budget
     from vaescope.products.certify.simulate import bound_gap, simulate
-    from vaescope.report.budget import Budget
 
     simulation = simulate(RepairedModel(member), repair(member, x, None, 100).sample, 48, None, 0)
     found = bound_gap(simulation, Budget(60.0)).sandwich

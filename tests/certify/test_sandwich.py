@@ -6,12 +6,12 @@ import torch
 import vaescope as vs
 from tests.certify.models import LinearModel, curved
 from vaescope.analysis.models import RepairedModel, repair
+from vaescope.core.budget import Budget
 from vaescope.distributions import Normal
 from vaescope.inference.annealing import Sandwich, _Path, bound_log_marginal, next_temperatures
 from vaescope.inference.joint import Gaussian, find_mode, laplace
 from vaescope.products.certify.findings import Evidence, judge
 from vaescope.products.certify.simulate import GapBounds, bound_gap, calibrate, simulate, unbounded_moments
-from vaescope.report.budget import Budget
 
 ROUNDING = 1e-8
 

@@ -1,6 +1,6 @@
 import pytest
 
-from vaescope.report.budget import Budget
+from vaescope.core.budget import Budget
 
 
 @pytest.fixture(autouse=True)

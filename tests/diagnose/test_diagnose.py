@@ -8,8 +8,8 @@ import vaescope as vs
 from tests.diagnose.models import W, X, linear, pixels, wide
 from vaescope.analysis.encoding import encode
 from vaescope.analysis.gap import measure_gap
+from vaescope.core.budget import Budget
 from vaescope.products.diagnose.measurements import measure_validity
-from vaescope.report.budget import Budget
 
 
 def test_an_optimal_model_has_no_findings_and_agrees_with_theory():

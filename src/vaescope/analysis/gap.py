@@ -15,10 +15,10 @@ from vaescope.analysis.likelihood import UNKNOWN, mean_and_error
 from vaescope.analysis.models import RepairedModel, likelihood_is_known, sample_log_likelihood
 from vaescope.analysis.posteriors import Posteriors
 from vaescope.core import randomness
+from vaescope.core.budget import Budget
 from vaescope.core.errors import InputError, Skipped, could_not_differentiate
 from vaescope.distributions import DiagonalGaussian, Normal
 from vaescope.inference.gap import QUADRATURE_ORDERS, quadrature_gap, sampled_gap
-from vaescope.report.budget import Budget
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.models import RepairedModel, likelihood_is_known, sample_log_likelihood
 from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
+from vaescope.core.budget import Budget
 from vaescope.core.errors import Skipped
 from vaescope.distributions import Prior
 from vaescope.inference.joint import LikelihoodJoint
 from vaescope.inference.marginal import smoothed_mean
-from vaescope.report.budget import Budget
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:

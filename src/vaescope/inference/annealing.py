@@ -9,24 +9,14 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vaescope.core import randomness
+from vaescope.core.budget import Budget
 from vaescope.inference.joint import Gaussian, LikelihoodJoint
-
-
-@runtime_checkable
-class Clock(Protocol):
-    """A limit on time, and where to report progress."""
-
-    @property
-    def left(self) -> float: ...
-
-    def say(self, line: str) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +75,7 @@ def bound_log_marginal(
     joint: LikelihoodJoint,
     start: Gaussian,
     exact: Float[Tensor, "N d"],
-    budget: Clock,
+    budget: Budget,
     *,
     tolerance: float = 0.05,
     chains: int = 16,

@@ -287,19 +287,15 @@ def _split_members(settings: Mapping[str, Plain]) -> tuple[dict[str, Plain], lis
     precision = None
     if not isinstance(rest.get("precision", "optimal"), str):
         precision = number("precision", rest.pop("precision"), above=0.0, hint="it is 1 / decoder variance")
-    return rest, [MemberCell(beta, _seed(seed), precision, text) for text in schedules for seed in seeds]
+    return rest, [
+        MemberCell(beta, integer("seed", seed, minimum=0), precision, text) for text in schedules for seed in seeds
+    ]
 
 
 def _seed_count(value: Plain) -> int:
     if not 1 <= (count := integer("seeds", value)) <= MAX_SEEDS:
         raise InputError(f"seeds must be 1 to {MAX_SEEDS}, got {value}.")
     return count
-
-
-def _seed(value: Plain) -> int:
-    if (seed := integer("seed", value, minimum=0)) >= 2**63:
-        raise InputError(f"seed must be below 2^63, got {value}.")
-    return seed
 
 
 def sweep_results(sweep: Sweep, folder: Path) -> list[Row]:

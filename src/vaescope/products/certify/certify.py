@@ -12,6 +12,7 @@ from torch import Tensor
 from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.models import RepairedModel, as_models, repair
 from vaescope.analysis.samples import read_samples
+from vaescope.core.budget import Budget, Progress, to_stderr
 from vaescope.core.errors import Attempts, InputError, Skipped
 from vaescope.core.tables import Table
 from vaescope.core.validation import integer, number
@@ -27,7 +28,6 @@ from vaescope.products.certify.measure import (
 )
 from vaescope.products.certify.simulate import COVERAGE, GapBounds, Simulation, bound_gap, calibrate, simulate
 from vaescope.protocol import LatentModel
-from vaescope.report.budget import Budget, Progress, to_stderr
 from vaescope.report.findings import Finding, by_severity
 from vaescope.report.page import Drawing
 from vaescope.report.report import Report

@@ -15,10 +15,11 @@ from torch import Tensor
 from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.likelihood import joint_of
 from vaescope.core import randomness
+from vaescope.core.budget import Budget
 from vaescope.core.calls import call_user_function
 from vaescope.core.errors import InputError, Skipped
 from vaescope.distributions import DiagonalGaussian, Normal, Prior
-from vaescope.inference.annealing import Clock, Sandwich, bound_log_marginal
+from vaescope.inference.annealing import Sandwich, bound_log_marginal
 from vaescope.inference.gap import sampled_gap
 from vaescope.inference.joint import LikelihoodJoint, find_mode, laplace, matched_nodes
 from vaescope.protocol import LatentModel
@@ -271,7 +272,7 @@ class GapBounds:
         return None if self.best_elbo is None or self.elbo is None else float((self.best_elbo - self.elbo).mean())
 
 
-def bound_gap(simulation: Simulation, budget: Clock, *, points: int = 48, seed: int = 0) -> GapBounds:
+def bound_gap(simulation: Simulation, budget: Budget, *, points: int = 48, seed: int = 0) -> GapBounds:
     """Bound log p(x) of some simulated x from both sides, and compare with the ELBO."""
     q, sample = simulation.posterior, simulation.encoded
     q = DiagonalGaussian(q.mean[:points], q.variance[:points])

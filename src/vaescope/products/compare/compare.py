@@ -14,6 +14,7 @@ from vaescope.analysis.likelihood import mean_and_error
 from vaescope.analysis.models import as_models
 from vaescope.analysis.samples import read_samples_of_each
 from vaescope.core import validation
+from vaescope.core.budget import Progress, to_stderr
 from vaescope.core.checks import number
 from vaescope.core.errors import InputError
 from vaescope.core.tables import Table
@@ -28,7 +29,6 @@ from vaescope.products.compare.measure import (
     paired_differences,
 )
 from vaescope.protocol import LatentModel, check_model
-from vaescope.report.budget import Progress, to_stderr
 from vaescope.report.page import Drawing, render
 from vaescope.report.report import Report
 

@@ -33,6 +33,7 @@ from vaescope.analysis.samples import (
     spread_rows,
 )
 from vaescope.core import validation
+from vaescope.core.budget import Budget, Progress, to_stderr
 from vaescope.core.checks import number
 from vaescope.core.errors import Advice, Attempts, InputError, Skipped
 from vaescope.core.tables import Table
@@ -52,7 +53,6 @@ from vaescope.products.diagnose.rules import invalidates_gap, judge
 from vaescope.protocol import LatentModel
 from vaescope.regime import Regime
 from vaescope.regime.model import EFFECT_SAMPLES, effect, regime_of
-from vaescope.report.budget import Budget, Progress, to_stderr
 from vaescope.report.figures import drawing
 from vaescope.report.findings import Finding, by_severity
 from vaescope.report.page import Drawing, render

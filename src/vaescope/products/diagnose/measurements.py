@@ -15,6 +15,7 @@ from vaescope.analysis.gap import ElboGap, affordable_points
 from vaescope.analysis.geometry import Geometry, NearDeterministic, near_deterministic
 from vaescope.analysis.identification import Identification
 from vaescope.analysis.likelihood import ElboTerms, MarginalEstimate, mean_and_error
+from vaescope.core.budget import Budget
 from vaescope.core.errors import InputError, Skipped, could_not_differentiate
 from vaescope.core.serialization import plain_fields
 from vaescope.distributions import Normal
@@ -25,7 +26,6 @@ from vaescope.products.diagnose.codes import CodebookUsage, LatentImage, layer_r
 from vaescope.products.diagnose.noise import Noise, VarianceScale
 from vaescope.products.diagnose.reconstruction import Aggregate, Generalisation, Reconstruction
 from vaescope.regime import Regime
-from vaescope.report.budget import Budget
 from vaescope.report.wording import interval
 
 

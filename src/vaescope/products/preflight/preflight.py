@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from vaescope.core import validation
+from vaescope.core.budget import Budget, Progress, to_stderr
 from vaescope.core.errors import InputError
 from vaescope.core.serialization import to_plain
 from vaescope.core.tables import Table
@@ -40,7 +41,6 @@ from vaescope.products.preflight.recommend import (
 )
 from vaescope.products.preflight.rules import Facts, findings
 from vaescope.products.preflight.spectrum import IntrinsicDimension, intrinsic_dimension
-from vaescope.report.budget import Budget, Progress, to_stderr
 from vaescope.report.findings import Finding, by_severity
 from vaescope.report.page import Drawing, render
 from vaescope.report.report import Report

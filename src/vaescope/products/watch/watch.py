@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.analysis.models import as_models, with_normal_prior
+from vaescope.core.budget import to_stderr
 from vaescope.core.checks import integer, number
 from vaescope.core.errors import InputError, RunError
 from vaescope.core.tables import Table
@@ -25,7 +26,6 @@ from vaescope.products.watch.probe import Measured, Probe, Weights
 from vaescope.products.watch.row import EarlyFinding, LatentState, Row
 from vaescope.products.watch.rules import THRESHOLDS, Watched, mean_change, new_findings
 from vaescope.protocol import LatentModel, ModelSpec, WrappedModel
-from vaescope.report.budget import to_stderr
 from vaescope.report.report import Report
 from vaescope.runs.files import write_text
 from vaescope.training.progress import Observer
