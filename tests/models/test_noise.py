@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.decomposition import FactorAnalysis
 
-from vaescope.inference.joint import Noise
+from vaescope.inference.anisotropic import Noise
 from vaescope.models import VAE
 from vaescope.models.networks import covariance_log_likelihood, noise_precision
 from vaescope.training import MemberSpec, TrainSettings, train

@@ -6,8 +6,7 @@ import torch
 import vaescope as vs
 from tests.theory.decoders import Bent
 from vaescope.core.errors import InputError
-from vaescope.inference.anisotropic import isotropic_posterior, noise_of_residuals
-from vaescope.inference.joint import Noise
+from vaescope.inference.anisotropic import Noise, isotropic_posterior, noise_of_residuals
 from vaescope.theory import gap, ima_contrast, log_marginal, project
 from vaescope_papers.statistics import slope
 

@@ -21,9 +21,61 @@ from torch import Tensor
 
 from vaescope.core.checks import choice
 from vaescope.core.errors import InputError
-from vaescope.inference.derivatives import Decoder, jacobian
+from vaescope.distributions.likelihoods import gaussian_log_likelihood
+from vaescope.inference.derivatives import Decoder, decode_flat, jacobian
 from vaescope.inference.geometry import conformal_of_matrix, contrast_of_matrix
-from vaescope.inference.joint import Noise
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """The precision Λ of the observations: (n,) for a diagonal covariance, (n, n) for a full one.
+
+    >>> Noise(torch.tensor([4.0, 1.0])).whiten(torch.ones(1, 2))
+    tensor([[2., 1.]])
+    """
+
+    precision: Tensor
+
+    def __post_init__(self) -> None:
+        value = self.precision
+        if value.ndim not in (1, 2) or (value.ndim == 2 and value.shape[0] != value.shape[1]):
+            raise InputError(f"precision of the noise must be (n,) or (n, n), got shape {tuple(value.shape)}.")
+        if value.ndim == 1 and not bool((value > 0).all()):
+            raise InputError("precision of the noise must be > 0 for every output; it is 1 / variance.")
+        if value.ndim == 2 and (not torch.allclose(value, value.mT) or int(torch.linalg.cholesky_ex(value).info) != 0):
+            raise InputError("precision of the noise must be symmetric and positive definite.")
+
+    @property
+    def root(self) -> Float[Tensor, "n n"]:
+        """R with RᵀR = Λ."""
+        if self.precision.ndim == 1:
+            return torch.diag(self.precision.sqrt())
+        return torch.linalg.cholesky(self.precision).mT
+
+    @property
+    def log_volume(self) -> Float[Tensor, ""]:
+        """½ log det Λ, by which densities of x and of R x differ."""
+        if self.precision.ndim == 1:
+            return 0.5 * self.precision.log().sum()
+        return torch.linalg.cholesky(self.precision).diagonal().log().sum()
+
+    def whiten(self, values: Float[Tensor, "N ..."]) -> Float[Tensor, "N n"]:
+        """R x of every row."""
+        flat = values.flatten(1)
+        if flat.shape[1] != len(self.precision):
+            raise InputError(f"the noise has {len(self.precision)} outputs, but x or the decoder has {flat.shape[1]}.")
+        if self.precision.ndim == 1:
+            return flat * self.precision.sqrt().to(flat)
+        return flat @ self.root.mT.to(flat)
+
+    def whitened(self, decoder: Decoder) -> Decoder:
+        """R f."""
+        return lambda z: self.whiten(decode_flat(decoder, z))
+
+    def log_likelihood(self, x: Float[Tensor, "N ..."], mean: Float[Tensor, "N ..."]) -> Float[Tensor, " N"]:
+        """log N(x; mean, Λ⁻¹) of every row."""
+        squares = self.whiten(x.flatten(1) - mean.flatten(1)).square().sum(1)
+        return gaussian_log_likelihood(squares, len(self.precision), torch.ones_like(squares)) + self.log_volume
 
 
 def noise_of_residuals(residuals: Float[Tensor, "M n"], kind: str = "diagonal") -> Noise:

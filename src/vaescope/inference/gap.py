@@ -13,6 +13,7 @@ from vaescope.core import randomness, validation
 from vaescope.core.errors import InputError
 from vaescope.distributions import DiagonalGaussian, FullGaussian, IsotropicGaussian, Normal, Posterior, Prior
 from vaescope.distributions.quadrature import hermite_grid
+from vaescope.inference.anisotropic import Noise
 from vaescope.inference.derivatives import Decoder, jacobians
 from vaescope.inference.geometry import contrast_of_matrix, ima_contrast
 from vaescope.inference.joint import (
@@ -20,7 +21,6 @@ from vaescope.inference.joint import (
     Gaussian,
     LikelihoodJoint,
     LogLikelihood,
-    Noise,
     Precision,
     decoder_joint,
     find_mode,

@@ -17,8 +17,7 @@ from vaescope.core import randomness
 from vaescope.data.dataset import split
 from vaescope.data.mixings import Affine, Compose, Mixing, Moebius, OrthogonalMLP
 from vaescope.distributions import Laplace
-from vaescope.inference.anisotropic import isotropic_posterior
-from vaescope.inference.joint import Noise
+from vaescope.inference.anisotropic import Noise, isotropic_posterior
 from vaescope.models import VAE, Member
 from vaescope.training import MemberSpec
 from vaescope_papers.claims import ClaimSpec, ClaimSpecs, of_members
