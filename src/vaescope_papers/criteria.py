@@ -344,7 +344,7 @@ class RankCorrelation:
         over: the independent units, in the plural.
         beyond: size that the correlation must exceed: 0, a published one, or the smallest that matters.
         given: what is held fixed, for a partial correlation.
-        within: the correlation is that of the pairs within each unit (such as the epochs of a run), and its mean over
+        within: the correlation is that of the pairs within each unit (such as the epochs of a run), and its median over
             units is judged; otherwise several pairs of one unit count as one, with their medians.
     """
 
@@ -400,11 +400,9 @@ class RankCorrelation:
         ]
         if unusable := _unusable(own):
             return unusable
-        z = np.arctanh(np.clip(own, -0.999, 0.999)).tolist()
-        mean = estimate_mean(z, alpha)
-        found = Estimate(math.tanh(mean.value), math.tanh(mean.low), math.tanh(mean.high), mean.units)
+        found = estimate_median(own, alpha)
         listed = ", ".join(f"{value:.2f}" for value in own) if len(own) <= 8 else f"{min(own):.2f} to {max(own):.2f}"
-        text = f"Spearman's ρ within {self.over} ({listed}) has the mean {found.value:.2f} on Fisher's scale"
+        text = f"Spearman's ρ within {self.over} ({listed}) has the median {found.value:.2f}"
         return judge_estimate(found, self.region, alpha, text, self.over)
 
 

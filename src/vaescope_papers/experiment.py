@@ -107,7 +107,7 @@ class Experiment(ABC, Generic[S, C, M]):
     quick: S
     """Minutes on two cores: shows the effect."""
     laptop: S
-    """Up to two hours on two cores: trained until it has converged."""
+    """Up to two hours on two cores."""
     paper: S
     """The published settings."""
     cell_type: type[C]

@@ -193,10 +193,12 @@ def claim_differences(
     for before, after in zip(stored, found, strict=True):
         plain = json_data(after)
         assert isinstance(plain, dict)
-        for key in dict.fromkeys([*before, *plain]):
-            if not _same(before.get(key), plain.get(key)):
-                values = f"is stored as {before.get(key)}, the tables give {plain.get(key)}"
-                yield f"{prefix}{key} {values}: {plain['sentence']}"
+        keys = dict.fromkeys(["sentence", "verdict", "value", *before, *plain])
+        other = [key for key in keys if not _same(before.get(key), plain.get(key))]
+        if other:
+            values = f"{other[0]} is stored as {before.get(other[0])}, the tables give {plain.get(other[0])}"
+            more = f" (also {', '.join(other[1:])})" if other[1:] else ""
+            yield f"{prefix}{values}{more}: {plain['sentence']}"
 
 
 def _same(first: Plain, second: Plain) -> bool:

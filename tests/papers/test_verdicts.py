@@ -69,12 +69,21 @@ def pairs(rng, effect, n=12, each=1):
 
 
 def partial_pairs(rng, effect, n=20):
-    """Pairs whose correlation beyond a common cause is about this one."""
+    """Pairs that a common cause makes similar; at `NO_PARTIAL` their partial rank correlation given it is 0."""
     own, cause = pairs(rng, effect, n), 2 * rng.normal(size=n)
     return Pairs((own.x + cause).tolist(), (own.y + cause).tolist(), cause.tolist())
 
 
-def curves(rng, effect, n=6, epochs=30):
+def rank_of(pearson):
+    """Spearman's correlation of a normal pair with this Pearson correlation."""
+    return 6 / np.pi * np.arcsin(pearson / 2)
+
+
+# r_xy = r_xg² for rank correlations, with x = own + 2 g; solved for the correlation of the own parts
+NO_PARTIAL = rank_of(5 * 2 * np.sin(np.pi / 6 * rank_of(2 / np.sqrt(5)) ** 2) - 4)
+
+
+def curves(rng, effect, n=8, epochs=30):
     """Autocorrelated curves of n runs, whose slopes vary around this effect."""
     t, x, y, units = np.linspace(-1, 1, epochs), [], [], []
     for run in range(n):
@@ -123,7 +132,7 @@ CASES = {
     "two groups": Case(LargerGroup("v", "a", "b", 0.5), groups, 0.5, 5.0, -4.0),
     "correlation": Case(RankCorrelation(1), pairs, 0.0, 0.9, -0.9),
     "correlation beyond an effect": Case(RankCorrelation(-1, beyond=0.4), partial(pairs, n=30), -0.4, -0.9, 0.2),
-    "partial correlation": Case(RankCorrelation(1, given="cause"), partial_pairs, 0.0, 0.9, -0.9),
+    "partial correlation": Case(RankCorrelation(1, given="cause"), partial_pairs, NO_PARTIAL, 0.9, -0.9),
     "correlation of repeated units": Case(RankCorrelation(1), partial(pairs, each=5), 0.0, 0.9, -0.9),
     "correlation within runs": Case(RankCorrelation(1, "runs", within=True), curves, 0.0, 4.0, -4.0),
     "paired test": Case(PairedTest("v", "group"), paired, 0.0, -1.5, 1.5),
