@@ -1,6 +1,8 @@
 """Props. 2 and 3, Eqs. 10, 11, 25 and 44 and Lemma 3 of Reizinger et al. 2022, on decoders that satisfy them or not."""
 
 import math
+from itertools import product
+from math import gamma
 
 import pytest
 import torch
@@ -169,6 +171,29 @@ def test_lemma_3_with_its_constant_corrected(d):
     # as printed, for any centre: false, since the error of a displaced centre does not vanish with the variance
     displaced = float(taylor_error(quadratic, mean + 1, mean, 1e-4 * variance))
     assert displaced > 1e-8 * printed
+
+
+def fourth_moment_of_the_sum(sigma: tuple[float, ...]) -> float:
+    """E(Σ|δ_i|)⁴ for δ_i ~ N(0, σ_i²), from the moments of |δ|."""
+    moments = {power: gamma((power + 1) / 2) * 2 ** (power / 2) / math.sqrt(math.pi) for power in range(5)}
+    total = 0.0
+    for powers in product(range(5), repeat=len(sigma)):
+        if sum(powers) == 4:
+            ways = math.factorial(4) / math.prod(math.factorial(power) for power in powers)
+            total += ways * math.prod(moments[power] * s**power for power, s in zip(powers, sigma, strict=True))
+    return total
+
+
+@pytest.mark.parametrize(("d", "follows"), [(1, True), (2, True), (3, True), (4, False), (5, False)])
+def test_lemma_3_as_printed_follows_from_its_assumption_for_three_latents_at_most(d, follows):
+    """|f_l - its linear part| ≤ K/2 (Σ|δ_i|)², so d outputs have at most d K²/4 E(Σ|δ_i|)⁴; printed is 3d³/4 K² Σσ⁴."""
+    equal = fourth_moment_of_the_sum((1.0,) * d) / d
+    draws = torch.randn(200_000, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert float(draws.abs().sum(1).pow(4).mean()) / d == pytest.approx(equal, rel=0.02)
+    assert (equal <= 3 * d**2 * (1 + 1e-12)) is follows
+    for seed in range(20):  # equal variances are the worst case
+        sigma = tuple(torch.rand(d, generator=torch.Generator().manual_seed(seed)).tolist())
+        assert fourth_moment_of_the_sum(sigma) / sum(s**4 for s in sigma) <= equal * (1 + 1e-9)
 
 
 def test_joint_training_and_the_self_consistent_elbo_have_the_same_decoder():

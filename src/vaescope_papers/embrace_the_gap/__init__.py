@@ -44,7 +44,7 @@ EXPERIMENTS = {
         ),
         (
             "moebius-precision",
-            "The closer a VAE is to deterministic, the better it recovers the sources of a conformal mixing",
+            "Recovery of the sources of a conformal mixing, and the decoder precision",
             f"{PAPER}, §4.3 and Fig. 3 left; settings of Tab. 4 in the appendix",
         ),
         (
@@ -54,7 +54,7 @@ EXPERIMENTS = {
         ),
         (
             "sprites",
-            "A VAE recovers position, size and colour of sprites while its IMA contrast falls",
+            "Sprites: recovery of position, size and colour, and the IMA contrast, during training",
             f"{PAPER}, §4.3 and Fig. 5; settings of Tab. 5 in the appendix",
         ),
         (

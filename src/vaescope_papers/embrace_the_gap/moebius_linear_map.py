@@ -179,6 +179,48 @@ def contrasts_note(results: Results, _: object) -> str:
     )
 
 
+# figures --------------------------------------------------------------------------------------
+
+
+def recovery_figure(results: Results) -> ReportFigure:
+    drawn, axes = figures.row_of_panels(2, width=5.6)
+    panels = (("map_contrast", "c_IMA of the linear map"), ("mixing_contrast", "c_IMA of the whole mixing"))
+    for axis, (name, x) in zip(axes, panels, strict=True):
+        contrasts = values(results, name)
+        figures.plot_points(axis, contrasts, values(results, "mcc_sampled"), label="VAE, posterior samples")
+        figures.plot_points(axis, contrasts, values(results, "mcc_linear_ica"), label="linear ICA")
+        if name == "map_contrast":
+            figures.plot_published(axis, *authors_runs(), label="authors' runs")
+        figures.format_axis(axis, title="Recovery of the sources", x=x, y="MCC", log="")
+        axis.set_ylim(0, 1.02)
+    caption = (
+        "Every dot is a member with its own mixing. Left: Fig. 3 right, recovery of the sources by posterior samples "
+        "and by linear ICA on the observations over the contrast of the linear map; crosses are the authors' 98 runs. "
+        "Right: the same members over the contrast of the whole mixing, which the authors did not log."
+    )
+    return ReportFigure("moebius_linear_map", drawn, caption)
+
+
+def information_figure(results: Results) -> ReportFigure:
+    drawn, axes = figures.row_of_panels(2, width=5.6)
+    for label, passive in (("all latents active", False), ("with a passive latent", True)):
+        group = [r for r in results if (r.measured.active < DIM) is passive]
+        figures.plot_points(axes[0], values(group, "map_contrast"), values(group, "r2_mean"), label=label)
+        figures.plot_points(axes[1], values(group, "mixing_contrast"), values(group, "ima_contrast"), label=label)
+    ends = [min(values(results, "mixing_contrast")), max(values(results, "mixing_contrast"))]
+    axes[1].plot(ends, ends, ":", color="#6b7680", linewidth=1.2, label="equality")
+    figures.format_axis(axes[0], title="Up to a linear map", x="c_IMA of the linear map", y="linear R²", log="")
+    axes[0].set_ylim(0, 1.02)
+    figures.format_axis(axes[1], title="IMA contrast", x="c_IMA of the whole mixing", y="c_IMA of the decoder", log="y")
+    caption = (
+        "Left: recovery up to a linear map; members with a passive latent have lost a source. Right: contrast of the "
+        "trained decoder over that of the true mixing. Below the dotted line the VAE explains the same data with more "
+        "nearly orthogonal columns than the true mixing has, as theory predicts; its latents then differ from the "
+        "sources. The column of a passive latent is arbitrary."
+    )
+    return ReportFigure("information", drawn, caption)
+
+
 # experiment -----------------------------------------------------------------------------------
 
 
@@ -308,40 +350,7 @@ class MoebiusLinearMap(MoebiusExperiment[MoebiusLinearMapSettings, SeedOnlyCell,
         return [ReportTable("Medians over members, by the c_IMA of the linear map", rows)]
 
     def figures(self, results: Results, settings: MoebiusLinearMapSettings) -> list[ReportFigure]:
-        drawn, axes = figures.grid_of_panels(2, 2, width=5.2, height=3.9)
-        for axis, name, x in (
-            (axes[0], "map_contrast", "c_IMA of the linear map"),
-            (axes[1], "mixing_contrast", "c_IMA of the whole mixing"),
-        ):
-            contrasts = values(results, name)
-            figures.plot_points(axis, contrasts, values(results, "mcc_sampled"), label="VAE, posterior samples")
-            figures.plot_points(axis, contrasts, values(results, "mcc_linear_ica"), label="linear ICA")
-            if name == "map_contrast":
-                figures.plot_published(axis, *authors_runs(), label="authors' runs")
-            figures.format_axis(axis, title="Recovery of the sources", x=x, y="MCC", log="")
-            axis.set_ylim(0, 1.02)
-        for label, passive in (("all latents active", False), ("with a passive latent", True)):
-            group = [r for r in results if (r.measured.active < DIM) is passive]
-            figures.plot_points(axes[2], values(group, "map_contrast"), values(group, "r2_mean"), label=label)
-            x_values = values(group, "mixing_contrast")
-            figures.plot_points(axes[3], x_values, values(group, "ima_contrast"), label=label)
-        contrasts = values(results, "mixing_contrast")
-        axes[3].plot(*[[min(contrasts), max(contrasts)]] * 2, ":", color="#6b7680", linewidth=1.2, label="equality")
-        figures.format_axis(axes[2], title="Up to a linear map", x="c_IMA of the linear map", y="linear R²", log="")
-        axes[2].set_ylim(0, 1.02)
-        figures.format_axis(
-            axes[3], title="IMA contrast", x="c_IMA of the whole mixing", y="c_IMA of the decoder", log="y"
-        )
-        caption = (
-            "Every dot is a member with its own mixing. Top left: Fig. 3 right, recovery of the sources by posterior "
-            "samples and by linear ICA on the observations over the contrast of the linear map; crosses are the "
-            "authors' 98 runs. Top right: the same members over the contrast of the whole mixing, which the authors "
-            "did not log. Bottom left: recovery up to a linear map; members with a passive latent have lost a source. "
-            "Bottom right: contrast of the trained decoder over that of the true mixing. Below the dotted line the VAE "
-            "explains the same data with more nearly orthogonal columns than the true mixing has, as theory predicts; "
-            "its latents then differ from the sources. The column of a passive latent is arbitrary."
-        )
-        return [ReportFigure("moebius_linear_map", drawn, caption)]
+        return [recovery_figure(results), information_figure(results)]
 
 
 EXPERIMENT = MoebiusLinearMap()

@@ -356,16 +356,19 @@ def ranks_along_training(
 
 def failure_note(results: Results, _: object) -> str:
     """What the members with a low MCC have: latents in use, linear R², and codes that linear ICA can unmix."""
-    low = [r for r in trained_from_random(results) if r.measured.mcc < 0.95]
+    members = trained_from_random(results)
+    low = [r.measured for r in members if r.measured.mcc < 0.95]
     if not low:
         return "Every member is above it."
-    rows = [
-        f"data set {r.cell.data_set}, seed {r.cell.seed}: {show(r.measured.mcc)}, {r.measured.latents_in_use} latents "
-        f"in use, R² {show(r.measured.r2)}, after linear ICA of the codes {show(r.measured.mcc_unmixed)}, "
-        f"c_IMA {show(r.measured.ima_contrast)}"
-        for r in low
-    ]
-    return f"Members below it: {'; '.join(rows)}."
+
+    def span(values: Sequence[float]) -> str:
+        return f"{show(min(values))} to {show(max(values))}"
+
+    return (
+        f"{len(low)} of {len(members)} members are below it: MCC {span([m.mcc for m in low])}, linear R² "
+        f"{span([m.r2 for m in low])}, after linear ICA of the codes {span([m.mcc_unmixed for m in low])}; "
+        f"{sum(m.latents_in_use < len(FACTORS) for m in low)} of them use fewer than {len(FACTORS)} latents."
+    )
 
 
 def elbo_leads(results: Results, _: object) -> list[float]:

@@ -129,7 +129,7 @@ NOISE = replace(CURVE, mcc=tuple(0.5 + 0.01 * (epoch * 17 % 30) for epoch in ran
 
 def test_members_that_fail_are_explained():
     note = judge(EXPERIMENT, planted())[0].note
-    assert note.startswith("Members below it: data set 1, seed 0: 0.4, 4 latents in use, R² 0.9, after linear ICA")
+    assert note.startswith("20 of 40 members are below it: MCC 0.4 to 0.4, linear R² 0.9 to 0.9, after linear ICA")
     best = [r for r in planted() if r.cell.seed == 1]
     assert judge(EXPERIMENT, best)[0].note == "Every member is above it."
 
