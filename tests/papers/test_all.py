@@ -169,6 +169,9 @@ def plant_diverged_member(experiment, options, path):
     run.save_member(cell, params, TrainingSummary("diverged", epochs=1, best_epoch=0, diverged_at_step=7))
     rows = read_rows(path / "results.parquet")
     write_rows(path / "results.parquet", [row for row in rows if any(row[name] != cell[name] for name in cell)])
+    history = read_rows(path / "history.parquet")
+    later = [row for row in history if row["epoch"] > 1 and all(row[name] == cell[name] for name in cell)]
+    write_rows(path / "history.parquet", [row for row in history if row not in later])
     for made in (path / "report.html", path / "claims.json", *(path / "figures").iterdir()):
         made.unlink()
     return victim

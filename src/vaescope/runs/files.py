@@ -158,7 +158,17 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Tensors with text as safetensors, with a checksum of both."""
     contiguous = {name: value.contiguous() for name, value in tensors.items()}
-    write_bytes(path, save(contiguous, metadata={**metadata, "checksum": _checksum(contiguous, metadata)}))
+    text = {**metadata, "checksum": _checksum(contiguous, metadata)}
+    # safetensors writes several entries in random order; one entry gives the same bytes every time
+    write_bytes(path, save(contiguous, metadata={"vaescope": json.dumps(text, sort_keys=True)}))
+
+
+def _stored_text(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The text that `write_tensors` was given, with the checksum; version 0.2.0 has an entry for each."""
+    text = json.loads(metadata["vaescope"]) if "vaescope" in metadata else metadata
+    if not isinstance(text, Mapping) or not all(isinstance(value, str) for value in text.values()):
+        raise ValueError("its metadata are not text")
+    return dict(text)
 
 
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
@@ -232,7 +242,7 @@ def read_tensors(path: Path, *, needs_checksum: bool = False) -> tuple[dict[str,
         _check_regular(path)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file, not a dict)
-            metadata: dict[str, str] = dict(file.metadata() or {})
+            metadata = _stored_text(file.metadata() or {})
         checksum = metadata.pop("checksum", None)
         if checksum != _checksum(tensors, metadata) and (needs_checksum or checksum is not None):
             raise ValueError(DAMAGED)
