@@ -5,7 +5,7 @@ import pytest
 from scipy.sparse.csgraph import connected_components
 from sklearn.manifold import Isomap
 
-from vaescope.starts.embedding import classical_scaling, features, isomap, neighbour_graph
+from vaescope.starts.embedding import Neighbourhood, classical_scaling, embed, features, isomap, neighbour_graph
 
 
 def roll(samples, seed=0):
@@ -86,3 +86,24 @@ def test_features_of_images_are_blurred_and_averaged_and_of_rows_standardised():
     assert features(np.ones((4, 9 * 9)), (1, 9, 9)).shape == (4, 81)  # smaller images keep their pixels
     rows = features(rng.normal(size=(50, 3)) * [1.0, 10.0, 0.0])
     np.testing.assert_allclose(rows.std(0), [1, 1, 0])
+
+
+def test_embeddings_of_images_average_over_blurs_and_find_where_an_object_is():
+    """A small square at random places: distances of sharp images say nothing once the squares do not overlap."""
+    rng = np.random.default_rng(6)
+    where = rng.integers(0, 28, (600, 2))
+    images = np.zeros((600, 32, 32))
+    for image, (row, column) in zip(images, where, strict=True):
+        image[row : row + 4, column : column + 4] = 1.0
+    x, shape = images.reshape(600, -1), (1, 32, 32)
+    steps = []
+    both = embed(x, 2, Neighbourhood(10, blurs=(1 / 32, 3 / 32)), shape, on_step=lambda *done: steps.append(done))
+    assert r2(both, where).min() > 0.95
+    assert r2(x @ rng.normal(size=(1024, 2)), where).max() < 0.5
+    assert steps == [(done, 1200) for done in range(200, 1201, 200)]
+    one = embed(x, 2, Neighbourhood(10, blurs=(1 / 32,)), shape)
+    twice = embed(x, 2, Neighbourhood(10, blurs=(1 / 32, 1 / 32)), shape)
+    np.testing.assert_allclose(np.abs(twice), 2 * np.abs(one), rtol=1e-6)
+    rows = embed(x[:, :5] + rng.normal(size=(600, 5)), 2, Neighbourhood(10, blurs=(0.1,)))
+    assert rows.shape == (600, 2)  # blurs are of images
+    assert str(Neighbourhood(10, blurs=(0.05, 0.1))) == "Isomap, 10 neighbours, images blurred by 0.05, 0.1"

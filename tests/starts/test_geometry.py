@@ -140,21 +140,54 @@ def test_factors_do_not_enter():
     assert all(same_weights(first, other) for other in others)
 
 
-class Killed(NoProgress):
+class Recorded(NoProgress):
+    """What was shown, in order; stops with an error at the given one of the epochs, those of the trials included."""
+
+    def __init__(self, stop_at=None):
+        self.events, self.stop_at = [], stop_at
+
+    def begin(self, members, epochs):
+        self.events.append("begin")
+
+    def step(self, done, total):
+        assert 0 <= done <= total
+        self.events.append("step")
+
     def epoch(self, done, *, training, finished, diverged, elbo):
-        if done == 2:
+        self.events.append("epoch")
+        if self.events.count("epoch") == self.stop_at:
             raise KeyboardInterrupt
 
+    def message(self, text):
+        self.events.append(text)
 
-def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path):
+
+@pytest.mark.parametrize("stop_at", [3, 9, 12])
+def test_a_run_that_was_killed_ends_with_the_same_bits(tmp_path, stop_at):
+    """In a trial, after unmixing, and in the training that follows the start, which continues from its checkpoint."""
     x, _ = curve()
     whole = vs.fit(x, **SHORT)
     options = SHORT | {"out": tmp_path / "run", "checkpoint_seconds": 0.0}
     with pytest.raises(KeyboardInterrupt):
-        vs.fit(x, progress=Killed(), **options)
-    resumed = vs.fit(x, **options)
+        vs.fit(x, progress=Recorded(stop_at), **options)
+    again = Recorded()
+    resumed = vs.fit(x, progress=again, **options)
+    assert again.events.count("epoch") == (3 if stop_at == 12 else 5 * 2 + 4)
     assert same_weights(whole, resumed)
     assert vs.adapters.from_run(tmp_path / "run")
+
+
+def test_progress_is_shown_in_every_part_of_a_start():
+    shown = Recorded()
+    vs.fit(curve()[0], progress=shown, **SHORT)
+    lines = [index for index, event in enumerate(shown.events) if event not in ("begin", "step", "epoch")]
+    assert len(lines) == 2 + 5  # two embeddings, five trials
+    for first, last in zip([-1, *lines], lines, strict=False):
+        between = shown.events[first + 1 : last]
+        is_embedding = "embedding" in shown.events[last]
+        assert is_embedding or {"begin", "step", "epoch"} <= set(between)
+    fits = [shown.events[first:].index("begin") for first in lines if "embedding" in shown.events[first]]
+    assert fits == [1, 1]  # an embedding is followed by a bar at once
 
 
 def test_the_number_of_members_changes_nothing():
@@ -176,3 +209,14 @@ def test_constant_data_have_nothing_to_embed():
     x[:, 1] = 5.0
     fit = vs.fit(x, precision=1.0, **SHORT)
     assert math.isfinite(fit.best.best_elbo)
+
+
+def test_decoders_without_a_usable_derivative_are_not_unmixed():
+    dead = torch.zeros(5, 2, 2)
+    broken = torch.full((5, 2, 2), float("nan"))
+    for gram in (dead, broken):
+        assert (unmixing_map(gram) == [[1.0, 0.0], [0.0, 1.0]]).all()
+    mixing = torch.tensor([[1.0, 0.5], [0.0, 1.0]])
+    gram = torch.stack([mixing.T @ torch.diag(torch.tensor([a, 1.0])) @ mixing for a in (1.0, 4.0)])
+    expected = unmixing_map(gram)
+    assert unmixing_map(torch.cat([gram, dead, broken])) == pytest.approx(expected, abs=1e-6)

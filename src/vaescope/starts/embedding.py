@@ -2,12 +2,13 @@
 
 Tenenbaum et al. 2000 and de Silva & Tenenbaum 2002: distances along a graph of nearest neighbours, then classical
 scaling. In the conformal variant edges are divided by the local distance between neighbours, so that regions in which
-the data change fast count as much as the others.
+the data change fast count as much as the others. Images are blurred first, because sharp objects that do not overlap
+are equally far from each other wherever they are; path lengths of several blurs are averaged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,12 @@ from sklearn.neighbors import NearestNeighbors
 
 from vaescope.core.validation import ImageShape
 
+OnStep = Callable[[int, int], None]
+
+
+def no_report(done: int, total: int) -> None:
+    """Shows nothing of the parts that are done."""
+
 
 @dataclass(frozen=True)
 class Neighbourhood:
@@ -28,12 +35,13 @@ class Neighbourhood:
     neighbours: int = 10
     conformal: bool = False
     """Divide every edge by the geometric mean of the mean neighbour distances at its ends."""
-    blur: float = 0.0
-    """Standard deviation of a Gaussian filter, as a part of an image's height; not used for other data."""
+    blurs: tuple[float, ...] = ()
+    """Standard deviations of Gaussian filters, as parts of an image's height; not used for other data."""
 
     def __str__(self) -> str:
         kind = "conformal Isomap" if self.conformal else "Isomap"
-        return f"{kind}, {self.neighbours} neighbours" + (f", blur {self.blur:.2g}" if self.blur else "")
+        blurs = ", ".join(f"{blur:.2g}" for blur in self.blurs)
+        return f"{kind}, {self.neighbours} neighbours" + (f", images blurred by {blurs}" if blurs else "")
 
 
 def features(
@@ -67,12 +75,46 @@ def features(
     return np.concatenate(found)
 
 
+def embed(
+    x: Float[np.ndarray, "N n"],
+    dim: int,
+    kind: Neighbourhood,
+    image_shape: ImageShape | None = None,
+    *,
+    on_step: OnStep = no_report,
+) -> Float[np.ndarray, "N q"]:
+    """Coordinates of every sample, at most `dim`, by falling variance; fewer if the geometry has fewer dimensions.
+
+    Memory grows with the square of the number of samples: 5,000 need about 0.5 GB.
+
+    Args:
+        x: observations, a row per sample.
+        dim: coordinates, at most.
+        kind: of the embedding.
+        image_shape: (channels, height, width) if the rows are images.
+        on_step: called with the parts that are done, and all parts.
+
+    >>> line = np.linspace(0, 1, 50)[:, None] * np.array([[3.0, 4.0]])
+    >>> embed(line, 2, Neighbourhood(3)).shape
+    (50, 1)
+    """
+    scales = (kind.blurs if image_shape else ()) or (0.0,)
+    summed = np.zeros((len(x), len(x)))
+    for index, blur in enumerate(scales):
+
+        def report(done: int, total: int, before: int = index) -> None:
+            on_step(before * total + done, len(scales) * total)
+
+        points = features(x, image_shape, blur=blur)
+        lengths = geodesics(points, neighbours=kind.neighbours, conformal=kind.conformal, on_step=report)
+        summed += lengths / (lengths.mean() or 1.0)
+    return classical_scaling(summed, dim)
+
+
 def isomap(
     points: Float[np.ndarray, "N p"], dim: int, *, neighbours: int = 10, conformal: bool = False
 ) -> Float[np.ndarray, "N q"]:
-    """Coordinates of every point, at most `dim`, by falling variance; fewer if the geometry has fewer dimensions.
-
-    Memory grows with the square of the number of points: 5,000 need about 1 GB.
+    """Coordinates of every point, in units of the points or (conformal) of typical distances between neighbours.
 
     Args:
         points: a row per sample.
@@ -81,14 +123,33 @@ def isomap(
         conformal: whether edges are divided by the local distance between neighbours.
 
     >>> line = np.linspace(0, 1, 50)[:, None] * np.array([[3.0, 4.0]])
-    >>> found = isomap(line, 2, neighbours=3)
-    >>> found.shape, bool(np.isclose(np.ptp(found), 5.0))
-    ((50, 1), True)
+    >>> bool(np.isclose(np.ptp(isomap(line, 2, neighbours=3)), 5.0))
+    True
     """
+    return classical_scaling(geodesics(points, neighbours=neighbours, conformal=conformal), dim)
+
+
+def geodesics(
+    points: Float[np.ndarray, "N p"], *, neighbours: int, conformal: bool, on_step: OnStep = no_report
+) -> Float[np.ndarray, "N N"]:
+    """Lengths of the shortest paths between all points, along a graph of nearest neighbours.
+
+    Args:
+        points: a row per sample.
+        neighbours: of every point in the graph.
+        conformal: whether edges are divided by the local distance between neighbours.
+        on_step: called with the points whose paths have been found, and with all of them.
+    """
+    count = len(points)
+    found = np.zeros((count, count))
     if not np.ptp(points, axis=0).any():
-        return np.zeros((len(points), 0))
-    graph = neighbour_graph(points, min(neighbours, len(points) - 1), conformal=conformal)
-    return classical_scaling(shortest_path(graph, method="D", directed=False), dim)
+        return found
+    graph = neighbour_graph(points, min(neighbours, count - 1), conformal=conformal)
+    for first in range(0, count, 200):
+        rows = np.arange(first, min(first + 200, count))
+        found[rows] = shortest_path(graph, method="D", directed=False, indices=rows)
+        on_step(first + len(rows), count)
+    return found
 
 
 def neighbour_graph(points: Float[np.ndarray, "N p"], neighbours: int, *, conformal: bool) -> csr_array:
@@ -139,6 +200,8 @@ def classical_scaling(
         dim: coordinates, at most.
         tolerance: coordinates with less than this part of the largest variance are left out.
     """
+    if not distances.any():
+        return np.zeros((len(distances), 0))
     inner = np.multiply(distances, distances, out=distances)
     means = inner.mean(0)
     inner -= means

@@ -27,11 +27,11 @@ from vaescope.distributions.likelihoods import bernoulli_log_likelihood
 from vaescope.inference.derivatives import jacobian
 from vaescope.models import VAE, Member
 from vaescope.models.networks import Params
-from vaescope.starts.embedding import Neighbourhood, features, isomap
+from vaescope.starts.embedding import Neighbourhood, OnStep, embed, no_report
 from vaescope.training import NoProgress, Progress, train
 from vaescope.training.step import Problem
 
-IMAGE_CANDIDATES = (Neighbourhood(15, conformal=True, blur=3 / 32), Neighbourhood(10, blur=1.5 / 32))
+IMAGE_CANDIDATES = (Neighbourhood(15, conformal=True, blurs=(1.5 / 32, 3 / 32)),)
 CANDIDATES = (Neighbourhood(15, conformal=True), Neighbourhood(10))
 
 
@@ -40,7 +40,7 @@ class GeometricStart:
     """How weights are found. No part takes more than half of the steps of the training that follows."""
 
     candidates: tuple[Neighbourhood, ...] = ()
-    """Embeddings that are tried; two that suit the kind of data by default."""
+    """Embeddings that are tried; by default those that suit the kind of data."""
     samples: int = 4000
     """Training samples that are embedded, at most."""
     fit_steps: int = 400
@@ -94,6 +94,7 @@ def fit_to_latents(
     steps: int = 400,
     batch: int = 64,
     learning_rate: float = 1e-3,
+    on_step: OnStep = no_report,
 ) -> Params:
     """Weights of one member whose latents are the targets, by regression of encoder and decoder.
 
@@ -106,13 +107,14 @@ def fit_to_latents(
         steps: of the regression.
         batch: rows per step.
         learning_rate: of Adam.
+        on_step: called with the steps done, and all steps.
     """
     params = {name: value.clone().requires_grad_() for name, value in (initial or model.init([seed])).items()}
     optimiser = torch.optim.Adam(params.values(), lr=learning_rate)
     generator = randomness.generator(seed, "geometric start")
     ordered = prior_samples(model.prior, model.latent_dim)
     width = torch.where(targets.used, targets.variance, ordered.var(0))
-    for _ in range(steps):
+    for step in range(steps):
         chosen = torch.randint(len(rows), (min(batch, len(rows)),), generator=generator)
         drawn = torch.randint(len(ordered), (len(chosen), model.latent_dim), generator=generator)
         u = torch.where(targets.used, targets.u[chosen], ordered.gather(0, drawn))
@@ -126,6 +128,7 @@ def fit_to_latents(
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
+        on_step(step + 1, steps)
     return {name: value.detach() for name, value in params.items()}
 
 
@@ -160,8 +163,11 @@ def unmixing_map(gram: Float[Tensor, "P d d"]) -> Float[np.ndarray, "d d"]:
     """
     metric = gram.double().numpy()
     latents = metric.shape[1]
-    size = np.trace(metric, axis1=1, axis2=2)[:, None, None] / latents
-    metric = metric / size + 1e-9 * np.eye(latents)
+    size = np.trace(metric, axis1=1, axis2=2) / latents
+    usable = np.isfinite(size) & (size > 0)
+    if not usable.any():
+        return np.eye(latents)
+    metric = metric[usable] / size[usable, None, None] + 1e-9 * np.eye(latents)
 
     def cost(flat: np.ndarray) -> tuple[float, np.ndarray]:
         A = flat.reshape(latents, latents)
@@ -221,6 +227,7 @@ def embedding_targets(
     image_shape: ImageShape | None,
     *,
     relative_variance: float = 0.05,
+    on_step: OnStep = no_report,
 ) -> Targets:
     """An embedding of some observations, mapped to the prior.
 
@@ -230,10 +237,10 @@ def embedding_targets(
         kind: of the embedding.
         image_shape: (channels, height, width) if the rows are images.
         relative_variance: of the posteriors, as a part of the prior's.
+        on_step: called with the parts of the embedding that are done, and all parts.
     """
     x = model.split_auxiliary(rows)[0].numpy()
-    points = features(x, image_shape, blur=kind.blur)
-    found = isomap(points, model.latent_dim, neighbours=kind.neighbours, conformal=kind.conformal)
+    found = embed(x, model.latent_dim, kind, image_shape, on_step=on_step)
     values = torch.zeros(len(rows), model.latent_dim, dtype=torch.float64)
     values[:, : found.shape[1]] = torch.from_numpy(found.copy())
     ordered = prior_samples(model.prior, model.latent_dim)
@@ -271,36 +278,61 @@ class Trials:
     def _embedded(self, kind: Neighbourhood) -> Params:
         """Weights that are fitted to an embedding of the data set of every member."""
         model, rows, specs = self.problem.model, self._rows, self.problem.members
+        data_sets = sorted({spec.data for spec in specs})
         self.progress.message(f"Geometric start: embedding {rows.shape[1]} samples ({kind}).")
-        targets = {k: embedding_targets(model, rows[k], kind, self.image_shape) for k in {spec.data for spec in specs}}
+        parts = self._parts(len(data_sets) + len(specs))
+        targets = {
+            k: embedding_targets(model, rows[k], kind, self.image_shape, on_step=on_step)
+            for k, on_step in zip(data_sets, parts, strict=False)
+        }
         steps = self._at_most_half(self.start.fit_steps)
-        return _stacked([fit_to_latents(model, rows[s.data], targets[s.data], s.seed, steps=steps) for s in specs])
+        fitted = [
+            fit_to_latents(model, rows[s.data], targets[s.data], s.seed, steps=steps, on_step=on_step)
+            for s, on_step in zip(specs, parts[len(data_sets) :], strict=True)
+        ]
+        return _stacked(fitted)
 
     def _unmixed(self, members: Sequence[Member]) -> Params:
         """Weights with the latents of every member unmixed; the same weights where there is nothing to unmix."""
-        found = []
-        for member, own, spec in zip(
-            members, self._split(self._weights_of(members)), self.problem.members, strict=True
+        found, steps = [], self._at_most_half(self.start.fit_steps)
+        own_weights = self._split(self._weights_of(members))
+        for member, own, spec, on_step in zip(
+            members, own_weights, self.problem.members, self._parts(len(members)), strict=True
         ):
             rows = self._rows[spec.data]
             targets = unmixed_targets(member, rows) if member.status == "finished" else None
-            steps = self._at_most_half(self.start.fit_steps)
             if targets is not None:
-                own = fit_to_latents(member.model, rows, targets, spec.seed, initial=own, steps=steps)
+                own = fit_to_latents(member.model, rows, targets, spec.seed, initial=own, steps=steps, on_step=on_step)
             found.append(own)
         return _stacked(found)
+
+    def _parts(self, count: int) -> list[OnStep]:
+        """Show a bar for so many parts that follow, and return what reports the steps of each."""
+        self.progress.begin(len(self.problem.members), 1)
+
+        def part(index: int) -> OnStep:
+            return lambda done, total: self.progress.step(index * total + done, count * total)
+
+        return [part(index) for index in range(count)]
 
     def _trained(self, name: str, weights: Params, steps: int) -> list[Member]:
         """Members that are trained from these weights for about so many steps, at their final precision."""
         problem, settings = self.problem, self.problem.settings
         epochs = math.ceil(self._at_most_half(steps) / self._epoch_steps)
         short = replace(settings, epochs=epochs, patience=epochs, decay="cosine", precision_hold=0, precision_warmup=0)
-        data = problem.train_data, problem.validation_data
         members = train(
-            problem.model, *data, problem.members, short, objective=problem.objective, initial=lambda: weights
+            problem.model,
+            problem.train_data,
+            problem.validation_data,
+            problem.members,
+            short,
+            objective=problem.objective,
+            progress=self.progress,
+            initial=lambda: weights,
         )
-        elbo = np.nanmedian([m.best_elbo for m in members]) if any(m.status == "finished" for m in members) else np.nan
-        self.progress.message(f"Geometric start: {name}: ELBO {elbo:.2f}.")
+        finished = [m.best_elbo for m in members if m.status == "finished"]
+        result = f"ELBO {np.median(finished):.2f}" if finished else "diverged"
+        self.progress.message(f"Geometric start: {name}: {result}.")
         return members
 
     @property
