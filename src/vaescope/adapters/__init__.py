@@ -1,10 +1,11 @@
-"""Any variational autoencoder as a `LatentModel`: functions, modules, pythae, scvi-tools, diffusers, runs, arrays.
+"""Any variational autoencoder as a `LatentModel`: functions, modules, other frameworks and libraries, runs, arrays.
 
 The only package that knows other libraries. It imports none of them; models bring their own.
 """
 
 from vaescope.adapters.base import from_callables, from_modules
 from vaescope.adapters.callbacks import lightning_callback, pythae_callback, transformers_callback
+from vaescope.adapters.jax import from_jax
 from vaescope.adapters.libraries import from_diffusers, from_pythae, from_scvi
 from vaescope.adapters.posteriors import from_arrays, from_layers
 from vaescope.adapters.quantised import from_codebook
@@ -15,6 +16,7 @@ __all__ = [
     "from_callables",
     "from_codebook",
     "from_diffusers",
+    "from_jax",
     "from_layers",
     "from_modules",
     "from_pythae",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import fields as known_fields
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -26,6 +29,7 @@ from vaescope.distributions import Normal, Prior
 from vaescope.distributions.base import PosteriorDensity, PriorDensity
 from vaescope.protocol import LatentModel, ModelSpec
 
+F = TypeVar("F", bound=Callable[..., object])
 Encoder = Callable[..., tuple[Tensor, Tensor]]
 """x, or x and the auxiliary input -> mean and variance."""
 Decoder = Callable[..., Tensor]
@@ -203,6 +207,61 @@ def _moments(posterior: PosteriorDensity, draws_per_sample: int = 64) -> Encoder
     return encode
 
 
+class _AnyArrays:
+    """A user's function of tensors, of NumPy arrays or of JAX arrays, as a function of tensors.
+
+    Which it is shows at its first call. Tensors come first, so that functions of tensors are called once.
+    """
+
+    def __init__(self, name: str, function: Callable[..., object]) -> None:
+        self.name, self.function = name, function
+        self._adapted: Callable[..., object] | None = None
+
+    def __call__(self, *values: Tensor) -> object:
+        try:
+            return self._first_call(*values) if self._adapted is None else self._adapted(*values)
+        except RuntimeError as error:
+            if not re.search(r"call numpy\(\)|access data pointer", str(error)):  # PyTorch's messages
+                raise
+        raise InputError(f"{self.name} computes in NumPy, which has no gradients; in JAX it has them") from None
+
+    def _first_call(self, *values: Tensor) -> object:
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "__array_wrap__", DeprecationWarning)  # NumPy called with tensors
+                found = self.function(*values)
+        except Exception:
+            try:
+                found = self.function(*(value.cpu().numpy() for value in values))
+            except Exception:
+                found = None
+            if not _libraries(found) & {"numpy", "jax", "jaxlib"}:
+                raise
+        libraries = _libraries(found)
+        if libraries & {"jax", "jaxlib"}:
+            from vaescope.adapters.bridge import on_jax
+
+            self._adapted = on_jax(self.function)
+        elif "numpy" in libraries:
+            self._adapted = self._numpy
+        else:
+            self._adapted = self.function if "torch" in libraries else None
+            return found
+        return self._adapted(*values)
+
+    def _numpy(self, *values: Tensor) -> object:
+        found = self.function(*(value.cpu().numpy() for value in values))
+        if isinstance(found, tuple | list):
+            return tuple(torch.as_tensor(np.asarray(value)) for value in found)
+        return torch.as_tensor(np.asarray(found))
+
+
+def _libraries(found: object) -> set[str]:
+    """Packages of the arrays that a function returned."""
+    parts = found if isinstance(found, tuple | list) else [found]
+    return {"torch" if isinstance(v, Tensor) else type(v).__module__.partition(".")[0] for v in parts}
+
+
 def from_callables(
     *,
     encode: Encoder | None = None,
@@ -220,6 +279,9 @@ def from_callables(
     **fields: Any,
 ) -> Adapted:
     """A model from functions, and from a `ModelSpec` or the fields of one.
+
+    Functions take and return tensors, NumPy arrays or JAX arrays. Analyses that need gradients are skipped for NumPy;
+    `from_jax` also takes parameters.
 
     Args:
         encode: x -> mean and variance of q(z|x). Of a conditional VAE: (x, y) -> the same; pass y as `auxiliary=`.
@@ -277,12 +339,27 @@ def from_callables(
         spec = replace(spec, prior=Normal(z.mean(0), z.var(0)), prior_density=density)
     functions = (encode, decode, spec.log_likelihood, sample, log_q, sample_prior, log_prior)
     return Adapted(
-        replace(spec, conditional=decode is not None and required_arguments(decode) > 1),
-        encode,
-        any_dtype(decode) if isinstance(decode, nn.Module) else decode,
+        replace(
+            spec,
+            conditional=decode is not None and required_arguments(decode) > 1,
+            log_likelihood=None if spec.log_likelihood is None else _any_arrays("log_likelihood", spec.log_likelihood),
+        ),
+        _any_arrays("encode", encode),
+        any_dtype(decode)
+        if isinstance(decode, nn.Module)
+        else None
+        if decode is None
+        else _any_arrays("decode", decode),
         networks_behind(*functions) if networks is None else tuple(networks),
         encodes_auxiliary=required_arguments(encode) > 1,
     )
+
+
+def _any_arrays(name: str, function: F) -> F:
+    """The function itself if it takes tensors, as modules do, or is no function, which is refused later."""
+    if isinstance(function, nn.Module) or not callable(function):
+        return function
+    return cast(F, _AnyArrays(name, function))
 
 
 def from_modules(

@@ -146,14 +146,18 @@ def affordable_points(sample: EncodedSample, decodes: int, budget: Budget) -> in
 
 
 def seconds_per_decode(sample: EncodedSample) -> float:
-    """The time that it takes to decode a code and differentiate, measured at a few codes."""
-    codes = sample.mean[:64].double()
-    started = time.monotonic()
-    with torch.enable_grad():
-        output = sample.decode(codes.clone().requires_grad_(), slice(0, len(codes)))
-        if output.requires_grad:
-            output.sum().backward()
-    return (time.monotonic() - started) / len(codes)
+    """The time that it takes to decode a code and differentiate, measured at a few codes; a first call may compile."""
+    codes, seconds = sample.mean[:64].double(), []
+    for _ in range(2):
+        started = time.monotonic()
+        with torch.enable_grad():
+            output = sample.decode(codes.clone().requires_grad_(), slice(0, len(codes)))
+            if output.requires_grad:
+                output.sum().backward()
+        seconds.append((time.monotonic() - started) / len(codes))
+        if seconds[0] * len(codes) < 0.1:  # nothing was compiled
+            break
+    return min(seconds)
 
 
 @dataclass(frozen=True, eq=False)

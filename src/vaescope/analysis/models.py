@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -221,7 +222,8 @@ def networks_are_initial(networks: Sequence[nn.Module]) -> bool:
 
     PyTorch draws the weights and biases of linear, convolutional and recurrent layers uniformly within a bound that
     depends on the number of inputs. Training moves some of them out of it; of a few biases, perhaps none. Weights may
-    be initialised by other rules, so biases alone are enough.
+    be initialised by other rules, so biases alone are enough. Keras, flax and haiku start biases at zero; Keras draws
+    weights uniformly within the bound of Glorot & Bengio 2010.
 
     >>> networks_are_initial([nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 5))])
     True
@@ -237,23 +239,38 @@ def networks_are_initial(networks: Sequence[nn.Module]) -> bool:
     ]
     if scales:
         return all(bool((value == start).all()) for value, start in scales)
-    pairs = [pair for layer in layers for pair in _bounded(layer)]
-    weights = [value / bound for value, bound, bias in pairs if not bias]
-    biases = [value / bound for value, bound, bias in pairs if bias]
-    zero = all(bool((value == 0).all()) for value in biases) and sum(map(len, biases)) >= 12
-    return zero or _is_uniform(weights, fewest=32) or _is_uniform(biases, fewest=12)  # fewer give no verdict
+    found = [one for layer in layers for one in _bounded(layer)]
+    weights = [one.values / one.bound for one in found if not one.bias]
+    biases = [one.values / one.bound for one in found if one.bias]
+    zero = all(bool((value == 0).all()) for value in biases)
+    if zero and (sum(map(len, biases)) >= 12 or _is_uniform([w.values / w.glorot for w in found if w.glorot], 32)):
+        return True
+    return _is_uniform(weights, fewest=32) or _is_uniform(biases, fewest=12)  # fewer give no verdict
 
 
-def _bounded(layer: nn.Module) -> Iterator[tuple[Tensor, float, bool]]:
-    """Weights of a layer, the bound within which they start, and whether they are biases."""
-    if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd) and isinstance(layer.weight, Tensor):
-        bound = 1 / math.sqrt(max(1, layer.weight[0].numel()))
-        yield layer.weight.detach().flatten(), bound, False
-        if isinstance(layer.bias, Tensor):
-            yield layer.bias.detach().flatten(), bound, True
-    elif isinstance(layer, nn.RNNBase):
-        for name, value in layer.named_parameters():
-            yield value.detach().flatten(), 1 / math.sqrt(layer.hidden_size), "bias" in name
+class _Weights(NamedTuple):
+    """Weights or biases of a layer, with the bounds within which they may start."""
+
+    values: Tensor
+    bound: float
+    bias: bool = False
+    glorot: float = 0.0
+
+
+def _bounded(layer: nn.Module) -> Iterator[_Weights]:
+    """Weights and biases of a layer, of PyTorch or with the names that its layers have."""
+    known = (nn.Linear, nn.modules.conv._ConvNd, torch.jit.ScriptModule)
+    values = {name: value.detach() for name, value in layer.named_parameters(recurse=False)}
+    weight, bias = values.get("weight"), values.get("bias")
+    if isinstance(layer, nn.RNNBase):
+        for name, value in values.items():
+            yield _Weights(value.flatten(), 1 / math.sqrt(layer.hidden_size), "bias" in name)
+    elif weight is not None and weight.ndim > 1 and (isinstance(layer, known) or type(layer) is nn.Module):
+        bound = 1 / math.sqrt(max(1, weight[0].numel()))
+        glorot = math.sqrt(6 / max(1, weight[0].numel() + weight[:, 0].numel()))
+        yield _Weights(weight.flatten(), bound, glorot=glorot)
+        if bias is not None:
+            yield _Weights(bias.flatten(), bound, bias=True)
 
 
 def _is_uniform(parts: list[Tensor], fewest: int) -> bool:

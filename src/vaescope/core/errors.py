@@ -95,6 +95,14 @@ EXTRAS = {
     "mlflow": ("MLflow", "track"),
     "tensorboard": ("TensorBoard", "track"),
     "wandb": ("wandb", "track"),
+    "jax": ("JAX", "foreign"),
+    "keras": ("Keras", "foreign"),
+    "pyro": ("Pyro", "foreign"),
+    "numpyro": ("NumPyro", "foreign"),
+    "onnx": ("ONNX", "foreign"),
+    "onnxruntime": ("ONNX Runtime", "foreign"),
+    "diffusers": ("diffusers", "foreign"),
+    "scvi": ("scvi-tools", "foreign"),
 }
 """Imported package: the library's name, and the extra of vaescope that installs it."""
 
