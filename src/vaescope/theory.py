@@ -13,6 +13,7 @@ from vaescope.inference.geometry import (
     optimal_variance,
     used_directions,
 )
+from vaescope.inference.linear_ivae import linear_ivae
 from vaescope.inference.marginal import log_marginal
 from vaescope.inference.projection import elbo, project
 
@@ -27,6 +28,7 @@ __all__ = [
     "ima_likelihood",
     "jacobian",
     "linear",
+    "linear_ivae",
     "log_marginal",
     "mean_offset",
     "optimal_covariance",
