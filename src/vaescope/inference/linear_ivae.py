@@ -222,9 +222,9 @@ def _common_axes(matrices: Float[Tensor, "K n n"], *, tolerance: float = 1e-6) -
     rest = float((rotated - torch.diag_embed(rotated.diagonal(dim1=1, dim2=2))).abs().max())
     if rest > tolerance:
         raise InputError(
-            "the closed form needs groups whose covariances share their principal axes (with fewer latents than columns "
-            f"or a fixed prior mean, so must the covariance of the means); the largest entry off the axes is {rest:.1g} "
-            "of the variance. Use `expected_elbo` and an optimizer for other data."
+            "the closed form needs groups whose covariances share their principal axes (with fewer latents than "
+            "columns, or a fixed prior mean, so must the covariance of the means); the largest entry off the axes "
+            f"is {rest:.1g} of the variance. Use `expected_elbo` and an optimizer for other data."
         )
     return basis
 
