@@ -1,6 +1,10 @@
 """One set of weights in every framework: the same findings, and the same ELBO to 1e-5; needs the extra `foreign`."""
 
 import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from torch import Tensor, nn
 import vaescope as vs
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-LATENTS, SIZE, HIDDEN = 2, 8, 16
+LATENTS, SIZE, HIDDEN = 4, 8, 16
 
 
 @dataclasses.dataclass
@@ -220,3 +224,100 @@ def test_conditional_functions_of_jax_with_labels():
     torch.testing.assert_close(*(elbo(f.evidence.elbo).mean() for f in found.values()), rtol=1e-5, atol=0.0)
     assert found["jax"].evidence.geometry is not None
     assert "gap" not in _without_time(found["jax"])
+
+
+# Keras: a backend is chosen when it is imported, so each has a process of its own -------------------
+
+
+@pytest.fixture(scope="session")
+def weights_file(reference, tmp_path_factory):
+    """Weights, samples and what is found about them, for other processes."""
+    folder = tmp_path_factory.mktemp("reference")
+    arrays = {
+        f"{name}.{part}": v for name, *values in reference.weights() for part, v in zip("wb", values, strict=True)
+    }
+    found = reference.found
+    np.savez(folder / "reference.npz", x=reference.x.numpy(), elbo=float(elbo(found.evidence.elbo).mean()), **arrays)
+    return folder / "reference.npz", [f.code for f in found.findings]
+
+
+KERAS = """
+import sys
+import keras
+import numpy as np
+import torch
+import vaescope as vs
+from keras import layers
+
+stored = np.load(sys.argv[1])
+latents, hidden, size = 4, 16, 8
+encoder = keras.Sequential([layers.Input((size,)), layers.Dense(hidden, "tanh"), layers.Dense(2 * latents)])
+decoder = keras.Sequential([layers.Input((latents,)), layers.Dense(hidden, "tanh"), layers.Dense(size)])
+
+
+def codes(model, budget):
+    found = vs.diagnose(model, stored["x"], budget=budget, progress=None)
+    return found, [f.code for f in found.findings]
+
+
+initial = codes(vs.adapters.from_keras(encoder, decoder, precision=25.0), 5.0)
+assert initial[1] == ["untrained"], initial
+for name, network in (("encoder", encoder), ("decoder", decoder)):
+    network.set_weights([stored[f"{name}{k}.{part}"] for k in range(2) for part in "wb"])
+folder = sys.argv[1].rpartition("/")[0]
+encoder.save(f"{folder}/encoder.keras")
+decoder.save(f"{folder}/decoder.keras")
+model = vs.adapters.from_keras(f"{folder}/encoder.keras", f"{folder}/decoder.keras", precision=25.0)
+found, listed = codes(model, 20.0)
+terms = found.evidence.elbo
+assert abs(float(-(terms.rate + terms.distortion).mean()) / float(stored["elbo"]) - 1) < 1e-5
+assert listed == sys.argv[2].split(","), listed
+assert found.evidence.geometry is not None and found.evidence.regime.column_norm is not None, found.skipped
+
+# images with channels last, an encoder that also returns a draw, and a model with both parts
+given = keras.Input((6, 5, 3))
+hidden = layers.Conv2D(4, 3, activation="relu")(given)
+mean = layers.Dense(latents, name="mean")(layers.Flatten()(hidden))
+log_variance = layers.Dense(latents, name="log_variance")(layers.Flatten()(hidden))
+encoder = keras.Model(given, [mean, log_variance, mean + 0.0])
+decoder = keras.Sequential([layers.Input((latents,)), layers.Dense(90), layers.Reshape((6, 5, 3))])
+
+
+class VAE(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+
+images = np.random.default_rng(0).random((40, 6, 5, 3)).astype("float32")
+model = vs.adapters.from_keras(VAE(), precision=10.0)
+first = torch.from_numpy(images).movedim(-1, 1)
+expected = keras.ops.convert_to_numpy(encoder(images, training=False)[0])
+np.testing.assert_allclose(model.encode(first)[0].detach(), expected, atol=1e-5)
+z = torch.randn(4, latents)
+flat = keras.ops.convert_to_numpy(decoder(z.numpy(), training=False)).transpose(0, 3, 1, 2).reshape(4, -1)
+np.testing.assert_allclose(model.decode(z).detach(), flat, atol=1e-5)
+found = vs.diagnose(model, images, progress=None, budget=5.0)  # in either layout
+np.testing.assert_allclose(found.sample.mean, expected, atol=1e-5)
+assert [f.code for f in found.findings] == ["untrained"], found.findings
+
+for wrong, message in (("m.h5", "expected a .keras file"), (sys.argv[1], "expected a .keras file"), (7, "built Keras")):
+    try:
+        vs.adapters.from_keras(wrong)
+    except vs.InputError as error:
+        assert message in str(error), error
+    else:
+        raise AssertionError(wrong)
+"""
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_keras(backend, weights_file):
+    if not all(map(importlib.util.find_spec, ("keras", backend))):  # importing Keras would choose its backend
+        pytest.skip("needs Keras")
+    file, codes = weights_file
+    settings = {**os.environ, "KERAS_BACKEND": backend, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, "-c", KERAS, str(file), ",".join(codes)], env=settings, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

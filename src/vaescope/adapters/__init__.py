@@ -6,6 +6,7 @@ The only package that knows other libraries. It imports none of them; models bri
 from vaescope.adapters.base import from_callables, from_modules
 from vaescope.adapters.callbacks import lightning_callback, pythae_callback, transformers_callback
 from vaescope.adapters.jax import from_jax
+from vaescope.adapters.keras import from_keras
 from vaescope.adapters.libraries import from_diffusers, from_pythae, from_scvi
 from vaescope.adapters.posteriors import from_arrays, from_layers
 from vaescope.adapters.quantised import from_codebook
@@ -17,6 +18,7 @@ __all__ = [
     "from_codebook",
     "from_diffusers",
     "from_jax",
+    "from_keras",
     "from_layers",
     "from_modules",
     "from_pythae",

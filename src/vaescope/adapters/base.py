@@ -38,6 +38,15 @@ Reader = Callable[[object, object | None], tuple[object, object | None]]
 """Samples and auxiliary input as users pass them -> both as arrays."""
 
 
+SCALES: dict[str, Callable[[Tensor], Tensor]] = {
+    "variance": lambda s: s,
+    "log_variance": torch.exp,
+    "deviation": torch.square,
+    "log_deviation": lambda s: (2 * s).exp(),
+}
+"""What an encoder may return besides means, and how it becomes a variance."""
+
+
 @dataclass(frozen=True, eq=False)
 class Adapted(LatentModel):
     """A `LatentModel` around networks from elsewhere."""
@@ -381,13 +390,7 @@ def from_modules(
         scale: what the encoder's second output is: `log_variance`, `variance`, `deviation` or `log_deviation`.
         known: further arguments of `from_callables`.
     """
-    scales: dict[str, Callable[[Tensor], Tensor]] = {
-        "variance": lambda s: s,
-        "log_variance": torch.exp,
-        "deviation": torch.square,
-        "log_deviation": lambda s: (2 * s).exp(),
-    }
-    validation.choice("scale", scale, scales)
+    validation.choice("scale", scale, SCALES)
     validation.integer("latent_dim", latent_dim)
 
     def encode(x: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
@@ -403,7 +406,7 @@ def from_modules(
             raise InputError(
                 f"the encoder must return means and scales, got {_described(found)}; otherwise use from_callables."
             )
-        return found[0], scales[scale](found[1])
+        return found[0], SCALES[scale](found[1])
 
     networks = [network for network in (encoder, decoder) if network is not None]
     made = from_callables(encode=encode, decode=decoder, latent_dim=latent_dim, networks=networks, **known)

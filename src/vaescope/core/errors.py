@@ -97,10 +97,10 @@ EXTRAS = {
     "wandb": ("wandb", "track"),
     "jax": ("JAX", "foreign"),
     "keras": ("Keras", "foreign"),
-    "pyro": ("Pyro", "foreign"),
+    "pyro": ("pyro-ppl", "foreign"),
     "numpyro": ("NumPyro", "foreign"),
     "onnx": ("ONNX", "foreign"),
-    "onnxruntime": ("ONNX Runtime", "foreign"),
+    "onnxruntime": ("onnxruntime", "foreign"),
     "diffusers": ("diffusers", "foreign"),
     "scvi": ("scvi-tools", "foreign"),
 }
