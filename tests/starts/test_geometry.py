@@ -1,17 +1,28 @@
 """Starts from the geometry of the data: planted latents, closed forms, and what must not depend on what."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 import vaescope as vs
 from vaescope.core.errors import InputError
 from vaescope.data import Dataset
+from vaescope.data.files import loading
 from vaescope.distributions import Beta, Normal, Uniform
 from vaescope.inference.geometry import contrast_of_matrix
 from vaescope.models import VAE
-from vaescope.starts.geometry import Targets, at_ranks, fit_to_latents, prior_samples, unmixed_targets, unmixing_map
+from vaescope.starts.geometry import (
+    Targets,
+    at_ranks,
+    better_members,
+    fit_to_latents,
+    prior_samples,
+    unmixed_targets,
+    unmixing_map,
+)
 from vaescope.training import NoProgress
 
 SHORT = {"latent_dim": 2, "epochs": 4, "hidden": (16,), "start": "geometry", "compile": "never"}
@@ -72,11 +83,34 @@ def test_the_unmixing_map_finds_the_inverse_of_any_mixing():
     lengths = torch.rand(50, 3, generator=generator, dtype=torch.float64) + 0.1
     columns = torch.linalg.qr(torch.randn(50, 6, 3, generator=generator, dtype=torch.float64)).Q
     J = columns * lengths[:, None] @ mixing
-    found = torch.from_numpy(unmixing_map(J.mT @ J))
+    codes = torch.linalg.inv(mixing).numpy()  # of latents that are uncorrelated after unmixing
+    found = torch.from_numpy(unmixing_map(J.mT @ J, codes @ codes.T))
     assert float(contrast_of_matrix(J).mean()) > 0.1
     assert float(contrast_of_matrix(J @ found).mean()) < 1e-6
     product = (mixing @ found).abs()
     assert torch.allclose(product.max(1).values, product.sum(1), rtol=1e-4)  # one latent each
+
+
+def test_the_unmixing_map_is_the_minimum_of_contrast_and_total_correlation():
+    """Where the two disagree: against a search over both directions."""
+    generator = torch.Generator().manual_seed(2)
+    J = torch.randn(40, 5, 2, generator=generator, dtype=torch.float64)
+    covariance = np.array([[1.0, 0.4], [0.4, 2.0]])
+
+    def loss(A):
+        inverse = np.linalg.inv(A)
+        new = inverse @ covariance @ inverse.T
+        dependence = 0.5 * (np.log(np.diag(new)).sum() - np.linalg.slogdet(new)[1])
+        return float(contrast_of_matrix(J @ torch.from_numpy(A)).mean()) + dependence
+
+    def from_angles(angles):
+        return np.array([np.cos(angles), np.sin(angles)])
+
+    grid = np.linspace(0, np.pi, 61)[:-1]
+    searched = min(loss(from_angles(np.array([a, b]))) for a in grid for b in grid if abs(np.sin(a - b)) > 0.05)
+    found = loss(unmixing_map(J.mT @ J, covariance))
+    assert searched - 5e-3 < found < searched + 1e-6
+    assert loss(np.eye(2)) > found + 0.01
 
 
 def test_latents_of_a_member_are_unmixed():
@@ -120,6 +154,30 @@ def test_images_and_auxiliary_inputs_start_from_the_geometry():
     x, z = curve(100)
     fit = vs.fit(x, model="ivae", auxiliary=(z[:, 0] > 0.5).long(), **SHORT)
     assert fit.best.status == "finished"
+
+
+def test_bytes_that_are_read_while_training_start_from_the_geometry(tmp_path, monkeypatch):
+    images = np.random.default_rng(0).integers(0, 255, (60, 16, 16)).astype(np.uint8)
+    np.save(tmp_path / "x.npy", images)
+    options = {"latent_dim": 2, "epochs": 2, "start": "geometry", "compile": "never"}
+    in_memory = vs.fit(tmp_path / "x.npy", **options)
+    monkeypatch.setattr(loading, "STREAMED_BYTES", 100)
+    streamed = vs.fit(tmp_path / "x.npy", **options)
+    assert streamed.best.status == in_memory.best.status == "finished"
+
+
+@pytest.mark.parametrize("samples", [13, 20])
+def test_few_samples_and_many_latents(samples):
+    x = torch.randn(samples, 3, generator=torch.Generator().manual_seed(0))
+    fit = vs.fit(x, **SHORT | {"latent_dim": 30})
+    assert math.isfinite(fit.best.best_elbo)
+
+
+def test_weights_that_are_not_finite_lose_against_any_other():
+    x, _ = curve(100)
+    member = vs.fit(x, latent_dim=2, epochs=1, compile="never").best
+    diverged = replace(member, training=replace(member.training, status="diverged", elbo=None))
+    assert better_members([diverged], [member]) == better_members([member], [diverged]) == [member]
 
 
 def test_a_better_start_than_random_weights_is_kept_and_no_worse_one():
@@ -215,8 +273,8 @@ def test_decoders_without_a_usable_derivative_are_not_unmixed():
     dead = torch.zeros(5, 2, 2)
     broken = torch.full((5, 2, 2), float("nan"))
     for gram in (dead, broken):
-        assert (unmixing_map(gram) == [[1.0, 0.0], [0.0, 1.0]]).all()
+        assert (unmixing_map(gram, np.eye(2)) == [[1.0, 0.0], [0.0, 1.0]]).all()
     mixing = torch.tensor([[1.0, 0.5], [0.0, 1.0]])
     gram = torch.stack([mixing.T @ torch.diag(torch.tensor([a, 1.0])) @ mixing for a in (1.0, 4.0)])
-    expected = unmixing_map(gram)
-    assert unmixing_map(torch.cat([gram, dead, broken])) == pytest.approx(expected, abs=1e-6)
+    expected = unmixing_map(gram, np.eye(2))
+    assert unmixing_map(torch.cat([gram, dead, broken]), np.eye(2)) == pytest.approx(expected, abs=1e-6)

@@ -2,8 +2,8 @@
 
 No label is used. Some training samples are embedded in several ways; encoder and decoder are fitted to each embedding
 and trained for a while; the weights with the highest validation ELBO are kept, beside those of a random start. Then the
-latents of the best candidate are unmixed by the linear map that lowers the contrast of its decoder, and trained on
-with and without it.
+latents of the best candidate are unmixed by the linear map that lowers the contrast of its decoder and the total
+correlation of the latents, and trained on with and without it.
 """
 
 from __future__ import annotations
@@ -145,19 +145,23 @@ def decoding_loss(
 # unmixing latents -----------------------------------------------------------------------------
 
 
-def unmixing_map(gram: Float[Tensor, "P d d"]) -> Float[np.ndarray, "d d"]:
-    r"""The linear map of latents that lowers the mean contrast of a decoder most: u = A v for new latents v.
+def unmixing_map(gram: Float[Tensor, "P d d"], covariance: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+    r"""The linear map of latents by which a near-deterministic ELBO gains most: u = A v for new latents v.
 
-    .. math:: \min_A \; \mathbb{E} \sum_k \tfrac12 \log (A^\top G A)_{kk} - \log |\det A|
+    .. math:: \min_A \; \tfrac12 \sum_k \mathbb{E} \log (A^\top G A)_{kk} + \log (A^{-1} C A^{-\top})_{kk}
 
-    This is the joint diagonalisation of Pham (2001) of the metric tensors :math:`G = J^\top J`.
+    The first part is the IMA contrast of the decoder, by its metric tensors :math:`G = J^\top J`, the second the total
+    correlation of the new latents, as if they were normal: these two are what the ELBO of such a model loses, up to a
+    constant. The contrast alone (joint diagonalisation, Pham 2001) would correlate the latents where it can.
 
     Args:
         gram: G at every point.
+        covariance: C, of the codes.
 
     >>> mixing = torch.tensor([[1.0, 0.5], [0.0, 1.0]])
     >>> gram = torch.stack([mixing.T @ torch.diag(torch.tensor([a, 1.0])) @ mixing for a in (1.0, 4.0)])
-    >>> product = mixing.numpy() @ unmixing_map(gram)
+    >>> codes = torch.linalg.inv(mixing).double().numpy()
+    >>> product = mixing.numpy() @ unmixing_map(gram, codes @ codes.T)
     >>> bool(np.allclose(product, np.diag(np.diag(product)), atol=1e-4))
     True
     """
@@ -171,10 +175,12 @@ def unmixing_map(gram: Float[Tensor, "P d d"]) -> Float[np.ndarray, "d d"]:
 
     def cost(flat: np.ndarray) -> tuple[float, np.ndarray]:
         A = flat.reshape(latents, latents)
-        GA = metric @ A
-        lengths = (A * GA).sum(1)
-        value = 0.5 * np.log(lengths).sum(1).mean() - np.linalg.slogdet(A)[1]
-        return float(value), ((GA / lengths[:, None]).mean(0) - np.linalg.inv(A).T).ravel()
+        inverse = np.linalg.inv(A)
+        GA, WC = metric @ A, inverse @ covariance
+        lengths, variances = (A * GA).sum(1), (WC * inverse).sum(1)
+        value = 0.5 * (np.log(lengths).sum(1).mean() + np.log(variances).sum())
+        slope = (GA / lengths[:, None]).mean(0) - inverse.T @ (WC / variances[:, None]) @ inverse.T
+        return float(value), slope.ravel()
 
     found = minimize(cost, np.eye(latents).ravel(), jac=True, method="BFGS").x.reshape(latents, latents)
     unit: np.ndarray = found / np.linalg.norm(found, axis=0)
@@ -197,9 +203,10 @@ def unmixed_targets(member: Member, rows: Float[Tensor, "N r"], *, points: int =
         return None
     scale = mean[:, used].std(0)
     J = jacobian(_metric_output(member), mean[:points])[..., used] * scale
-    back = np.linalg.inv(unmixing_map(J.mT @ J))
+    codes = (mean[:, used] / scale).double()
+    back = np.linalg.inv(unmixing_map(J.mT @ J, torch.cov(codes.T).numpy()))
     new = mean.clone()
-    new[:, used] = (mean[:, used] / scale) @ torch.from_numpy(back.T).to(mean)
+    new[:, used] = (codes @ torch.from_numpy(back.T)).to(mean)
     ordered = prior_samples(model.prior, model.latent_dim)
     return Targets(at_ranks(new, ordered), used, variance)
 
@@ -264,11 +271,11 @@ class Trials:
             raise InputError(f"start='geometry' needs at least 10 training samples, got {samples}; use start='random'.")
         best = self._trained("random weights", problem.model.init(problem.seeds), self.start.trial_steps)
         for kind in self.start.candidates or (CANDIDATES if self.image_shape is None else IMAGE_CANDIDATES):
-            best = _better(best, self._trained(str(kind), self._embedded(kind), self.start.trial_steps))
+            best = better_members(best, self._trained(str(kind), self._embedded(kind), self.start.trial_steps))
         steps = self.start.unmixing_steps
         longer = self._trained("the best of them, trained on", self._weights_of(best), steps)
         unmixed = self._trained("the same with unmixed latents", self._unmixed(best), steps)
-        return self._weights_of(_better(_better(best, longer), unmixed))
+        return self._weights_of(better_members(better_members(best, longer), unmixed))
 
     @cached_property
     def _rows(self) -> Float[Tensor, "D N r"]:
@@ -358,7 +365,7 @@ def _stacked(weights: Sequence[Params]) -> Params:
     return {name: torch.cat([own[name] for own in weights]) for name in weights[0]}
 
 
-def _better(first: Sequence[Member], second: Sequence[Member]) -> list[Member]:
+def better_members(first: Sequence[Member], second: Sequence[Member]) -> list[Member]:
     """Of every member the one with the higher validation ELBO; a member that diverged has none."""
     return [
         b if b.best_elbo > a.best_elbo or math.isnan(a.best_elbo) else a for a, b in zip(first, second, strict=True)
