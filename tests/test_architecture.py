@@ -31,6 +31,7 @@ ORDER = [
     "metrics",
     "starts",
     "fitting",
+    "sklearn",
     "adapters",
     "analysis",
     "regime",

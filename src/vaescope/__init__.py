@@ -6,6 +6,7 @@ Subpackages and names are imported on first use, so that the command line starts
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
     from vaescope import objectives as objectives
     from vaescope import orthogonality as orthogonality
     from vaescope import regime as regime
+    from vaescope import sklearn as sklearn
     from vaescope import sweeps as sweeps
     from vaescope import theory as theory
     from vaescope import training as training
-    from vaescope.core.errors import InputError, RunError
+    from vaescope.core.errors import InputError, RunError, VaescopeWarning
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.fitting import Fit, fit
     from vaescope.products import explore as explorer  # noqa: F401
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from vaescope.protocol import LatentModel, ModelSpec
 
 __version__ = "0.2.0"
+logging.getLogger("vaescope").addHandler(logging.NullHandler())  # nothing is shown unless an application asks for it
 
 _SUBPACKAGES = {
     **{
@@ -53,6 +56,7 @@ _SUBPACKAGES = {
             "orthogonality",
             "regime",
             "settings",
+            "sklearn",
             "sweeps",
             "theory",
             "training",
@@ -63,7 +67,7 @@ _SUBPACKAGES = {
 }
 _NAMES = {
     **dict.fromkeys(("Beta", "Laplace", "Normal", "Uniform"), "vaescope.distributions"),
-    **dict.fromkeys(("InputError", "RunError"), "vaescope.core.errors"),
+    **dict.fromkeys(("InputError", "RunError", "VaescopeWarning"), "vaescope.core.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
     **dict.fromkeys(("AnomalyScores", "anomaly_scores"), "vaescope.products.anomaly"),
     **dict.fromkeys(("Certificate", "certify"), "vaescope.products.certify.certify"),
@@ -92,6 +96,7 @@ __all__ = [
     "Preflight",
     "RunError",
     "Uniform",
+    "VaescopeWarning",
     "Watch",
     "anomaly_scores",
     "certify",

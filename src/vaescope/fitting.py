@@ -115,7 +115,7 @@ def fit(
     >>> vae.encode(x)[0].shape
     torch.Size([200, 2])
     """
-    chosen = _settings(settings, options | ({"objective": objective} if isinstance(objective, str) else {}))
+    chosen = settings_from(options | ({"objective": objective} if isinstance(objective, str) else {}), settings)
     own = None if isinstance(objective, str) else objective
     job = prepare_fit(x, chosen, auxiliary=auxiliary, objective=own)
     with ProgressBar("fit") if progress is None else nullcontext(progress) as shown:
@@ -136,8 +136,12 @@ def _full_signature() -> inspect.Signature:
 setattr(fit, "__signature__", _full_signature())  # noqa: B010 (functions have no such attribute for the type checker)
 
 
-def _settings(given: TrainSettings | FitSettings | None, options: Mapping[str, object]) -> FitSettings:
-    """All settings from an object and from keyword arguments, which win."""
+def settings_from(options: Mapping[str, object], given: TrainSettings | FitSettings | None = None) -> FitSettings:
+    """All settings from keyword arguments, and from an object, over which they win.
+
+    >>> settings_from({"latent_dim": 3, "hidden": (8, 8)}).model.hidden
+    (8, 8)
+    """
     if "latent_dim" not in options and not isinstance(given, FitSettings):
         raise InputError("latent_dim is required: the number of latents, such as latent_dim=10.")
     base = given if isinstance(given, FitSettings) else FitSettings(training=given or TrainSettings())
@@ -301,6 +305,43 @@ class FitJob:
         settings = data | {"shape": plain_fields(shape)} | trained_settings(self.settings) | objective
         settings |= {"kl_schedules": True} if self._has_schedules else {}  # its cells have another column
         return {"experiment": "fit", "profile": "own", "settings": settings}
+
+
+def fit_together(jobs: Sequence[FitJob], progress: Progress) -> list[Fit]:
+    """Run jobs without run folders. Those of equal models, objectives, settings and sizes are members of one stack.
+
+    Their data, precision, β, schedule and seeds may differ. A member is the same as if its job ran alone, to rounding.
+
+    Args:
+        jobs: data that are the same object are stored once.
+        progress: where progress is reported.
+    """
+    groups: dict[object, list[int]] = {}
+    for index, job in enumerate(jobs):
+        constrained = any(member.schedule.constrains_kl for member in job.members)
+        alone = index if job.settings.training.start != "random" or not job.model.networks.stackable else None
+        key = (repr(job.model), repr(job.objective), job.settings.training, len(job.data), constrained, alone)
+        groups.setdefault(key, []).append(index)
+    found: dict[int, Fit] = {}
+    for indices in groups.values():
+        own = [jobs[index] for index in indices]
+        first = own[0]
+        if len(own) == 1:
+            found[indices[0]] = first.run(progress)
+            continue
+        sources = {id(job.data): job.data for job in own}
+        places = {name: place for place, name in enumerate(sources)}
+        parts = [data.split_rows(VALIDATION_SHARE) for data in sources.values()]
+        rows = torch.cat([part[0].sample(part[0].shape[1]) for part in parts])
+        held = torch.cat([part[1].sample(part[1].shape[1]) for part in parts])
+        members = [replace(member, data=places[id(job.data)]) for job in own for member in job.members]
+        trained = iter(
+            train(
+                first.model, rows, held, members, first.settings.training, objective=first.objective, progress=progress
+            )
+        )
+        found |= {index: Fit([next(trained) for _ in job.members]) for index, job in zip(indices, own, strict=True)}
+    return [found[index] for index in range(len(jobs))]
 
 
 def prepare_fit(

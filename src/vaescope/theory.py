@@ -1,6 +1,6 @@
 """The quantities of the papers, computed exactly: float64 in, float64 out, memory bounded by a chunk."""
 
-from vaescope.inference import linear
+from vaescope.inference import linear as linear
 from vaescope.inference.derivatives import column_norms, jacobian
 from vaescope.inference.expansion import mean_offset, validity
 from vaescope.inference.gap import gap, ima_likelihood
@@ -27,7 +27,6 @@ __all__ = [
     "ima_contrast",
     "ima_likelihood",
     "jacobian",
-    "linear",
     "linear_ivae",
     "log_marginal",
     "mean_offset",

@@ -196,3 +196,39 @@ def test_wandb_offline_writes_the_rows(tmp_path, monkeypatch):
             return
         time.sleep(0.1)
     raise AssertionError("no rows in the file")
+
+
+def test_keras_updates_the_watch_and_logs_the_last_row(monkeypatch):
+    """With the PyTorch backend, where the layers of a Keras model are modules in training."""
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras")
+    if keras.backend.backend() != "torch":
+        pytest.skip("Keras was imported with another backend")
+
+    class Model(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.decoder = keras.layers.Dense(4), keras.layers.Dense(6)
+
+        def call(self, x):
+            mean, log_variance = keras.ops.split(self.encoder(x), 2, axis=1)
+            z = mean + keras.ops.exp(log_variance / 2) * keras.random.normal(keras.ops.shape(mean))
+            kl = 0.5 * keras.ops.sum(mean**2 + keras.ops.exp(log_variance) - 1 - log_variance, axis=1)
+            self.add_loss(keras.ops.mean(kl))
+            return self.decoder(z)
+
+    keras.utils.set_random_seed(0)
+    network, x = Model(), _data()
+    network(x)  # builds the layers
+    model = vs.adapters.from_modules(
+        network.encoder, network.decoder, latent_dim=2, scale="log_variance", precision=2.0
+    )
+    watch = vs.Watch(model, x, every=3, show=False)
+    network.compile(optimizer=keras.optimizers.Adam(1e-2), loss=lambda x, y: keras.ops.sum((x - y) ** 2, axis=1))
+    callback = vs.adapters.keras_callback(watch)
+    history = network.fit(x.numpy(), x.numpy(), batch_size=24, epochs=3, verbose=0, callbacks=[callback])
+    assert [row.step for row in watch.rows] == [0, 3, 6, 9, 12]
+    assert watch.rows[-1].weights.gradient_norm > 0
+    assert math.isfinite(watch.rows[-1].loss)
+    assert watch.rows[-1].bound.log_likelihood > watch.rows[0].bound.log_likelihood
+    assert history.history["watch/elbo"][-1] == watch.rows[-1].numbers()["elbo"]

@@ -4,7 +4,7 @@ The only package that knows other libraries. It imports none of them; models bri
 """
 
 from vaescope.adapters.base import from_callables, from_modules
-from vaescope.adapters.callbacks import lightning_callback, pythae_callback, transformers_callback
+from vaescope.adapters.callbacks import keras_callback, lightning_callback, pythae_callback, transformers_callback
 from vaescope.adapters.jax import from_jax
 from vaescope.adapters.keras import from_keras
 from vaescope.adapters.libraries import from_diffusers, from_pythae, from_scvi
@@ -24,6 +24,7 @@ __all__ = [
     "from_pythae",
     "from_run",
     "from_scvi",
+    "keras_callback",
     "lightning_callback",
     "pythae_callback",
     "transformers_callback",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -97,6 +98,43 @@ def pythae_callback(watch: Watched) -> Any:
     return WatchCallback()
 
 
+def keras_callback(watch: Watched) -> object:
+    """A Keras 3 callback that updates a watch after every batch; the last row joins the logs of every epoch.
+
+    The loss that it records is the mean over the epoch so far, which Keras reports. With the JAX backend the weights
+    are copied into the model for every batch.
+
+    Args:
+        watch: a `vs.Watch` of the networks in training.
+
+    Use it as `model.fit(x, callbacks=[vs.adapters.keras_callback(watch)])`.
+    """
+    base = _first_import("keras")
+
+    class WatchCallback(base.callbacks.Callback):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.last: LoggedRow | None = None
+
+        def _update(self, loss: float | None = None) -> None:
+            self.last = watch.update(int(self.model.optimizer.iterations), loss=loss) or self.last
+
+        def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+            self._update()
+
+        def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+            self._update((logs or {}).get("loss"))
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+            if self.last is not None and logs is not None:
+                logs.update({f"watch/{name}": value for name, value in self.last.numbers().items()})
+
+        def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+            watch.close()
+
+    return WatchCallback()
+
+
 def transformers_callback(watch: Watched) -> Any:
     """A callback of the Hugging Face `Trainer` that updates a watch after every step of the optimiser.
 
@@ -122,7 +160,7 @@ def transformers_callback(watch: Watched) -> Any:
     return WatchCallback()
 
 
-def _first_import(*names: str, install: str | None = None) -> Any:
+def _first_import(*names: str, install: str | None = None) -> ModuleType:
     for name in names:
         try:
             return importlib.import_module(name)

@@ -16,6 +16,7 @@ from vaescope.adapters.quantised import Quantised
 from vaescope.analysis.encoding import EncodedSample, encode_sample
 from vaescope.core.calls import DtypeCopies, call_user_function, call_with_tokens, evaluation_mode
 from vaescope.core.errors import InputError, RunError, Skipped
+from vaescope.core.plugins import plugins
 from vaescope.distributions import Normal, Prior
 from vaescope.distributions.likelihoods import log_likelihood
 from vaescope.fitting import Fit
@@ -29,12 +30,22 @@ def as_models(models: object) -> list[LatentModel]:
         if not finished:
             raise RunError("no member of this fit has finished; see the history of each for where it diverged.")
         return [*sorted(finished, key=lambda member: -member.best_elbo)]
-    listed = list(models) if isinstance(models, Sequence) else [models]
+    listed = [_adapted(model) for model in (list(models) if isinstance(models, Sequence) else [models])]
     if not listed:
         raise InputError("expected a model, got an empty list.")
     if any(isinstance(model, Quantised) for model in listed):
         raise InputError("a VQ-VAE has no posterior, so only vs.diagnose takes it, one at a time.")
     return [check_model(model) for model in listed]
+
+
+def _adapted(model: object) -> object:
+    """What an installed package makes of a model of its own library; any other model unchanged."""
+    if isinstance(model, LatentModel | Quantised):
+        return model
+    found = {name: own for name, adapt in plugins("adapters").items() if (own := adapt(model)) is not None}
+    if len(found) > 1:
+        raise InputError(f"several installed adapters take a {type(model).__name__}: {', '.join(found)}; call one.")
+    return next(iter(found.values()), model)
 
 
 SCALES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -12,9 +13,9 @@ from vaescope.core.errors import Advice, Skipped
 Progress = Callable[[str], object]
 
 
-def to_stderr(line: str) -> None:
-    """Write a line of progress."""
-    print(line, file=sys.stderr, flush=True)
+def to_stderr(line: str, end: str = "\n") -> None:
+    """Write a line of progress. Nothing else in the library prints, but progress bars and the command line."""
+    print(line, end=end, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Budget:
         return self.started + self.seconds - time.monotonic()
 
     def say(self, line: str) -> None:
+        logging.getLogger(f"vaescope.{self.name}").info(line)
         if self.progress is not None:
             self.progress(f"{self.name}: {line}")
 

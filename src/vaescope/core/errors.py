@@ -17,6 +17,10 @@ class RunError(RuntimeError):
     """A run folder cannot be used. The message says why and what to do."""
 
 
+class VaescopeWarning(UserWarning):
+    """Something works, but not as it was meant to. All warnings of vaescope are of this category."""
+
+
 class AmbiguousOutputError(InputError):
     """A user's function returns several values, and it is not known which one is meant; no analysis goes on."""
 
@@ -91,6 +95,7 @@ EXTRAS = {
     "anndata": ("anndata", "interop"),
     "polars": ("polars", "interop"),
     "xarray": ("xarray", "interop"),
+    "torchmetrics": ("torchmetrics", "torchmetrics"),
     "ray": ("Ray", "ray"),
     "mlflow": ("MLflow", "track"),
     "tensorboard": ("TensorBoard", "track"),

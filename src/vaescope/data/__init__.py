@@ -8,15 +8,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from vaescope.data import mixings
+from vaescope.data import mixings as mixings
 
 if TYPE_CHECKING:
-    from vaescope.data import rendering
+    from vaescope.data import rendering as rendering
     from vaescope.data.catalogue import dataset_from, open_dataset
     from vaescope.data.dataset import Dataset
     from vaescope.data.files import load
 
-__all__ = ["Dataset", "dataset_from", "load", "mixings", "open_dataset", "rendering"]
+__all__ = ["Dataset", "dataset_from", "load", "open_dataset"]
 
 _module_of = {"Dataset": "dataset", "dataset_from": "catalogue", "load": "files", "open_dataset": "catalogue"}
 

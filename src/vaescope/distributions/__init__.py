@@ -8,6 +8,7 @@ from vaescope.distributions.priors import Beta as Beta
 from vaescope.distributions.priors import Laplace as Laplace
 from vaescope.distributions.priors import Normal as Normal
 from vaescope.distributions.priors import Uniform as Uniform
-from vaescope.distributions.priors import prior_from, prior_to_text
+from vaescope.distributions.priors import prior_from as prior_from
+from vaescope.distributions.priors import prior_to_text as prior_to_text
 
-__all__ = ["DiagonalGaussian", "FullGaussian", "IsotropicGaussian", "Prior", "kl", "prior_from", "prior_to_text"]
+__all__ = ["DiagonalGaussian", "FullGaussian", "IsotropicGaussian", "Prior", "kl"]

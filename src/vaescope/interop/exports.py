@@ -1,9 +1,10 @@
-"""Posteriors and findings in an AnnData object, where scanpy and scvi-tools look for them."""
+"""Posteriors and findings in AnnData objects and for ArviZ; metrics as those of torchmetrics."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from vaescope.adapters.posteriors import Arrays
 from vaescope.analysis.encoding import encode_chunks
 from vaescope.analysis.models import as_models, with_normal_prior
 from vaescope.core import validation
-from vaescope.core.checks import integer
+from vaescope.core.checks import choice, integer
 from vaescope.core.errors import InputError, require
+from vaescope.metrics.evaluate import all_metrics
 from vaescope.protocol import LatentModel
 
 if TYPE_CHECKING:
@@ -123,3 +125,56 @@ def to_datatree(
     if diagnosis is not None:
         tree.attrs["findings"] = [f"{f.severity}: {f.code}: {f.title}" for f in diagnosis.findings]
     return tree
+
+
+@cache
+def _torchmetric_class(higher_is_better: bool) -> type:
+    """A class of torchmetrics, which is imported when the first metric is made."""
+    torchmetrics = require("torchmetrics", "torchmetric")
+
+    class LatentMetric(torchmetrics.Metric):  # type: ignore[name-defined]
+        full_state_update = False
+        is_differentiable = False
+        higher_is_better: bool
+
+        def __init__(self, metric: str, score: str | None, options: dict[str, object]) -> None:
+            super().__init__()
+            self.metric, self.score, self.options = metric, score, options
+            for name in ("codes", "factors"):
+                self.add_state(name, default=[], dist_reduce_fx="cat")
+
+        def update(self, codes: torch.Tensor, factors: torch.Tensor) -> None:
+            """Add the codes (N, d) and factors (N, k) of a batch."""
+            validation.same_rows({"codes": len(codes), "factors": len(factors)})
+            self.codes.append(codes.detach())
+            self.factors.append(factors.detach().reshape(len(factors), -1))
+
+        def compute(self) -> torch.Tensor:
+            """The score of all batches since the last reset."""
+            codes, factors = (torch.cat(s) if isinstance(s, list) else s for s in (self.codes, self.factors))
+            scores = all_metrics()[self.metric](codes.cpu(), factors.cpu(), **self.options).scores
+            name = self.score or next(iter(scores))
+            if name not in scores:
+                raise InputError(f"score of {self.metric} must be one of {', '.join(scores)}, got {name!r}.")
+            return torch.tensor(scores[name], device=self.device)
+
+        def __reduce__(self) -> tuple[object, ...]:  # pickle does not find a class that is made in a function
+            return partial(torchmetric, self.metric, score=self.score, **self.options), (), self.__getstate__()
+
+    LatentMetric.higher_is_better = higher_is_better
+    return LatentMetric
+
+
+def torchmetric(metric: str, *, score: str | None = None, **options: object) -> Any:
+    """A metric of codes and factors as a `torchmetrics.Metric`: `update(codes, factors)` per batch, then `compute()`.
+
+    All codes and factors are kept until `reset()`; in distributed training they are gathered from all processes.
+
+    Args:
+        metric: mcc, r2, dci, mig, sap, infomec or another name in `vs.metrics.evaluate`, or that of an installed
+            package.
+        score: which of its scores, such as completeness of dci; its first by default.
+        options: of the metric, such as `discrete=True`.
+    """
+    choice("metric", metric, all_metrics())
+    return _torchmetric_class(metric != "amari")(metric, score, options)

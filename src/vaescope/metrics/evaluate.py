@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from typing import Any
+from numbers import Real
+from typing import Any, cast
 
+import numpy as np
 import rich.table
 import sklearn
 import torch
@@ -18,15 +22,16 @@ from rich.console import Console
 from rich.progress import Progress
 from threadpoolctl import threadpool_limits
 
-from vaescope.core.errors import InputError
+from vaescope.core.errors import InputError, first_line
+from vaescope.core.plugins import Plugin, plugins
 from vaescope.core.tables import Table
 from vaescope.metrics.correlation import amari, linear_r2, mcc
 from vaescope.metrics.importances import dci
 from vaescope.metrics.information import mig, mig_sup, sap
 from vaescope.metrics.informativeness import infomec, modularity_explicitness
-from vaescope.metrics.inputs import CodesAndFactors, Discrete, read_inputs, without_fit_warnings
+from vaescope.metrics.inputs import CodesAndFactors, Discrete, input_warnings, read_inputs, without_fit_warnings
 from vaescope.metrics.interventions import beta_vae_score, factor_vae_score, irs
-from vaescope.metrics.score import Score, half_samples, shuffles
+from vaescope.metrics.score import MetricValues, Score, half_samples, shuffles
 
 METRICS: dict[str, Callable[..., Score]] = {
     "mcc": mcc,
@@ -66,6 +71,26 @@ SCORE_ROWS = (
 )
 
 
+def all_metrics() -> dict[str, Callable[..., Score]]:
+    """All metrics by name: those of `METRICS`, and those of other packages, which return a `Score` or a number."""
+    return {name: partial(_score_of, name, found) for name, found in plugins("metrics").items()} | METRICS
+
+
+def _score_of(name: str, metric: Plugin, codes: object, factors: object, **_: object) -> Score:
+    """The result of another package's metric; a number is computed again on half-samples and shuffled codes."""
+    inputs = read_inputs(codes, factors, minimum=2)
+    found = metric(inputs.codes, inputs.factors)
+    if isinstance(found, Score):
+        return found
+    if not isinstance(found, Real):
+        raise InputError(f"{name} must return a number or a Score, got {type(found).__name__}")
+    return Score(name, partial(_number_of, name, metric), inputs, input_warnings, bounds=(-math.inf, math.inf))
+
+
+def _number_of(name: str, metric: Plugin, inputs: CodesAndFactors) -> MetricValues:
+    return MetricValues({name: float(cast(float, metric(inputs.codes, inputs.factors)))}, np.empty(0))
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """The scores of all metrics. Print it for a table."""
@@ -79,13 +104,19 @@ class Evaluation:
     def rows(self) -> Table:
         """metric, score, low, high, floor, higher_is_better, question; `low` and `high` are None without intervals."""
         found = Table()
-        for name, metric, key, question in SCORE_ROWS:
+        own = {name: (inspect.getdoc(metric) or name) for name, metric in plugins("metrics").items()}
+        others = [(name, name, key, doc.splitlines()[0]) for name, doc in own.items() for key in self._keys(name)]
+        for name, metric, key, question in (*SCORE_ROWS, *others):
             if metric in self.results:
                 result = self.results[metric]
                 low, high = result.intervals[key] if self.intervals else (None, None)
                 numbers = {"score": result.scores[key], "low": low, "high": high, "floor": result.floors[key]}
                 found.append({"metric": name, **numbers, "higher_is_better": metric != "amari", "question": question})
         return found
+
+    def _keys(self, metric: str) -> list[str]:
+        """The names of the scores of another package's metric."""
+        return list(self.results[metric].scores) if metric in self.results and metric not in METRICS else []
 
     def to_frame(self, kind: str = "pandas") -> Any:
         """The rows as a data frame.
@@ -165,13 +196,17 @@ def evaluate(
         with _worker_threads() as pool:
             pending = {
                 name: pool.submit(metric, codes, factors, **({} if name in numeric else {"discrete": discrete}))
-                for name, metric in METRICS.items()
+                for name, metric in all_metrics().items()
             }
             for name, future in shown.track(pending.items(), description="metrics"):
                 try:
                     results[name] = future.result()
                 except InputError as error:
                     skipped[name] = str(error)
+                except Exception as error:
+                    if name in METRICS:
+                        raise
+                    skipped[name] = f"{type(error).__name__}: {first_line(error)}"  # of another package
         _resample(results, inputs, intervals, shown)
     return Evaluation(results, skipped, intervals)
 

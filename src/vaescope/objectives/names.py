@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from vaescope.core.errors import InputError
+from vaescope.core.plugins import plugin, plugins
 from vaescope.objectives.dip import DIP
 from vaescope.objectives.elbo import Capacity, Objective, beta_elbo
 from vaescope.objectives.factor import Factor
@@ -16,7 +19,7 @@ def objective_by_name(name: str, *, samples: int, latent_dim: int, steps: int = 
     """The objective of this name with its published settings.
 
     Args:
-        name: one of `NAMES`.
+        name: one of `NAMES`, or what an installed package adds to them.
         samples: size of the training set.
         latent_dim: of the model.
         steps: of the training; a capacity is reached after half of them at the latest.
@@ -37,4 +40,7 @@ def objective_by_name(name: str, *, samples: int, latent_dim: int, steps: int = 
             return DIP(2)
         case "capacity":
             return Capacity(25.0, steps=min(CAPACITY_STEPS, steps // 2))
-    raise InputError(f"objective must be one of {', '.join(NAMES)}, got {name!r}.")
+    own = plugin("objectives", name)
+    if own is None:
+        raise InputError(f"objective must be one of {', '.join((*NAMES, *plugins('objectives')))}, got {name!r}.")
+    return cast(Objective, own)

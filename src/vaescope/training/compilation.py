@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from vaescope.core import randomness
+from vaescope.core.errors import VaescopeWarning
 from vaescope.distributions.quadrature import CONSTANT
 from vaescope.models import VAE, FixedMaps
 from vaescope.objectives.elbo import Objective
@@ -192,6 +193,7 @@ class CompiledFunction(Generic[P, T]):
                 self.compiled[key] = self.function
         warnings.warn(
             f"PyTorch {torch.__version__} cannot compile this model: training runs uncompiled, up to 3 times slower.",
+            VaescopeWarning,
             stacklevel=2,
         )
         return self.function(*args, **kwargs)

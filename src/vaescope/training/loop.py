@@ -26,7 +26,7 @@ from vaescope.settings import TrainSettings
 from vaescope.training.batches import Batches
 from vaescope.training.checkpoint import Checkpoints, CheckpointStore, flatten, unflatten
 from vaescope.training.compilation import ValidationSet, build_functions, keep_freed_memory
-from vaescope.training.progress import NoProgress, Observer, Progress
+from vaescope.training.progress import LoggedProgress, NoProgress, Observer, Progress
 from vaescope.training.schedules import kl_weights_at, learning_rate_at, precision_at
 from vaescope.training.state import Record, StackState
 from vaescope.training.step import MemberSpec, Problem, adam_scales
@@ -72,7 +72,7 @@ def train(
     rows = ArrayRows(train_data) if isinstance(train_data, Tensor) else train_data
     validation = ArrayRows(validation_data) if isinstance(validation_data, Tensor) else validation_data
     problem = Problem(model, objective, rows.to(device), validation.to(device), members, settings)
-    progress = progress or NoProgress()
+    progress = LoggedProgress(progress or NoProgress())
     if model.networks.stackable or len(members) == 1:
         return _Run(problem, progress, initial, epoch_metrics, checkpoints, observer).run()
     once = cache(initial) if initial else None

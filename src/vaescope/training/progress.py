@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from vaescope.models import Member
 
+logger = logging.getLogger("vaescope.training")
 SECONDS_BETWEEN_UPDATES = 0.5
 SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal, as in a log file
 
@@ -79,6 +81,41 @@ class NoProgress(Progress):
 
     def message(self, text: str) -> None:
         pass
+
+
+class LoggedProgress(NoProgress):
+    """Passes everything on, and logs it as `vaescope.training`: epochs at level DEBUG, the rest at INFO and above."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress, self._diverged = progress, 0
+
+    def begin(self, members: int, epochs: int) -> None:
+        logger.info("training %d members for at most %d epochs", members, epochs)
+        self._diverged = 0
+        self.progress.begin(members, epochs)
+
+    def step(self, done: int, total: int) -> None:
+        self.progress.step(done, total)
+
+    def epoch(self, done: int, *, training: int, finished: int, diverged: int, elbo: float) -> None:
+        logger.debug(
+            "epoch %d: %d members training, %d finished, %d diverged; ELBO %.6g",
+            done,
+            training,
+            finished,
+            diverged,
+            elbo,
+        )
+        if diverged > self._diverged:
+            logger.warning("%d members have diverged after epoch %d", diverged, done)
+            self._diverged = diverged
+        if not training:
+            logger.info("training has ended after epoch %d", done)
+        self.progress.epoch(done, training=training, finished=finished, diverged=diverged, elbo=elbo)
+
+    def message(self, text: str) -> None:
+        logger.info(text)
+        self.progress.message(text)
 
 
 class NotebookBar:

@@ -35,7 +35,8 @@ from vaescope.analysis.samples import (
 from vaescope.core import validation
 from vaescope.core.budget import Budget, Progress, to_stderr
 from vaescope.core.checks import number
-from vaescope.core.errors import Advice, Attempts, InputError, Skipped
+from vaescope.core.errors import Advice, Attempts, InputError, Skipped, first_line
+from vaescope.core.plugins import plugins
 from vaescope.core.tables import Table
 from vaescope.distributions import Normal
 from vaescope.metrics.evaluate import Evaluation
@@ -198,7 +199,24 @@ def diagnose(
         evidence = measure(read, replace(scale, name=scale.expected, taken=scale.stated))
         findings = judge(evidence)
     decoded = read.sample if read.model.has_decoder else None
+    findings += _findings_of_packages(evidence)
     return Diagnosis(name or models[0].name, by_severity(findings), evidence, len(samples), decoded)
+
+
+def _findings_of_packages(evidence: Measurements) -> list[Finding]:
+    """What the rules of other installed packages find; a rule that fails is named among what was left out."""
+    findings = []
+    for name, rule in plugins("findings").items():
+        try:
+            found = rule(evidence)
+        except Exception as error:  # whatever another package's rule raises
+            evidence.skipped[f"rule {name}"] = f"it failed with {type(error).__name__}: {first_line(error)}"
+            continue
+        if isinstance(found, Finding):
+            findings.append(found)
+        elif found is not None:
+            evidence.skipped[f"rule {name}"] = f"it must return a Finding or None, not {type(found).__name__}"
+    return findings
 
 
 def _measure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -29,6 +30,8 @@ from vaescope.protocol import LatentModel, ModelSpec, WrappedModel
 from vaescope.report.report import Report
 from vaescope.runs.files import write_text
 from vaescope.training.progress import Observer
+
+logger = logging.getLogger("vaescope.watch")
 
 
 class Clock:
@@ -101,7 +104,7 @@ class LiveLine:
         for finding in findings:
             to_stderr(f"{erase}{self.name}, step {row.step}: {finding.strip()}")
         if self._open:
-            print(erase + f"{self.name}: {line}"[:160], file=sys.stderr, end="", flush=True)
+            to_stderr(erase + f"{self.name}: {line}"[:160], end="")
 
     def close(self) -> None:
         if self._open:
@@ -305,6 +308,9 @@ class Watch(Report):
         new = tuple(EarlyFinding(**f.to_data(), step=row.step) for f in new_findings(watched, self.findings))
         self.findings += new
         self.rows.append(replace(row, findings=new))
+        for finding in new:
+            level = logging.INFO if finding.severity == "note" else logging.WARNING
+            logger.log(level, "%s, step %d: %s %s", self.name, row.step, finding.title, finding.evidence)
         for log in self._loggers:
             log(self.rows[-1])
 
