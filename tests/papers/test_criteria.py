@@ -361,6 +361,9 @@ def test_paired_tests():
     assert test.judge({"a": smaller}).verdict is Verdict.HOLDS
     assert test.judge({"a": smaller, "b": larger}).verdict is Verdict.REFUTED
     assert test.judge({"a": smaller, "b": few}).verdict is Verdict.UNDECIDED
+    seven = PairedSamples(theirs[:7] * 0.5, theirs[:7]), PairedSamples(theirs[:7] * 2, theirs[:7])
+    assert test.judge({"a": seven[0], "b": seven[0]}).verdict is Verdict.HOLDS  # no correction for groups
+    assert test.judge({"a": seven[0], "b": seven[1]}).verdict is Verdict.UNDECIDED  # 7 are too few at α / 2
     nested = PairedSamples(theirs * 0.5, theirs, np.repeat([0, 1], 10))
     assert test.judge({"a": nested}).verdict is Verdict.UNDECIDED  # images of two members
     assert test.judge({"a": PairedSamples(np.array([NAN, 1.0]), np.ones(2))}).verdict is Verdict.UNDECIDED

@@ -77,6 +77,15 @@ class DisentanglingSettings(TrainedSettings):
     """What the quick and laptop profiles change."""
 
 
+FIRST_LOOK = 5  # seeds with which the laptop profile was looked at before it had ten
+
+
+def looks(settings: DisentanglingSettings, groups: int = 1) -> tuple[int, ...]:
+    """How many members of all groups there were at every look; a run with few seeds is looked at once."""
+    seeds = (FIRST_LOOK, settings.seeds) if settings.seeds > FIRST_LOOK else ()
+    return tuple(groups * count for count in seeds)
+
+
 # cells ----------------------------------------------------------------------------------------
 
 
@@ -96,6 +105,12 @@ class ImageSet(NamedTuple):
     @property
     def title_in_lines(self) -> str:
         return self.title.replace(" with ", "\nwith ")
+
+    def scale(self, settings: DisentanglingSettings) -> str:
+        """The size of a run on these images, in words."""
+        size = image_size(self, settings)
+        epochs = training_settings(self, settings).epochs
+        return f"{size} x {size} {'official' if self.official else 'rendered'} images and {epochs} epochs"
 
 
 @dataclass(frozen=True)
@@ -227,9 +242,7 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         ]
 
     def training_of(self, cell: DisentanglingCell, settings: DisentanglingSettings) -> DisentanglingSettings:
-        if cell.data != "dsprites" or cell.official or settings.dsprites_epochs is None:
-            return settings
-        return replace(settings, epochs=settings.dsprites_epochs, patience=settings.dsprites_epochs)
+        return training_settings(cell.images, settings)
 
     def stack_key(self, cell: DisentanglingCell) -> tuple[ImageSet, bool]:
         return cell.images, cell.objective == "beta-tcvae"
@@ -244,7 +257,7 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         return MemberSpec(cell.seed, precision=precision, beta=beta, data=data_index)
 
     def model(self, cell: DisentanglingCell, settings: DisentanglingSettings) -> VAE:
-        size, latents, likelihood = _size(cell, settings), settings.latent_dim, cell.likelihood
+        size, latents, likelihood = image_size(cell.images, settings), settings.latent_dim, cell.likelihood
         channels = 1 if cell.data in ("dsprites", "3dfaces") else 3
         architecture = settings.network
         if architecture == "published":
@@ -262,7 +275,7 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
                 raise RunError(f"the official file of {title} is missing; set VAESCOPE_DATA to the folder that has it.")
             images = load_official(entry.official, file, rows=settings.samples, seed=0)
         else:
-            images = render_dataset(entry, rows=settings.samples, seed=0, size=_size(cell, settings))
+            images = render_dataset(entry, rows=settings.samples, seed=0, size=image_size(cell.images, settings))
         assert images.factors is not None
         parts = split(images.x.float(), fractions=(0.8, 0.1))
         return FactorData(parts, images.factors[-len(parts.test) :])
@@ -272,7 +285,7 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         rise = WeightRise(settings.weight_start, settings.weight_hold, settings.weight_warmup)
         return balanced(
             own,
-            size=_size(cell, settings),
+            size=image_size(cell.images, settings),
             reference=settings.balanced_size,
             rise=None if settings.weight_start == 1 else rise,
         )
@@ -289,8 +302,15 @@ class DisentanglingExperiment(TrainedExperiment[DisentanglingSettings, Disentang
         return measure
 
 
-def _size(cell: DisentanglingCell, settings: DisentanglingSettings) -> int:
+def training_settings(images: ImageSet, settings: DisentanglingSettings) -> DisentanglingSettings:
+    """What models of these images are trained with."""
+    if images.data != "dsprites" or images.official or settings.dsprites_epochs is None:
+        return settings
+    return replace(settings, epochs=settings.dsprites_epochs, patience=settings.dsprites_epochs)
+
+
+def image_size(images: ImageSet, settings: DisentanglingSettings) -> int:
     """Pixels along a side; official files have the published size."""
-    if cell.official:
+    if images.official:
         return PUBLISHED_SIZE
-    return settings.size if cell.data == "dsprites" else settings.colour_size
+    return settings.size if images.data == "dsprites" else settings.colour_size

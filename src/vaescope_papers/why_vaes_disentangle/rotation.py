@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from vaescope.orthogonality import od_distances
 from vaescope.orthogonality.matrices import relative
 from vaescope.report import figures
 from vaescope.training import MemberSpec
-from vaescope_papers.claims import ClaimSpec, members_converged
+from vaescope_papers.claims import ClaimSpec, Statement, members_converged, show
 from vaescope_papers.criteria import Bound, at_least, at_most
 from vaescope_papers.experiment import ReportAnimation, ReportFigure, ReportTable
 from vaescope_papers.results import Result
@@ -92,7 +93,9 @@ class RotationMeasurement:
     shown: tuple[float, ...]
     """Projected samples: x and y of the first, of the second, …"""
     grids: bytes
-    """Lines along which one latent varies: (angle, latent, line, point, 2) in float32."""
+    """Lines along which one latent varies: (angle, latent, line, point, 2) in float32; empty where none are drawn."""
+    shortfall: float = math.nan
+    """Mean log p(x) of the distribution that the samples are from, minus ELBO*, in nats: no model can gain more."""
 
     def at(self, curve: str, angle: float) -> float:
         """The value of a curve at the measured angle that is nearest."""
@@ -118,22 +121,39 @@ Claim = ClaimSpec[RotationResult, object, Sequence[float]]
 
 # claims ---------------------------------------------------------------------------------------
 
+LOOKS = (6, 20)  # members: six at first, trained for 60 epochs and 0.06 to 0.12 nats short; then these
+
+
+def shortfall(result: RotationResult) -> float:
+    return result.measured.shortfall
+
+
+near_optimum = members_converged(shortfall=shortfall)
+
+
+def shortfalls(results: Results) -> str:
+    values = [shortfall(r) for r in results]
+    return f"ELBO* is {show(min(values))} to {show(max(values))} nats below log p(x) of the true distribution."
+
 
 def peak_claim(sentence: str, curve: str, sign: int) -> Claim:
     def angles(results: Results, _: object) -> list[float]:
         return [abs(r.measured.best_angle(curve, sign)) for r in results]
 
     def note(results: Results, _: object) -> str:
-        return "Best angles: " + ", ".join(f"{r.measured.best_angle(curve, sign):+g}°" for r in results) + "."
+        found = Counter(r.measured.best_angle(curve, sign) for r in results)
+        listed = ", ".join(f"{angle:+g}° ({found[angle]} members)" for angle in sorted(found))
+        return f"Best angles: {listed}. {shortfalls(results)}"
 
     return ClaimSpec(
         sentence=sentence,
         source="Beyond the papers, which argue it in words",
         measure=angles,
-        # the step between two angles is 9° at most
         criterion=Bound("distance of the best angle from the trained axes, in degrees,", at_most(10.0), "largest"),
         note=note,
-        requires=(members_converged(),),
+        requires=(near_optimum,),
+        looks=LOOKS,
+        robust_over=(5.0, 10.0),  # angles are measured in steps of 4.5°
     )
 
 
@@ -154,7 +174,9 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
         "codes by R(θ), the decoder's input by the inverse. At every θ, log p(x) is integrated again and the best "
         "diagonal Gaussian posterior of every point is computed, which gives the ELBO of a perfect encoder. The prior "
         "N(0, I) is invariant under rotation, so the likelihood does not depend on the axes. The ELBO does, because "
-        "posteriors are diagonal. A rotation by 90° exchanges the latents, and all curves repeat."
+        "posteriors are diagonal. A rotation by 90° exchanges the latents, and all curves repeat. The samples are "
+        "from a known distribution: the expected ELBO of no model is above its expected log p(x), so that the distance "
+        "of ELBO* from it bounds what training could still gain."
     )
     quick = RotationSettings(
         seeds=3,
@@ -167,10 +189,10 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
         exact_points=60,
     )
     laptop = RotationSettings(
-        seeds=6,
+        seeds=20,
         samples=30_000,
-        epochs=60,
-        patience=60,
+        epochs=150,
+        patience=150,
         learning_rate=4e-3,
         decay="cosine",
         batch_size=128,
@@ -178,7 +200,7 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
         step=4.5,
     )
     paper = RotationSettings(
-        seeds=10, samples=60_000, epochs=200, patience=30, learning_rate=1e-3, exact_points=1000, step=3.0
+        seeds=20, samples=60_000, epochs=200, patience=30, learning_rate=1e-3, exact_points=1000, step=3.0
     )
     cell_type = RotationCell
     measured_type = RotationMeasurement
@@ -187,8 +209,9 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
             sentence="Rotating the latents does not change the likelihood.",
             source="The rotational symmetry of N(0, I)",
             measure=lambda results, _: [float(np.ptp(r.measured.curves.log_likelihood)) for r in results],
-            criterion=Bound("range of log p(x) over angles, in nats,", at_most(1e-6), "largest"),
-            note="log p(x) is integrated again at every angle.",
+            criterion=Bound("range of log p(x) over angles, in nats,", at_most(1e-6), "largest", exact=True),
+            note="log p(x) is integrated again at every angle: what is measured is the error of the integration.",
+            kind=Statement.MATHEMATICAL,
         ),
         peak_claim("The ELBO of the best diagonal posterior is highest at the trained axes.", "elbo", 1),
         ClaimSpec(
@@ -196,7 +219,10 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
             source="Bhowal et al. 2024, §1",
             measure=lambda results, _: [r.measured.at("elbo", 0.0) - r.measured.at("elbo", MAX_ANGLE) for r in results],
             criterion=Bound("ELBO at 0° minus ELBO at 45°, in nats,", at_least(0.05), "smallest"),
-            requires=(members_converged(),),
+            note=lambda results, _: shortfalls(results),
+            requires=(near_optimum,),
+            looks=LOOKS,
+            robust_over=(0.05, 0.1, 0.2),  # 0.05 nats is the largest shortfall that counts as converged
         ),
         ClaimSpec(
             sentence="The ELBO loses the contrast: log p(x) - ELBO* = c_IMA at every angle.",
@@ -204,6 +230,8 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
             measure=gap_errors,
             criterion=Bound("difference of mean gap and mean contrast at any angle, in nats,", at_most(0.1), "largest"),
             note=f"The precision here is γ² = {PRECISION:g}; the theorem is about the limit of large γ².",
+            looks=LOOKS,
+            robust_over=(0.05, 0.1),
         ),
         peak_claim("The contrast is lowest at the trained axes.", "contrast", -1),
         peak_claim("The OD-Score is lowest at the trained axes.", "od", -1),
@@ -229,12 +257,15 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
     def measure(
         self, cell: RotationCell, member: Member, data: FactorData, settings: RotationSettings
     ) -> RotationMeasurement:
-        x = data.observations.test.double()
+        x, points = data.observations.test.double(), settings.exact_points
+        curves = _curves(member, x, data.test_factors, settings)
+        truth = theory.log_marginal(helicoid, x[:points], precision=PRECISION, start=data.test_factors[:points])
         return RotationMeasurement(
             angles=settings.angles,
-            curves=_curves(member, x, data.test_factors, settings),
+            curves=curves,
             shown=tuple(float(v) for v in _projected(x[:400]).float().flatten()),
-            grids=_grids(member, settings.angles),
+            grids=_grids(member, settings.angles) if cell.seed == 0 else b"",
+            shortfall=float(truth.value.mean()) - curves.elbo[settings.angles.index(0.0)],
         )
 
     def figures(self, results: Results, settings: RotationSettings) -> list[ReportFigure]:
@@ -252,7 +283,8 @@ class RotationExperiment(TrainedExperiment[RotationSettings, RotationCell, Rotat
             "changes the distance from the axis and the other the height, at right angles on the surface. Right: "
             "likelihood and ELBO at the same rotation."
         )
-        return [ReportAnimation("rotating", animate(results[0].measured), caption)] if results else []
+        drawn = [r.measured for r in results if r.measured.grids][:1]
+        return [ReportAnimation("rotating", animate(measured), caption) for measured in drawn]
 
     def tables(self, results: Results, settings: RotationSettings) -> list[ReportTable]:
         measured = [r.measured for r in results]

@@ -14,19 +14,21 @@ second for orthogonal columns (Theorem 1 (b)).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vaescope.core import validation
+from vaescope.core import randomness, validation
 from vaescope.core.errors import InputError
 from vaescope.distributions import Normal, kl_per_latent
 from vaescope.distributions.quadrature import normal_expectation
+from vaescope.inference import linear
 from vaescope.inference.expansion import along
 from vaescope.inference.geometry import contrast_of_matrix
+from vaescope.orthogonality.neighbours import expected_distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +257,37 @@ def descent(columns: Float[Tensor, "n d"], *, steps: int = 8, sweeps: int = 30) 
         if float(contrast_of_matrix(M)) < 1e-14:
             break
     return torch.tensor(values, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class BetaStep:
+    """A linear VAE at its optimum for one β; KL and squared distances of nearest neighbours, averaged over samples."""
+
+    kl: float
+    draws: float
+    means: float
+
+
+def linear_vaes_along_beta(betas: Sequence[float] = (0.03, 0.1, 0.3, 0.6), samples: int = 300) -> list[BetaStep]:
+    """Theorem 2 (b) in closed form, along a β that makes the KL fall, on samples with variances 9, 4 and 1.
+
+    At γ² = 1/β the optimum is probabilistic PCA; all latents are in use for β < 1.
+
+    >>> first, *_, last = linear_vaes_along_beta()
+    >>> last.kl < first.kl, last.draws < first.draws, last.means < first.means
+    (True, False, True)
+    """
+    spectrum = torch.tensor([9.0, 4.0, 1.0], dtype=torch.float64)
+    noise = torch.randn(samples, 3, dtype=torch.float64, generator=randomness.generator(0, "along beta"))
+    x, steps = noise * spectrum.sqrt(), []
+    for beta in betas:
+        W = torch.diag((spectrum - beta).clamp(min=0).sqrt())
+        mean, _ = linear.posterior(x, W, 1 / beta)
+        variance = linear.optimal_variance(W, 1 / beta).expand_as(mean)
+        kl = float(kl_per_latent(mean, variance, Normal()).sum(1).mean())
+        draws = float(expected_distance(x, mean, variance).mean())
+        steps.append(BetaStep(kl, draws, means=draws - 2 * float(variance[0].sum())))
+    return steps
 
 
 def _orthogonalising_angle(first: Float[Tensor, " n"], second: Float[Tensor, " n"]) -> float:

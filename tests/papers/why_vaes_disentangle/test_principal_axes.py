@@ -3,18 +3,21 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
-from tests.papers.planted import failing
+from tests.papers.planted import UNDECIDED, failing, judge
 from tests.papers.report_checks import report_parts, stored_and_read
 from vaescope.core.errors import InputError
 from vaescope_papers.results import Result
 from vaescope_papers.why_vaes_disentangle.principal_axes import (
+    BLANK,
     EXPERIMENT,
     PUBLISHED,
     AxesCell,
     AxesMeasurement,
     AxesSettings,
     InOrder,
+    PrincipalAxes,
     direction_changes,
 )
 
@@ -44,6 +47,7 @@ def planted(*, descending=None, ascending=None, position_r2=0.7, seeds=1):
     ("change", "broken"),
     [
         ({}, {DESCENDING_IS_BLANK}),
+        ({"position_r2": 0.5}, {DESCENDING_IS_BLANK, 4}),
         ({"descending": {(0, 1500): 0.9}}, set()),
         ({"ascending": {(0, 1500): 0.1}}, {DESCENDING_IS_BLANK, 1}),
         ({"descending": {(2000, 3000): 0.1}}, {DESCENDING_IS_BLANK, 2}),
@@ -52,6 +56,21 @@ def planted(*, descending=None, ascending=None, position_r2=0.7, seeds=1):
 )
 def test_claims(change, broken):
     assert failing(EXPERIMENT, planted(**change)) == broken | {PUBLISHED_IS_SORTED}
+
+
+def test_every_data_set_counts():
+    """The claims are about these data sets: one that disagrees refutes them, and none is too few."""
+    results = [*planted(seeds=2), *planted(position_r2=0.4)]
+    assert failing(EXPERIMENT, results) == {DESCENDING_IS_BLANK, PUBLISHED_IS_SORTED, 4}
+    assert {str(claim.verdict) for claim in judge(EXPERIMENT, [])} == {UNDECIDED}
+
+
+def test_no_data_have_a_blank_image_from_the_first_axes_in_descending_order():
+    """The 1500 largest of 4096 variances are at least their share of the sum, whatever the data."""
+    flat = PrincipalAxes(torch.zeros(8), torch.eye(8), torch.ones(8))
+    assert flat.error(0, 3) / 8 == 1 - 3 / 8
+    assert BLANK > 1 - 1500 / 4096
+    assert judge(EXPERIMENT, planted())[DESCENDING_IS_BLANK].tolerances.startswith("Robust")
 
 
 def test_a_published_table_of_sorted_axes_would_be_recognised():
