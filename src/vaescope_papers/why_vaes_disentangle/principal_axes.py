@@ -281,7 +281,7 @@ class PrincipalAxesExperiment(Experiment[AxesSettings, AxesCell, AxesMeasurement
         blank_claim(
             "descending",
             "No data can show it in this order: the 1500 of 4096 axes with the largest variances have at least "
-            "1500/4096 of the variance, so that at most 0.63 of it is left. The published image needs another order; "
+            "1500/4096 of the variance, so that at most 0.634 of it is left. The published image needs another order; "
             "NumPy's and SciPy's eigh return the smallest variance first.",
         ),
         blank_claim(

@@ -15,6 +15,7 @@ from vaescope_papers.statistics import slope
 from vaescope_papers.why_vaes_disentangle.theorems import (
     LocalDecoder,
     descent,
+    linear_vaes_along_beta,
     orthogonality_of_minimum,
     polarised_kl,
     rotation_effect,
@@ -275,3 +276,16 @@ def test_assumptions_that_fail_are_said_to_fail():
         descent(torch.ones(3, 2))
     with pytest.raises(InputError, match="loss"):
         smallest_kl(M, 0.0)
+
+
+def test_neighbours_of_linear_vaes_along_beta():
+    """Theorem 2 (b) with all latents in use: the KL falls, means move together, and draws move apart."""
+    steps = linear_vaes_along_beta()
+    kls, draws, means = ([getattr(step, name) for step in steps] for name in ("kl", "draws", "means"))
+    assert kls == sorted(kls, reverse=True)
+    assert means == sorted(means, reverse=True)
+    assert draws == sorted(draws)
+    spectrum = torch.tensor([9.0, 4.0, 1.0], dtype=torch.float64)
+    betas = torch.tensor([0.03, 0.1, 0.3, 0.6], dtype=torch.float64)
+    spread = 2 * (betas.unsqueeze(1) / spectrum).sum(1)  # σ_k² = β/λ_k for probabilistic PCA
+    torch.testing.assert_close(torch.tensor(draws).double() - torch.tensor(means).double(), spread)
