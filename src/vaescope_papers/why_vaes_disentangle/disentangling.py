@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -20,6 +21,7 @@ from vaescope.objectives import BetaTC, Objective, beta_elbo
 from vaescope.objectives.weighted import WeightRise, balanced
 from vaescope.training import MemberSpec
 from vaescope.training.loop import EpochMetrics
+from vaescope_papers.published import published
 from vaescope_papers.results import Result, grouped
 from vaescope_papers.statistics import ComparisonRow, compare
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
@@ -77,13 +79,22 @@ class DisentanglingSettings(TrainedSettings):
     """What the quick and laptop profiles change."""
 
 
-FIRST_LOOK = 5  # seeds with which the laptop profile was looked at before it had ten
+def looks(settings: DisentanglingSettings, groups: int = 1, first: int = 5) -> tuple[int, ...]:
+    """How many members of all groups there were at every look; a run with few seeds is looked at once.
+
+    Args:
+        settings: of the run.
+        groups: over which members are counted.
+        first: seeds with which the laptop profile was looked at before it had ten.
+    """
+    return (groups * first, groups * settings.seeds) if settings.seeds > first else ()
 
 
-def looks(settings: DisentanglingSettings, groups: int = 1) -> tuple[int, ...]:
-    """How many members of all groups there were at every look; a run with few seeds is looked at once."""
-    seeds = (FIRST_LOOK, settings.seeds) if settings.seeds > FIRST_LOOK else ()
-    return tuple(groups * count for count in seeds)
+@cache
+def known_numbers(experiment: str) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Published numbers of an experiment, by data set, objective and column."""
+    numbers: Mapping[str, Mapping[str, Mapping[str, float]]] = published("why_vaes_disentangle")[experiment]
+    return numbers
 
 
 # cells ----------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ from vaescope.report import figures
 from vaescope_papers.claims import ClaimSpec, ClaimSpecs, PublishedRuns
 from vaescope_papers.criteria import Bound, PairedSamples, PairedTest, at_most, below
 from vaescope_papers.experiment import ReportFigure, ReportTable, TableRow
-from vaescope_papers.published import published
 from vaescope_papers.results import Result
 from vaescope_papers.statistics import Comparison, ComparisonRow, compare, median
 from vaescope_papers.trained import FactorData
@@ -31,6 +30,7 @@ from vaescope_papers.why_vaes_disentangle.disentangling import (
     by_model,
     compare_models,
     floats,
+    known_numbers,
     looks,
     of_objective,
     on_images,
@@ -120,7 +120,7 @@ class Question(NamedTuple):
 
     def published_ratio(self, data: str, objective: str) -> float | None:
         """Of two published columns; None where there are none."""
-        row = KNOWN.get(data, {}).get(objective)
+        row = known_numbers("local-nonlinearity").get(data, {}).get(objective)
         return None if row is None or not self.columns else row[self.columns[0]] / row[self.columns[1]]
 
     def published_ratios(self, data: Sequence[str]) -> tuple[float, ...]:
@@ -129,7 +129,6 @@ class Question(NamedTuple):
         return tuple(ratio for ratio in found if ratio is not None)
 
 
-KNOWN: Mapping[str, Mapping[str, Mapping[str, float]]] = published("why_vaes_disentangle")["local-nonlinearity"]
 TABLE_1 = Question(error_shares, "linear", ("nonlinear", "linear"))
 TABLE_2 = Question(estimate_errors, "jacobian", ("nonlinear_estimate", "jacobian_estimate"))
 
@@ -193,14 +192,14 @@ def printed_claims() -> ClaimSpecs[LocalResult, DisentanglingSettings]:
         return ClaimSpec(
             sentence=f"In {table} as printed, the non-linear map has the smaller error in every entry.",
             source=f"{PAPER}, {table}",
-            measure=lambda _, __: question.published_ratios(list(KNOWN)),
+            measure=lambda _, __: question.published_ratios(list(known_numbers("local-nonlinearity"))),
             criterion=Bound("published error / that of the other map", below(1.0), "largest", "entries", exact=True),
             note=note,
         )
 
     plain = [
         f"{TITLES[data]}, {OBJECTIVES[objective]}"
-        for data, rows in KNOWN.items()
+        for data, rows in known_numbers("local-nonlinearity").items()
         for objective, row in rows.items()
         if not row["stars"]
     ]

@@ -35,7 +35,6 @@ from vaescope_papers.claims import (
 )
 from vaescope_papers.criteria import Bound, Groups, LargerGroup, Pairs, RankCorrelation, at_most, below, within
 from vaescope_papers.experiment import ReportFigure, ReportTable
-from vaescope_papers.published import published
 from vaescope_papers.results import Result
 from vaescope_papers.statistics import (
     Comparison,
@@ -57,6 +56,7 @@ from vaescope_papers.why_vaes_disentangle.disentangling import (
     by_model,
     compare_models,
     floats,
+    known_numbers,
     looks,
     of_objective,
     on_images,
@@ -220,21 +220,17 @@ def trained_scores(results: Results, variant: str = "in_use") -> Values:
 
 # claims on one image set ----------------------------------------------------------------------
 
-ESTIMATORS = {"mig": "of mean codes", "aggregated_mig": "of posteriors"}
-"""By bins, and through the aggregated posterior (Chen et al. 2018); keys are fields of `Disentanglement`."""
-KNOWN: Mapping[str, Mapping[str, Mapping[str, float]]] = published("why_vaes_disentangle")["orthogonality"]
-
 
 class DisentanglementScore(NamedTuple):
     """MIG or MIG-sup, by one of its estimators."""
 
     name: str
     estimator: str
-    """A key of `ESTIMATORS`."""
+    """`mig`, of mean codes by bins, or `aggregated_mig`, of posteriors (Chen et al. 2018)."""
 
     @property
     def title(self) -> str:
-        return f"{self.name} {ESTIMATORS[self.estimator]}"
+        return f"{self.name} {'of mean codes' if self.estimator == 'mig' else 'of posteriors'}"
 
     @property
     def column(self) -> str:
@@ -255,7 +251,8 @@ class DisentanglementScore(NamedTuple):
         return final if part is None else final + late_value(measured.mig_curve, part) - mig(measured)
 
 
-SCORES = [DisentanglementScore(*own) for own in product(("MIG", "MIG-sup"), ESTIMATORS)]
+def all_scores() -> list[DisentanglementScore]:
+    return [DisentanglementScore(*own) for own in product(("MIG", "MIG-sup"), ("mig", "aggregated_mig"))]
 
 
 def lasting(
@@ -276,8 +273,8 @@ def order_claim(
         return Groups(*([score.of(r.measured, part) for r in of_objective(results, o)] for o in (first, second)))
 
     criterion = LargerGroup(score.name, OBJECTIVES[first], OBJECTIVES[second])
-    means = [KNOWN[images.data][o][score.column] for o in (first, second)]
-    spreads = [KNOWN[images.data][o][f"{score.column}_spread"] for o in (first, second)]
+    means = [known_numbers("orthogonality")[images.data][o][score.column] for o in (first, second)]
+    spreads = [known_numbers("orthogonality")[images.data][o][f"{score.column}_spread"] for o in (first, second)]
     words = " and ".join(f"{m:.2f} ± {s:.2f}" for m, s in zip(means, spreads, strict=True))
     return ClaimSpec(
         sentence=f"On {images.title}, a {OBJECTIVES[first]} has a higher {score.title} than a {OBJECTIVES[second]}.",
@@ -298,9 +295,12 @@ def claims_on(images: ImageSet, settings: DisentanglingSettings) -> Claims:
     """The published order of the three objectives, by MIG and MIG-sup."""
     return [
         order_claim(images, score, first, second, settings)
-        for score in SCORES
+        for score in all_scores()
         for first, second in combinations(
-            sorted(OBJECTIVES, key=lambda objective: -KNOWN[images.data][objective][score.column]), 2
+            sorted(
+                OBJECTIVES, key=lambda objective: -known_numbers("orthogonality")[images.data][objective][score.column]
+            ),
+            2,
         )
     ]
 
@@ -331,7 +331,8 @@ def each_image_set(pairs: Callable[[Results], Pairs]) -> Callable[[Results, obje
     return note
 
 
-POOLED = "members (ranked within their image set)"
+def pooled_correlation(sign: int) -> RankCorrelation:
+    return RankCorrelation(sign, over="members (ranked within their image set)")
 
 
 def correlation_claims(settings: DisentanglingSettings, groups: int) -> Claims:
@@ -345,7 +346,7 @@ def correlation_claims(settings: DisentanglingSettings, groups: int) -> Claims:
             own = [r for r in results if r.cell in known]
             return Pairs([known[r.cell] for r in own], [score.of(r.measured, part) for r in own])
 
-        criterion = RankCorrelation(-1, over=POOLED)
+        criterion = pooled_correlation(-1)
 
         def late(results: Results, part: float | None) -> Pairs:
             return ranked_within(lambda own: pairs(own, part))(results, None)
@@ -385,12 +386,12 @@ def correlation_claims(settings: DisentanglingSettings, groups: int) -> Claims:
             if_refuted=why,
             family="Fig. 4",
         )
-        for (name, variant, why), score in product(variants, SCORES)
+        for (name, variant, why), score in product(variants, all_scores())
     ]
     contrast = claim(
         lambda own: {r.cell: c for r in own if not isnan(c := weighted_contrast(r))},
         "c_IMA of the Jacobian, weighted as by the likelihood,",
-        SCORES[0],
+        all_scores()[0],
     )
     return [*figure_4, contrast]
 
@@ -399,18 +400,12 @@ def _published_correlations(score: DisentanglementScore) -> PublishedRuns:
     """Over the three objectives, of published means on every data set."""
     found = [
         rank_correlation(*(np.array([rows[o][column] for o in OBJECTIVES]) for column in ("od", score.column)))
-        for rows in KNOWN.values()
+        for rows in known_numbers("orthogonality").values()
     ]
     return PublishedRuns(tuple(found), "means of three objectives on each of four data sets, Tabs. 4 to 6")
 
 
 _converged: Callable[[Results, object], str | None] = members_converged()
-
-
-NOT_WEIGHTED = (
-    " The Jacobian weighted as by the Bernoulli likelihood was not measured in these runs, and their weights are not "
-    "kept: training again, which measures it, would decide it."
-)
 
 
 def optimum_reached(results: Results, settings: object) -> str | None:
@@ -448,8 +443,12 @@ def orthogonality_claims(sets: Sequence[ImageSet], settings: DisentanglingSettin
             for o in OBJECTIVES
         }
         medians = ", ".join(f"{show(median(own))} ({title})" for title, own in found.items() if own)
-        missing = "" if any(not isnan(weighted_contrast(r)) for r in results) else NOT_WEIGHTED
-        return f"Medians over members of c_IMA with all pixels weighted alike, in nats: {medians}.{missing}"
+        missing = (
+            " The Jacobian weighted as by the Bernoulli likelihood was not measured in these runs, and their weights "
+            "are not kept: training again, which measures it, would decide it."
+        )
+        more = missing if all(isnan(weighted_contrast(r)) for r in results) else ""
+        return f"Medians over members of c_IMA with all pixels weighted alike, in nats: {medians}.{more}"
 
     def orthogonal(images: ImageSet) -> ClaimSpec[OrthogonalityResult, object, Sequence[float]]:
         return ClaimSpec(
@@ -583,7 +582,7 @@ def neighbour_claims(sets: Sequence[ImageSet], settings: DisentanglingSettings) 
             sentence=f"Codes of neighbouring images are closer in models with a lower KL: {codes}.",
             source=f"{PAPER}, Theorem 2 (b), over trained models",
             measure=ranked_within(pairs(distance)),
-            criterion=RankCorrelation(1, over=POOLED),
+            criterion=pooled_correlation(1),
             note=each_image_set(pairs(distance)),
             looks=looks(settings, len(sets) * len(OBJECTIVES)),
         )
@@ -848,7 +847,7 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
             "models."
         )
         columns = columns_of(results)
-        known: Mapping[str, Mapping[str, Mapping[str, float]]] = published("why_vaes_disentangle")["orthogonality"]
+        known = known_numbers("orthogonality")
 
         def panel(table: str, quantity: str, label: str, column: str, why: str) -> Comparison:
             rows = compare_models(

@@ -10,7 +10,6 @@ from tests.papers.report_checks import report_parts, stored_and_read
 from vaescope.core.errors import InputError
 from vaescope_papers.results import Result
 from vaescope_papers.why_vaes_disentangle.principal_axes import (
-    BLANK,
     EXPERIMENT,
     PUBLISHED,
     AxesCell,
