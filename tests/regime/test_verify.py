@@ -88,6 +88,20 @@ def test_passive_latents_do_not_hide_a_model_that_is_not_polarised():
     assert verify(mean, variance)["Theorem 1"].verdict == "fails"
 
 
+@pytest.mark.parametrize("spread", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("r", [0.01, 0.1])
+def test_equal_variances_are_equal_in_proposition_3_however_different_those_of_the_prior_are(spread, r):
+    """With every σ² within a factor of 1 ± r of its σ†², the distance is at most 4r + 2r². The worst case: the largest
+    σ†² have the largest factors, which in units of the squared mean of σ†² would grow with their spread."""
+    prior_variance = np.exp(spread * np.random.default_rng(0).normal(size=(4000, 1)))
+    factor = np.where(prior_variance > np.median(prior_variance), 1 + r, 1 - r)
+    found = verify(np.zeros((4000, 1)), factor * prior_variance, prior_variance=prior_variance, kind=["passive"])
+    assert found["Proposition 3 (i)"].distance <= 4 * r + 2 * r**2
+    in_units_of_the_mean = abs((factor * prior_variance).var() - prior_variance.var()) / prior_variance.mean() ** 2
+    assert found["Proposition 3 (i)"].distance <= in_units_of_the_mean + r
+    assert spread < 3 or in_units_of_the_mean > 4 * r + 2 * r**2
+
+
 def test_narrow_posteriors_are_distributed_as_their_means_even_if_these_are_discrete():
     """The distribution of z tends to that of μ, whether or not it has atoms."""
     rng = np.random.default_rng(0)

@@ -65,7 +65,7 @@ class Tolerances:
     """Root mean square over samples of (μ - μ†)/σ† and of log σ²/σ†²."""
     moments: float = 0.1
     """Means and variances over the data, in units of the prior: for Prop. 2 (i) of z† over the data, for Prop. 3 (i)
-    of σ†² on average."""
+    of the root mean square of σ†²."""
     small: float = 0.1
     """Largest value that counts as ≪ 1."""
     distribution: float = 0.1
@@ -207,10 +207,12 @@ def _distances(q: Posteriors, limits: Thresholds, weights: Array) -> dict[str, D
     The unit of Prop. 2 (i) and of distributions is the variance of z†_j over the data: that of one sample, and that of
     the prior means of different samples. In units of σ†² alone, Var(μ) - Var(μ†) ≈ 2 Cov(μ - μ†, μ†) grows with the
     spread of μ†, however close every posterior is to its prior. In this unit, and for the same σ† of all samples, it is
-    at most r + r², where r is the distance from Prop. 1 (i).
+    at most r + r², where r is the distance from Prop. 1 (i). For the same reason the unit of Prop. 3 (i) is the mean of
+    σ†⁴, which includes the spread of σ†²: if every σ² is within a factor of 1 ± r of σ†², it is at most 4r + 2r².
     """
     scale = q.prior_variance.mean(0)
     over_data = scale + q.prior_mean.var(0)
+    square = scale**2 + q.prior_variance.var(0)
 
     def mean(values: Array) -> Array:
         return weights @ values
@@ -264,8 +266,8 @@ def _distances(q: Posteriors, limits: Thresholds, weights: Array) -> dict[str, D
         ),
         "Proposition 2 (ii)": largest(lambda: variance(q.mean) / scale),
         "Proposition 3 (i)": largest(
-            lambda: np.abs(mean(q.variance - q.prior_variance)) / scale,
-            lambda: np.abs(variance(q.variance) - variance(q.prior_variance)) / scale**2,
+            lambda: np.abs(mean(q.variance - q.prior_variance)) / np.sqrt(square),
+            lambda: np.abs(variance(q.variance) - variance(q.prior_variance)) / square,
         ),
         "Proposition 3 (ii)": largest(lambda: mean(q.variance) / scale, lambda: variance(q.variance) / scale**2),
         "Theorem 2 (i)": wasserstein(prior_cdf),

@@ -2,7 +2,7 @@
 
 | figure or table | experiment | file |
 |---|---|---|
-| Figs. 1 to 4, Props. 1 to 3, Theorems 1 and 2; settings of Tabs. 1 and 2 | polarised-regime | polarised_regime.py |
+| Figs. 1 to 4, Props. 1 to 3, Theorems 1 and 2 | polarised-regime | polarised_regime.py; claims: judged.py |
 | the iVAE itself (Khemakhem et al. 2020, §5) | ivae-sources | ivae_sources.py |
 
 Numbers that the paper publishes are in `published.toml`, its theorems in `theorems.py`.
@@ -15,12 +15,12 @@ EXPERIMENTS = {
     for name, title, source in (
         (
             "polarised-regime",
-            "Latents are active or equal to their prior, for VAEs and iVAEs alike",
+            "Are latents active or equal to their prior, in VAEs and iVAEs?",
             "Bonheme & Grzes 2023, Props. 1 to 3, Theorems 1 and 2, Figs. 1 to 4; settings of Tabs. 1 and 2",
         ),
         (
             "ivae-sources",
-            "An iVAE recovers sources that a VAE leaves rotated",
+            "Does an iVAE recover sources better than a VAE?",
             "Khemakhem et al. 2020, §5; the models of Bonheme & Grzes 2023",
         ),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.stats import norm
 from torch import Tensor
 
 from vaescope.core import validation
@@ -108,3 +109,54 @@ def two_optima(J: Float[Tensor, "N n d"], *, precision: float, prior_variance: F
     diagonal = 1 / augmented.square().sum(1)
     full = 1 / torch.linalg.svdvals(augmented).square()
     return TwoOptima(diagonal.sort(dim=1).values, full, contrast_of_matrix(augmented))
+
+
+# counter-examples -----------------------------------------------------------------------------
+
+
+def two_optima_misfit() -> float:
+    """The largest factor by which variances of the best diagonal q miss the bounds of Eq. 12, for two latents.
+
+    With a standard prior both bounds are the eigenvalues of Eq. 11.
+
+    >>> round(two_optima_misfit(), 1)
+    67.4
+    """
+    J = torch.tensor([[[1.0, 1.0], [0.0, 0.1]]], dtype=torch.float64)
+    found = two_optima(J, precision=100.0, prior_variance=torch.ones(1, 2, dtype=torch.float64))
+    return float((found.diagonal / found.full).log().abs().max().exp())
+
+
+def vanishing_but_unused() -> int:
+    """Variances of a diagonal q that vanish with the noise, less directions in use, for a decoder of z₁ + z₂.
+
+    >>> vanishing_but_unused()
+    1
+    """
+    J, prior_variance = torch.ones(1, 1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
+    before, after = (two_optima(J, precision=p, prior_variance=prior_variance) for p in (1e4, 1e6))
+    diagonal, full = (after.diagonal < 0.1 * before.diagonal), (after.full < 0.1 * before.full)
+    return int(diagonal.sum()) - int(full.sum())
+
+
+def equal_moments_distance() -> float:
+    r"""Wasserstein distance of z ~ N(0, 1) and z† = ±1: the same mean and variance, and σ² = σ†² → 0.
+
+    .. math:: E\bigl||Z| - 1\bigr| = \sqrt{2/\pi} - 1 + 2\int_0^1 (2 \Phi(y) - 1)\,dy
+
+    >>> round(equal_moments_distance(), 3)
+    0.535
+    """
+    area = norm.cdf(1) + norm.pdf(1) - norm.pdf(0)  # of Φ from 0 to 1
+    return float(2 * norm.pdf(0) - 1 + 2 * (2 * area - 1))
+
+
+def printed_mixture_error(share: float = 0.5) -> float:
+    """Kolmogorov distance of z from Theorem 2 (iii) as printed; passive samples have the mean 0, others N(0, 1).
+
+    The printed mixture counts passive samples twice: as z†, and as an atom of c (1 - c) at 0, half of it on each side.
+
+    >>> printed_mixture_error()
+    0.125
+    """
+    return share * (1 - share) / 2
