@@ -44,6 +44,7 @@ from vaescope_papers.polarised_regime.theorems import (
     equal_moments_distance,
     printed_mixture_error,
     two_optima_misfit,
+    used_where_u_determines_x,
     vanishing_but_unused,
 )
 from vaescope_papers.results import grouped
@@ -544,7 +545,7 @@ def _use_claims() -> list[Spec]:
 
 
 def _mathematical_claims() -> list[Spec]:
-    """Steps of the proofs, by counter-examples without training."""
+    """What needs no training: counter-examples to steps of the proofs, and a closed form."""
 
     def exact(sentence: str, source: str, value: Callable[[], float], quantity: str, limit: Limit, note: str) -> Spec:
         return ClaimSpec(
@@ -592,5 +593,14 @@ def _mathematical_claims() -> list[Spec]:
             at_most(0),
             "A counter-example: N(0, 1) as prior, μ = 0 in the passive half, μ ~ N(0, 1) and σ² → 0 in the other. "
             "With the means of active samples only it is exact, and so it is judged above.",
+        ),
+        exact(
+            "Where u determines x, the best linear iVAE with a learned prior mean uses no latent.",
+            "Beyond the paper: the factors determine the images of this experiment",
+            lambda: used_where_u_determines_x("learned"),
+            "latents in use, of two",
+            at_most(0),
+            "With a fixed prior mean it uses one on the same data. The trained members with a learned prior mean use "
+            "latents: they are not at the optimum of a prior and a decoder that can represent x.",
         ),
     ]

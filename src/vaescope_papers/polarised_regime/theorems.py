@@ -16,6 +16,7 @@ from vaescope.core.errors import InputError
 from vaescope.distributions import Normal, Prior
 from vaescope.inference.derivatives import Decoder
 from vaescope.inference.geometry import contrast_of_matrix, optimal_covariance
+from vaescope.inference.linear_ivae import linear_ivae
 from vaescope.inference.projection import project
 
 
@@ -137,6 +138,17 @@ def vanishing_but_unused() -> int:
     before, after = (two_optima(J, precision=p, prior_variance=prior_variance) for p in (1e4, 1e6))
     diagonal, full = (after.diagonal < 0.1 * before.diagonal), (after.full < 0.1 * before.full)
     return int(diagonal.sum()) - int(full.sum())
+
+
+def used_where_u_determines_x(prior_mean: str) -> int:
+    """Latents that the best linear iVAE uses, of two, for x = (±2, 0) with one value for each of two u.
+
+    >>> used_where_u_determines_x("learned"), used_where_u_determines_x("fixed")
+    (0, 1)
+    """
+    mean = torch.tensor([[2.0, 0.0], [-2.0, 0.0]], dtype=torch.float64)
+    found = linear_ivae(mean, torch.zeros(2, 2, 2).to(mean), precision=1.0, latent_dim=2, prior_mean=prior_mean)
+    return sum(kind != "passive" for kind in found.kind)
 
 
 def equal_moments_distance() -> float:
