@@ -54,8 +54,6 @@ PAPER = "Bonheme & Grzes 2023"
 LOOKS = (3, 3, 3, 3, 3, 3, 15)
 """Seeds at each look: after 18 epochs with up to 20 latents, and with up to 30, after 54, and after 81; measured on
 further images, and in another unit of Prop. 2 (i). The last one is planned."""
-JUDGED = ("ivae", "ivae-mean", "vae")
-"""Models in the order of their claims: that of the paper first."""
 THRESHOLDS = (0.01, 0.05, 0.1, 0.3)
 """Nats above which a latent counts as active."""
 VARIANCE_RULE = "variance near 1"  # a baseline rule of `vaescope.regime`
@@ -70,13 +68,14 @@ number_settled = settled("number of active latents", lambda r: r.measured.curve.
 
 def judged_statements(settings: RegimeSettings) -> list[Spec]:
     """All claims that these settings are about."""
-    about = [(name, model) for model in JUDGED for name in STATEMENTS]
+    models = "ivae", "ivae-mean", "vae"  # that of the paper first
+    about = [(name, model) for model in models for name in STATEMENTS]
     about.remove(("Proposition 2 (ii)", "ivae-mean"))  # its prior mean is learned
-    compared = [model for model in JUDGED if model in COMPARED]
+    compared = [model for model in models if model in COMPARED]
     return [
         *(_statement_claim(*claim) for claim in about),
-        *(claim for model in JUDGED for claim in _label_claims(model)),
-        *(_mixed_claim(model, settings) for model in JUDGED),
+        *(claim for model in models for claim in _label_claims(model)),
+        *(_mixed_claim(model, settings) for model in models),
         *(_gain_claim(model, pairs_by_latents, "more latents") for model in compared),
         *(_gain_claim(model, pairs_by_beta, "a higher β") for model in compared if len(settings.betas) > 1),
         *_use_claims(),

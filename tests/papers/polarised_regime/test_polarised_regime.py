@@ -13,7 +13,7 @@ from vaescope.analysis.encoding import encode
 from vaescope.regime.verify import STATEMENTS
 from vaescope_papers.claims import PublishedRuns, Statement, Verdict, judge_claims
 from vaescope_papers.criteria import Bound, at_most
-from vaescope_papers.polarised_regime.judged import JUDGED, LOOKS, THRESHOLDS, VARIANCE_RULE, LatentValue, WorstLatent
+from vaescope_papers.polarised_regime.judged import LOOKS, THRESHOLDS, VARIANCE_RULE, LatentValue, WorstLatent
 from vaescope_papers.polarised_regime.polarised_regime import PolarisedRegimeExperiment, _optimal_ratios
 from vaescope_papers.polarised_regime.rows import (
     MODELS,
@@ -39,6 +39,7 @@ class Experiment(PolarisedRegimeExperiment):
 
 
 EXPERIMENT = Experiment()
+JUDGED = "ivae", "ivae-mean", "vae"  # in the order of the claims
 ABOUT = [(name, model) for model in JUDGED for name in STATEMENTS]
 ABOUT.remove(("Proposition 2 (ii)", "ivae-mean"))  # its prior mean is learned
 EPOCHS = 18
