@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -60,7 +59,7 @@ class SourcesMeasurement:
 
 SourcesResult = Result[SourcesCell, SourcesMeasurement]
 Results = Sequence[SourcesResult]
-Spec = ClaimSpec[SourcesResult, TrainedSettings, Any]
+Spec = ClaimSpec[SourcesResult, TrainedSettings, Sequence[float] | Sample]
 TO_DECIDE = "To decide it: the paper profile, with 20 seeds at a constant rate."
 
 
@@ -241,7 +240,6 @@ def _baseline_note(data: str, demanded: float) -> Callable[[Results, object], st
 def _recovery_claims(data: str, words: str) -> tuple[Spec, Spec, Spec]:
     """That the iVAE recovers the sources with this auxiliary variable, and better than a VAE and linear ICA."""
     source = "Khemakhem et al. 2020, §5; the models of Bonheme & Grzes 2023"
-    common: dict[str, Any] = {"looks": LOOKS, "requires": (members_converged(),)}
     return (
         ClaimSpec(
             f"An iVAE recovers the sources of these mixings if the auxiliary variable is {words}.",
@@ -262,7 +260,8 @@ def _recovery_claims(data: str, words: str) -> tuple[Spec, Spec, Spec]:
             note=TO_DECIDE,
             robust_over=(0.0, 0.05, 0.1, 0.2),
             family="recovery",
-            **common,
+            looks=LOOKS,
+            requires=(members_converged(),),
         ),
         ClaimSpec(
             f"An iVAE recovers them better than linear ICA of the observations ({words}).",
@@ -272,7 +271,8 @@ def _recovery_claims(data: str, words: str) -> tuple[Spec, Spec, Spec]:
             note=TO_DECIDE,
             robust_over=(0.0, 0.05, 0.1),
             family="baseline",
-            **common,
+            looks=LOOKS,
+            requires=(members_converged(),),
         ),
     )
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from vaescope.regime.verify import STATEMENTS, Tolerances
 from vaescope_papers.claims import (
     ClaimSpec,
+    Criterion,
+    D,
     Judgement,
     PublishedRuns,
     Statement,
@@ -99,11 +101,16 @@ def undecided_note(results: Results) -> str:
 def _claim(
     sentence: str,
     source: str,
-    measure: Callable[[Results, RegimeSettings], object],
-    criterion: Any,
+    measure: Callable[[Results, RegimeSettings], D],
+    criterion: Criterion[D],
     *,
+    requires: tuple[Condition, ...],
     notes: Sequence[str | Note] = (),
-    **options: Any,
+    family: str = "",
+    robust_over: tuple[float, ...] = (),
+    published: str | None = None,
+    published_runs: PublishedRuns | None = None,
+    scale: str = "",
 ) -> Spec:
     """A claim about trained members: with the looks at them, and what would decide it."""
 
@@ -111,7 +118,20 @@ def _claim(
         texts = [own if isinstance(own, str) else own(results, settings) for own in notes]
         return " ".join(filter(None, [*texts, undecided_note(results)]))
 
-    return ClaimSpec(sentence, source, measure, criterion, note=note, looks=LOOKS, **options)
+    return ClaimSpec(
+        sentence,
+        source,
+        measure,
+        criterion,
+        published=published,
+        note=note,
+        requires=requires,
+        published_runs=published_runs,
+        scale=scale,
+        family=family,
+        looks=LOOKS,
+        robust_over=robust_over,
+    )
 
 
 # statements of the paper ----------------------------------------------------------------------
