@@ -74,8 +74,8 @@ class DisentanglingSettings(TrainedSettings):
         "both data sets, and about 1,500 or 4,900 steps with a decaying learning rate (8,100 for dSprites at laptop). "
         "Losses sum over pixels: at 32 x 32 the log-likelihood is weighted by (64/32)² = 4, so that β = 6 means what "
         "it means at 64 x 64. The weight starts at an eighth of that and then rises to it, for all three objectives. "
-        "This was chosen on trial runs of the β-TCVAE on the dSprites structure, which kept a rotation of the factors at a "
-        "constant weight."
+        "This was chosen on trial runs of the β-TCVAE on the dSprites structure, which kept a rotation of the factors "
+        "at a constant weight."
     )
     """What the quick and laptop profiles change."""
 

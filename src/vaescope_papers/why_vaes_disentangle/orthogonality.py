@@ -275,6 +275,8 @@ def order_claim(
     criterion = LargerGroup(score.name, OBJECTIVES[first], OBJECTIVES[second])
     means = [known_numbers("orthogonality")[images.data][o][score.column] for o in (first, second)]
     spreads = [known_numbers("orthogonality")[images.data][o][f"{score.column}_spread"] for o in (first, second)]
+    near = abs(means[0] - means[1]) < max(spreads)
+    close = "The two published means are closer than their spreads. " if near else ""
     words = " and ".join(f"{m:.2f} ± {s:.2f}" for m, s in zip(means, spreads, strict=True))
     return ClaimSpec(
         sentence=f"On {images.title}, a {OBJECTIVES[first]} has a higher {score.title} than a {OBJECTIVES[second]}.",
@@ -284,10 +286,7 @@ def order_claim(
         published=f"{words} on the official images",
         published_runs=PublishedRuns((round(means[0] - means[1], 3),), f"{words} on the official images"),
         scale=images.scale(settings),
-        if_refuted=(
-            f"{'The two published means are closer than their spreads. ' if abs(means[0] - means[1]) < max(spreads) else ''}"
-            "The paper does not say for how long it trains, nor which estimator it uses."
-        ),
+        if_refuted=f"{close}The paper does not say for how long it trains, nor which estimator it uses.",
         requires=(on_images(images, lambda results, _: lasting(criterion, measure, score)(results, _)),),
         family=score.table,
         looks=looks(settings),
@@ -878,8 +877,8 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
             "to right."
         )
         angles = (
-            "Angles between columns of the Jacobian, from 0° (parallel) to 90°, with all pixels weighted alike, averaged "
-            "over test images, for one member of each model and the latents it uses, by decreasing KL."
+            "Angles between columns of the Jacobian, from 0° (parallel) to 90°, with all pixels weighted alike, "
+            "averaged over test images, for one member of each model and the latents it uses, by decreasing KL."
         )
         theorems = (
             "Left: posterior variances against column norms, at 16 images of one member of each model and image set; "
