@@ -222,19 +222,23 @@ def _user_log_likelihood(sample: EncodedSample, function: LogLikelihood, rows: T
     return call
 
 
-def weights_are_initial(model: LatentModel) -> bool:
+def weights_are_initial(model: LatentModel, *, certain: bool = False) -> bool:
     """Whether no step of training can have been made; False if weights have changed or cannot be seen."""
     networks = model.trained_networks()
-    return bool(networks) and networks_are_initial(networks)
+    return bool(networks) and networks_are_initial(networks, certain=certain)
 
 
-def networks_are_initial(networks: Sequence[nn.Module]) -> bool:
+def networks_are_initial(networks: Sequence[nn.Module], *, certain: bool = False) -> bool:
     """Normalisation layers at exactly 1 and 0; or weights, or biases, that fill exactly the interval they start in.
 
     PyTorch draws the weights and biases of linear, convolutional and recurrent layers uniformly within a bound that
     depends on the number of inputs. Training moves some of them out of it; of a few biases, perhaps none. Weights may
     be initialised by other rules, so biases alone are enough. Keras, flax and haiku start biases at zero; Keras draws
     weights uniformly within the bound of Glorot & Bengio 2010.
+
+    Args:
+        networks: modules with all weights of a model.
+        certain: ask for more than chance explains: 100 weights within their bound, and no bias that contradicts it.
 
     >>> networks_are_initial([nn.Sequential(nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 5))])
     True
@@ -249,14 +253,16 @@ def networks_are_initial(networks: Sequence[nn.Module]) -> bool:
         if isinstance(value, Tensor)
     ]
     if scales:
-        return all(bool((value == start).all()) for value, start in scales)
+        return all(bool((value == start).all()) for value, start in scales) and not certain
     found = [one for layer in layers for one in _bounded(layer)]
     weights = [one.values / one.bound for one in found if not one.bias]
     biases = [one.values / one.bound for one in found if one.bias]
-    zero = all(bool((value == 0).all()) for value in biases)
-    if zero and (sum(map(len, biases)) >= 12 or _is_uniform([w.values / w.glorot for w in found if w.glorot], 32)):
-        return True
-    return _is_uniform(weights, fewest=32) or _is_uniform(biases, fewest=12)  # fewer give no verdict
+    fewest = 100 if certain else 32  # fewer give no verdict
+    zero, own = all(bool((value == 0).all()) for value in biases), _is_uniform(weights, fewest)
+    glorot = zero and _is_uniform([one.values / one.glorot for one in found if one.glorot], fewest)
+    if certain:
+        return glorot or (own and (zero or _is_uniform(biases, fewest=1)))
+    return own or glorot or (zero and sum(map(len, biases)) >= 12) or _is_uniform(biases, fewest=12)
 
 
 class _Weights(NamedTuple):

@@ -247,6 +247,7 @@ def _measure(
         scale=scale,
         groups=models[0].latent_groups,
         initial_weights=weights_are_initial(models[0]),
+        certainly_initial=weights_are_initial(models[0], certain=True),
         data_range=(low, high) if repaired.model.likelihood == "bernoulli" and outside else None,
         elbo_trained=models[0].objective == "elbo" and models[0].posterior_family == "diagonal",
         generative=models[0].likelihood is not None or models[0].log_likelihood is not None,

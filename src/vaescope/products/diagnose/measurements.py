@@ -40,7 +40,9 @@ class Measurements:
     """Statistics of channels and positions, if latents form an image."""
     scale: VarianceScale | None = None
     initial_weights: bool = False
-    """Whether weights are as PyTorch initialises them."""
+    """Whether weights are where they start."""
+    certainly_initial: bool = False
+    """Whether weights and biases are, more of them than by chance."""
     data_range: tuple[float, float] | None = None
     """Smallest and largest x, if x is outside the range of its likelihood."""
     sizes: tuple[int, int] | None = None

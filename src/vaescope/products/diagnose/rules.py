@@ -56,8 +56,9 @@ def explained(trial: Trial) -> str:
 
 def untrained(found: Measurements) -> Finding | None:
     own = found.reconstruction
-    if own is not None and (own.given.explained > LIMITS.poor or _decodes(own, LIMITS.own_codes)):
-        return None  # a few weights may be in their initial interval by chance
+    if own is not None and not found.certainly_initial:  # a few weights may be in their initial interval by chance
+        if own.given.explained > LIMITS.poor or _decodes(own, LIMITS.own_codes):
+            return None
     behaves_untrained = (
         own is not None  # a nearly constant output that is not the mean of x, the first thing that training finds
         and own.given.explained < LIMITS.worse_than_mean
@@ -68,7 +69,7 @@ def untrained(found: Measurements) -> Finding | None:
     if not found.initial_weights and not behaves_untrained:
         return None
     why = (
-        "Weights or biases are still where PyTorch initialises them."
+        "Weights or biases are still where they were initialised."
         if found.initial_weights
         else "The decoder's output hardly depends on the codes and is not at the mean of x."
     )
