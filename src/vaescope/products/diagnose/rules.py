@@ -56,9 +56,9 @@ def explained(trial: Trial) -> str:
 
 def untrained(found: Measurements) -> Finding | None:
     own = found.reconstruction
-    if own is not None and not found.certainly_initial:  # a few weights may be in their initial interval by chance
-        if own.given.explained > LIMITS.poor or _decodes(own, LIMITS.own_codes):
-            return None
+    works = own is not None and (own.given.explained > LIMITS.poor or _decodes(own, LIMITS.own_codes))
+    if works and not found.certainly_initial:  # a few weights may be in their initial interval by chance
+        return None
     behaves_untrained = (
         own is not None  # a nearly constant output that is not the mean of x, the first thing that training finds
         and own.given.explained < LIMITS.worse_than_mean
