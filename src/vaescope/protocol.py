@@ -74,8 +74,8 @@ class ModelSpec:
     """(channels, height, width) of latents that form an image, as in latent diffusion models."""
     latent_groups: tuple[tuple[str, int], ...] = ()
     """Names and sizes of the layers of a hierarchical VAE, in the order of its latents."""
-    latent_scaling: tuple[float, float] | None = None
-    """Scaling and shift factor: a model of the codes is trained on (z - shift) · scaling."""
+    latent_scaling: tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """Scaling and shift, factors or one per channel: a model of the codes is trained on (z - shift) · scaling."""
     flattens_images: bool = False
     """Whether `encode` takes images as rows of pixels, channels first."""
 
@@ -221,7 +221,7 @@ class LatentModel(ABC):
     image_shape: tuple[int, int, int] | None = _shortcut()
     latent_shape: tuple[int, int, int] | None = _shortcut()
     latent_groups: tuple[tuple[str, int], ...] = _shortcut()
-    latent_scaling: tuple[float, float] | None = _shortcut()
+    latent_scaling: tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]] | None = _shortcut()
     flattens_images: bool = _shortcut()
 
 

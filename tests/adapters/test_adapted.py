@@ -134,7 +134,7 @@ def good(x):
             "from_pythae needs a model with encoder, decoder and latent_dim",
         ),
         (lambda: vs.adapters.from_scvi(nn.Linear(1, 1)), "needs an scvi-tools model"),
-        (lambda: vs.adapters.from_diffusers(nn.Linear(1, 1), image_shape=(3, 8, 8)), "needs an AutoencoderKL"),
+        (lambda: vs.adapters.from_diffusers(nn.Linear(1, 1), image_shape=(3, 8, 8)), "needs an autoencoder"),
     ],
 )
 @pytest.mark.usefixtures("unchecked_shapes")

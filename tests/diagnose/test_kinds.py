@@ -27,7 +27,7 @@ def latent_image(scaling=None):
         latent_dim=108,
         image_shape=(3, 6, 6),
         latent_shape=(3, 6, 6),
-        latent_scaling=None if scaling is None else (scaling, 0.0),
+        latent_scaling=scaling if scaling is None or isinstance(scaling, tuple) else (scaling, 0.0),
     )
 
 
@@ -50,10 +50,25 @@ def test_channels_of_a_latent_image(tmp_path):
     assert len(found.to_data()["latents"]) == 3
 
 
-@pytest.mark.parametrize(("scaling", "severity"), [(0.38, None), (1.0, "warning"), (0.18215, "note")])
+RIGHT = (tuple((1 / SCALES).tolist()), (0.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "severity"),
+    [
+        (0.38, None),
+        (1.0, "warning"),
+        (0.18215, "note"),
+        (RIGHT, None),  # of each channel
+        ((RIGHT[0], (0.0, 0.0, 3.0)), "warning"),  # latents_mean of the last channel is off
+        (((1.0, 1.0, 1.0), (0.0, 0.0, 0.0)), "note"),
+        (((0.25, 0.5, 0.5), (0.0, 0.0, 0.0)), "warning"),
+    ],
+)
 def test_a_scaling_factor_that_does_not_fit(scaling, severity):
     x = torch.randn(200, 3, 6, 6, generator=G)
     found = vs.diagnose(latent_image(scaling), x, progress=None)
+    assert "std" in found.page()
     assert {f.code: f.severity for f in found.findings}.get("scaling-factor") == severity
 
 

@@ -162,9 +162,9 @@ def test_parts_of_a_lightning_module_are_adapted():
 BLOCKS = re.findall(r"```python foreign\n(.*?)```", (ROOT / "docs" / "diagnose.md").read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["pythae", "scvi"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["jax", "pythae", "scvi"])
 def test_the_docs_run(block, tmp_path, monkeypatch, capsys):
-    for name in re.findall(r"^(?:import|from) (pythae|scvi|scanpy|anndata)", block, flags=re.MULTILINE):
+    for name in re.findall(r"^(?:import|from) (jax|pythae|scvi|scanpy|anndata)", block, flags=re.MULTILINE):
         pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
     logging.disable(logging.WARNING)
@@ -215,3 +215,51 @@ def test_scvi_models_are_compared_and_identified():
     compared = vs.compare(models, x, progress=None)
     assert compared.elbo is not None
     assert len(vs.identifiability(models, x).kind) == 3
+
+
+SMALL = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
+SMALL |= {"block_out_channels": (8, 16), "norm_num_groups": 4}
+WAN = {"base_dim": 8, "z_dim": 4, "num_res_blocks": 1, "latents_mean": [0.5] * 4, "latents_std": [2.0] * 4}
+AUDIO = {"encoder_hidden_size": 8, "downsampling_ratios": [2, 4], "channel_multiples": [1, 2]}
+AUDIO |= {"decoder_channels": 8, "decoder_input_channels": 4}
+TINY = {"encoder_block_out_channels": (8, 8), "decoder_block_out_channels": (8, 8)}
+TINY |= {"num_encoder_blocks": (1, 1), "num_decoder_blocks": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "shape", "expected"),
+    [
+        ("AutoencoderKLFlux2", SMALL | {"latent_channels": 4, "layers_per_block": 1}, (3, 16, 16), (4, 8, 8)),
+        ("AutoencoderKLWan", WAN, (3, 16, 16), (4, 2, 2)),  # a model of videos takes images as single frames
+        ("AutoencoderKLWan", WAN, (3, 5, 16, 16), (4, 4, 2)),  # two frames of 2 x 2 below each other
+        ("AutoencoderOobleck", AUDIO, (2, 64), (4, 1, 8)),
+        ("AutoencoderTiny", TINY, (3, 16, 16), "AutoencoderTiny is no VAE: it returns latents without a variance"),
+        ("VQModel", {"block_out_channels": (32,), "sample_size": 16}, (3, 16, 16), "is a VQ-VAE|is no VAE"),
+        ("AutoencoderKL", SMALL, (3, 15, 16), "pass a shape that it can restore"),
+        ("AutoencoderKL", SMALL, (4, 16, 16), "AutoencoderKL cannot encode samples of"),
+    ],
+)
+def test_every_autoencoder_of_diffusers(kind, settings, shape, expected):
+    diffusers = pytest.importorskip("diffusers")
+    if not hasattr(diffusers, kind):
+        pytest.skip(f"diffusers has no {kind}")
+    torch.manual_seed(0)
+    model = getattr(diffusers, kind)(**settings).eval()
+    given = {"image_shape" if len(shape) == 3 else "sample_shape": shape}
+    if isinstance(expected, str):
+        with pytest.raises(vs.InputError, match=expected):
+            vs.adapters.from_diffusers(model, **given)
+        return
+    adapted = vs.adapters.from_diffusers(model, **given)
+    x = torch.rand(6, *shape)
+    frames = x if kind != "AutoencoderKLWan" or len(shape) == 4 else x[:, :, None]
+    with torch.no_grad():
+        posterior = model.encode(frames).latent_dist
+        torch.testing.assert_close(adapted.encode(x)[0], posterior.mean.flatten(1))
+        torch.testing.assert_close(adapted.encode(x)[1], posterior.var.flatten(1))
+        torch.testing.assert_close(
+            adapted.decode(posterior.mean.flatten(1)), model.decode(posterior.mean).sample.flatten(1)
+        )
+    assert adapted.latent_shape == expected
+    if kind == "AutoencoderKLWan":
+        assert adapted.latent_scaling == ((0.5,) * 4, (0.5,) * 4)

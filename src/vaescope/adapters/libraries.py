@@ -1,4 +1,4 @@
-"""Models of other libraries: pythae, diffusers and scvi-tools. None of them is imported here."""
+"""Models of pythae and scvi-tools, neither of which is imported here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from vaescope.adapters.base import Adapted
-from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.protocol import ModelSpec
 
@@ -60,39 +59,6 @@ def from_pythae(model: Any, *, name: str = "pythae model") -> Adapted:
         returns_variances=True,
     )
     return Adapted(spec, encode, lambda z: model.decoder(z)["reconstruction"], (model,))
-
-
-def from_diffusers(model: Any, *, image_shape: tuple[int, int, int], name: str = "AutoencoderKL") -> Adapted:
-    """A model from an `AutoencoderKL`, whose latents form an image: channels and positions are reported.
-
-    Args:
-        model: an `AutoencoderKL`.
-        image_shape: (channels, height, width) of the images that it is used with.
-        name: what reports call the model.
-    """
-    if not all(hasattr(model, part) for part in ("encode", "decode", "config")):
-        raise InputError(f"from_diffusers needs an AutoencoderKL, got {type(model).__name__}.")
-    channels, height, width = validation.image_shape(image_shape)
-    halvings = len(model.config.block_out_channels) - 1
-    if any(side % 2**halvings for side in (height, width)):
-        raise InputError(f"this model halves images {halvings} times: sides must be multiples of {2**halvings}.")
-    latent_shape = (int(model.config.latent_channels), height // 2**halvings, width // 2**halvings)
-
-    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
-        if x[0].numel() != channels * height * width:
-            raise InputError(f"this model is adapted to images {image_shape}, got samples of {tuple(x.shape[1:])}.")
-        posterior = model.encode(x.reshape(len(x), channels, height, width)).latent_dist
-        return posterior.mean.flatten(1), posterior.var.flatten(1)
-
-    scaling, shift = (getattr(model.config, declared, None) for declared in ("scaling_factor", "shift_factor"))
-    spec = ModelSpec(
-        latent_dim=math.prod(latent_shape),
-        name=name,
-        image_shape=(channels, height, width),
-        latent_shape=latent_shape,
-        latent_scaling=None if scaling is None else (float(scaling), float(shift or 0.0)),
-    )
-    return Adapted(spec, encode, lambda z: model.decode(z.reshape(len(z), *latent_shape)).sample, (model,))
 
 
 # scvi-tools: counts in, a Gaussian posterior, shares of expression out ---------------------------

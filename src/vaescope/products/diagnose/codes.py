@@ -39,14 +39,24 @@ class LatentImage:
     """Share of the power of the codes at each spatial frequency, lowest first, without the mean."""
     effective_precision: float | None
     """γ²/β that the widths of posteriors imply, by Eq. 12; None if the slopes could not be measured."""
-    scaling: float | None
-    shift: float | None
-    """Declared factors: a diffusion model is trained on (z - shift) · scaling."""
+    scaling: float | tuple[float, ...] | None
+    shift: float | tuple[float, ...] | None
+    """Declared factors, or one per channel: a diffusion model is trained on (z - shift) · scaling."""
 
     @property
     def total_std(self) -> float:
         """Standard deviation over everything, which the scaling factor should undo."""
         return float((self.std.square() + (self.mean - self.mean.mean()).square()).mean().sqrt())
+
+    @property
+    def scaled(self) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]] | None:
+        """Mean and standard deviation of scaled codes, of all or of each channel, as they are declared."""
+        if self.scaling is None:
+            return None
+        scaling, shift = (torch.tensor(v or 0.0, dtype=torch.float64) for v in (self.scaling, self.shift))
+        if scaling.ndim:
+            return (self.mean - shift) * scaling, self.std * scaling
+        return ((self.mean.mean() - shift) * scaling).reshape(1), scaling.reshape(1) * self.total_std
 
     def rows(self) -> list[dict[str, object]]:
         """A row per channel, highest KL first."""

@@ -225,7 +225,10 @@ def facts(found: Measurements) -> list[tuple[str, str]]:
             ("scaling factor for a std of 1", f"{1 / image.total_std:.4g}"),
             ("shift factor for a mean of 0", f"{float(image.mean.mean()):.3g}"),
         ]
-        if image.scaling is not None:
+        if isinstance(image.scaling, tuple) and image.scaled is not None:
+            low, high = (float(v) for v in image.scaled[1].aminmax())
+            rows.append(("std of channels, scaled as declared", f"{low:.3g} to {high:.3g}"))
+        elif image.scaling is not None:
             rows.append(("declared scaling and shift factor", f"{image.scaling:g}, {image.shift or 0:g}"))
         if image.effective_precision is not None:
             rows.append(("effective precision / β", amount(image.effective_precision)))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from vaescope.core.errors import Advice
-from vaescope.products.diagnose.codes import layer_rows
+from vaescope.products.diagnose.codes import LatentImage, layer_rows
 from vaescope.products.diagnose.measurements import Measurements
 from vaescope.products.diagnose.noise import Noise
 from vaescope.products.diagnose.reconstruction import Reconstruction, Trial
@@ -423,9 +423,11 @@ def unused_layers(found: Measurements) -> Finding | None:
 def scaling_factor(found: Measurements) -> Finding | None:
     """Codes that a diffusion model is trained on should have a standard deviation of about one."""
     image = found.latent_image
-    if image is None or image.scaling is None:
+    if image is None or image.scaled is None:
         return None
-    scaled = image.scaling * image.total_std
+    if isinstance(image.scaling, tuple):
+        return _scaling_of_channels(image, image.scaling)
+    scaled = float(image.scaled[1])
     if 1 / LIMITS.scaled_std <= scaled <= LIMITS.scaled_std:
         return None
     return Finding(
@@ -436,6 +438,26 @@ def scaling_factor(found: Measurements) -> Finding | None:
         "expects about 1.",
         "Set it to 1 / standard deviation of the codes before you train a model of the codes.",
         f"vae.register_to_config(scaling_factor={1 / image.total_std:.4g})",
+    )
+
+
+def _scaling_of_channels(image: LatentImage, scaling: tuple[float, ...]) -> Finding | None:
+    """The same for models with latents_mean and latents_std."""
+    assert image.scaled is not None
+    centre, spread = image.scaled
+    off = (spread > LIMITS.scaled_std) | (spread < 1 / LIMITS.scaled_std) | (centre.abs() > 1)
+    if not bool(off.any()):
+        return None
+    means, stds = (", ".join(f"{v:.4g}" for v in values.tolist()) for values in (image.mean, image.std))
+    return Finding(
+        "scaling-factor",
+        "note" if {*scaling} == {1.0} else "warning",  # what diffusers declares if nobody has set it
+        "latents_mean and latents_std do not fit these codes.",
+        f"Scaled with them, {int(off.sum())} of {len(off)} channels have a mean beyond ±1 or a standard deviation "
+        f"beyond a factor of {LIMITS.scaled_std:g}; means are {float(centre.min()):.2g} to {float(centre.max()):.2g}, "
+        f"standard deviations {float(spread.min()):.2g} to {float(spread.max()):.2g}.",
+        "Set both to those of the codes before you train a model of the codes, or pass x as in training.",
+        f"vae.register_to_config(latents_mean=[{means}], latents_std=[{stds}])",
     )
 
 
