@@ -49,6 +49,7 @@ def experiments() -> tuple[ExperimentInfo, ...]:
         gap.EXPERIMENTS["moebius-linear-map"],
         gap.EXPERIMENTS["ima-flow"],
         regime.EXPERIMENTS["ivae-sources"],
+        regime.EXPERIMENTS["linear-ivae"],
         why.EXPERIMENTS["local-nonlinearity"],
         regime.EXPERIMENTS["polarised-regime"],
         why.EXPERIMENTS["orthogonality"],

@@ -125,11 +125,13 @@ class MLPNetworks(Networks):
         hidden: units of the encoder's hidden layers; the decoder has them in reverse.
         activation: one of `ACTIVATIONS`.
         split_encoder: use separate networks for posterior means and scales.
+        linear_decoder: use a decoder without hidden layers.
     """
 
     hidden: tuple[int, ...] = (30, 30)
     activation: str = "smooth_leaky_relu"
     split_encoder: bool = False
+    linear_decoder: bool = False
 
     def __post_init__(self) -> None:
         validation.choice("activation", self.activation, ACTIVATIONS)
@@ -152,7 +154,8 @@ class MLPNetworks(Networks):
         return tuple(MLP(name, (inputs, *self.hidden, size), self.activation) for name, size in outputs.items())
 
     def decoder(self, dims: Dims) -> MLP:
-        return MLP("decoder", (dims.latent, *reversed(self.hidden), dims.observed), self.activation)
+        hidden = () if self.linear_decoder else tuple(reversed(self.hidden))
+        return MLP("decoder", (dims.latent, *hidden, dims.observed), self.activation)
 
     def freeze_batch_norm(
         self, dims: Dims, params: Params, rows: Float[Tensor, "N r"], to_latents: Callable[[Tensor], Tensor]

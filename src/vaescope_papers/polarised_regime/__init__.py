@@ -4,6 +4,7 @@
 |---|---|---|
 | Figs. 1 to 4, Props. 1 to 3, Theorems 1 and 2 | polarised-regime | polarised_regime.py; claims: judged.py |
 | the iVAE itself (Khemakhem et al. 2020, §5) | ivae-sources | ivae_sources.py |
+| mixed latents, which the paper does not observe | linear-ivae | linear_ivae.py |
 
 Numbers that the paper publishes are in `published.toml`, its theorems in `theorems.py`.
 """
@@ -22,6 +23,11 @@ EXPERIMENTS = {
             "ivae-sources",
             "Does an iVAE recover sources better than a VAE?",
             "Khemakhem et al. 2020, §5; the models of Bonheme & Grzes 2023",
+        ),
+        (
+            "linear-ivae",
+            "When latents of an iVAE are mixed: the closed form, and trained models",
+            "Beyond the papers: the linear iVAE",
         ),
     )
 }
