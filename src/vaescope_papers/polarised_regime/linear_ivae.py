@@ -268,7 +268,8 @@ class LinearIVAEExperiment(TrainedExperiment[TrainedSettings, LinearIVAECell, Li
                     if m.predicted_kinds[index % LATENTS] == kind
                 ]
                 if points:
-                    axis.scatter(*zip(*points, strict=True), s=18, alpha=0.6, color=figures.COLOURS[k], label=kind)
+                    x, y = zip(*points, strict=True)
+                    axis.scatter(x, y, s=18, alpha=0.6, color=figures.COLOURS[k], label=kind)
             axis.plot([0.02, 1.2], [0.02, 1.2], color="grey", linewidth=0.8, zorder=0)
             figures.format_axis(
                 axis,
