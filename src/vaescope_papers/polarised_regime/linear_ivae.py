@@ -27,12 +27,32 @@ from vaescope_papers.results import Result
 from vaescope_papers.statistics import median
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
 
-PRECISION = 10.0
-LATENTS = 5
-VARIANCES = ((30, 20, 12, 0.3, 0.3, 0.3), (20, 15, 0.2, 0.3, 0.3, 0.3), (40, 0.2, 0.2, 0.3, 0.3, 0.3))
-"""Of x along its axes in every group, in units of the decoder's: the second and third cross it, the others do not."""
-SHIFTS = (1.0, -2.0, 1.0)
-"""Means of the groups along the fourth axis, where the prior mean is learned."""
+
+@dataclass(frozen=True)
+class GroupedData:
+    """Moments of x in three groups along six axes, and the model's size."""
+
+    precision: float = 10.0
+    latents: int = 5
+    variances: tuple[tuple[float, ...], ...] = (
+        (30, 20, 12, 0.3, 0.3, 0.3),
+        (20, 15, 0.2, 0.3, 0.3, 0.3),
+        (40, 0.2, 0.2, 0.3, 0.3, 0.3),
+    )
+    """In units of the decoder's: along the second and third axis they cross it, along the others they do not."""
+    shifts: tuple[float, ...] = (1.0, -2.0, 1.0)
+    """Means of the groups along the fourth axis, where the prior mean is learned."""
+
+    @property
+    def groups(self) -> int:
+        return len(self.variances)
+
+    @property
+    def columns(self) -> int:
+        return len(self.variances[0])
+
+
+DATA = GroupedData()
 MODELS = {
     "fixed": "linear decoder, fixed prior mean",
     "learned": "linear decoder, learned prior mean",
@@ -78,11 +98,11 @@ Results = Sequence[LinearIVAEResult]
 
 def moments(cell: LinearIVAECell) -> tuple[Float[Tensor, "G n"], Float[Tensor, "G n n"]]:
     """Mean and covariance of x in every group."""
-    axes = random_orthogonal(len(VARIANCES[0]), randomness.generator(cell.seed, "axes"))
-    variances = torch.tensor(VARIANCES, dtype=torch.float64) / PRECISION
+    axes = random_orthogonal(DATA.columns, randomness.generator(cell.seed, "axes"))
+    variances = torch.tensor(DATA.variances, dtype=torch.float64) / DATA.precision
     shifts = torch.zeros_like(variances)
     if cell.prior_mean == "learned":
-        shifts[:, 3] = torch.tensor(SHIFTS, dtype=torch.float64)
+        shifts[:, 3] = torch.tensor(DATA.shifts, dtype=torch.float64)
     return shifts @ axes.T, axes @ torch.diag_embed(variances) @ axes.T
 
 
@@ -98,7 +118,9 @@ def exact_sample(
 
 def best(cell: LinearIVAECell) -> LinearIVAE:
     """The optimum of the linear iVAE for the data of a cell."""
-    return theory.linear_ivae(*moments(cell), precision=PRECISION, latent_dim=LATENTS, prior_mean=cell.prior_mean)
+    return theory.linear_ivae(
+        *moments(cell), precision=DATA.precision, latent_dim=DATA.latents, prior_mean=cell.prior_mean
+    )
 
 
 # measurements ---------------------------------------------------------------------------------
@@ -106,9 +128,9 @@ def best(cell: LinearIVAECell) -> LinearIVAE:
 
 def conditional_prior(member: Member) -> tuple[Float[Tensor, "G d"], Float[Tensor, "G d"]]:
     """Mean and variance of the prior in every group."""
-    groups = torch.eye(len(VARIANCES))
+    groups = torch.eye(DATA.groups)
     mean, variance = member.prior_at(groups).mean_and_variance()
-    shape = len(VARIANCES), LATENTS
+    shape = DATA.groups, DATA.latents
     return torch.as_tensor(mean).double().expand(shape), torch.as_tensor(variance).double().expand(shape)
 
 
@@ -150,9 +172,6 @@ def ratio_error(measured: LinearIVAEMeasurement) -> float:
     return max(abs(found / predicted - 1) for found, predicted in pairs if predicted < 1)
 
 
-SOURCE = "Found here, by the closed form of the linear iVAE"
-
-
 # experiment -----------------------------------------------------------------------------------
 
 
@@ -176,14 +195,14 @@ class LinearIVAEExperiment(TrainedExperiment[TrainedSettings, LinearIVAECell, Li
     claim_specs: ClaimSpecs[LinearIVAEResult, object] = (
         ClaimSpec(
             sentence="No trained linear iVAE has a higher exact ELBO than the closed form.",
-            source=SOURCE,
+            source="Found here, by the closed form of the linear iVAE",
             measure=of_linear(lambda m: m.shortfall),
             criterion=Bound("nats below the optimum", at_least(-1e-9), statistic="smallest", exact=True),
             kind=Statement.MATHEMATICAL,
         ),
         ClaimSpec(
             sentence="The posterior variances of trained linear iVAEs are those of the closed form, in every group.",
-            source=SOURCE,
+            source="Found here, by the closed form of the linear iVAE",
             measure=of_linear(ratio_error),
             criterion=Bound("largest relative error of a ratio below one", at_most(0.1), over="seeds"),
             requires=(members_converged(shortfall=shortfall),),
@@ -191,14 +210,14 @@ class LinearIVAEExperiment(TrainedExperiment[TrainedSettings, LinearIVAECell, Li
         ),
         ClaimSpec(
             sentence="Latents of trained linear iVAEs are active, passive and mixed as predicted.",
-            source=SOURCE,
+            source="Found here, by the closed form of the linear iVAE",
             measure=of_linear(share_as_predicted),
             criterion=Bound("share of latents of the predicted kind", at_least(1), over="seeds"),
             requires=(members_converged(shortfall=shortfall),),
         ),
         ClaimSpec(
             sentence="With hidden layers in the decoder the same latents are mixed.",
-            source=SOURCE,
+            source="Found here, by the closed form of the linear iVAE",
             measure=lambda results, _: [share_as_predicted(r.measured) for r in results if r.cell.model == "network"],
             criterion=Bound("share of latents of the predicted kind", at_least(1), over="seeds"),
             requires=(members_converged(shortfall=shortfall),),
@@ -213,36 +232,36 @@ class LinearIVAEExperiment(TrainedExperiment[TrainedSettings, LinearIVAECell, Li
 
     def model(self, cell: LinearIVAECell, settings: TrainedSettings) -> VAE:
         networks = MLPNetworks((64, 64), linear_decoder=cell.model != "network")
-        auxiliary = AuxiliarySettings(len(VARIANCES), cell.prior_mean)
-        return VAE(len(VARIANCES[0]), LATENTS, networks, auxiliary=auxiliary)
+        auxiliary = AuxiliarySettings(DATA.groups, cell.prior_mean)
+        return VAE(DATA.columns, DATA.latents, networks, auxiliary=auxiliary)
 
     def member(self, cell: LinearIVAECell, data_index: int, settings: TrainedSettings) -> MemberSpec:
-        return MemberSpec(cell.seed, precision=PRECISION, data=data_index)
+        return MemberSpec(cell.seed, precision=DATA.precision, data=data_index)
 
     def data(self, cell: LinearIVAECell, settings: TrainedSettings) -> FactorData:
-        generator, groups = randomness.generator(cell.seed, "samples"), len(VARIANCES)
+        generator, groups = randomness.generator(cell.seed, "samples"), DATA.groups
         parts = {}
         for part, share in (("train", 0.7), ("validation", 0.2), ("test", 0.1)):
-            each = max(int(settings.samples * share) // groups, 2 * len(VARIANCES[0]))
+            each = max(int(settings.samples * share) // groups, 2 * DATA.columns)
             x = torch.cat([exact_sample(a, C, each, generator) for a, C in zip(*moments(cell), strict=True)])
             parts[part] = torch.cat([x, torch.eye(groups, dtype=x.dtype).repeat_interleave(each, 0)], dim=1)
-        return FactorData(Split(**parts), parts["test"][:, len(VARIANCES[0]) :])
+        return FactorData(Split(**parts), parts["test"][:, DATA.columns :])
 
     def measure(
         self, cell: LinearIVAECell, member: Member, data: FactorData, settings: TrainedSettings
     ) -> LinearIVAEMeasurement:
         optimum, (prior_mean, prior_variance) = best(cell), conditional_prior(member)
-        W = theory.jacobian(member.decode, torch.zeros(1, LATENTS, dtype=torch.float64))[0]
+        W = theory.jacobian(member.decode, torch.zeros(1, DATA.latents, dtype=torch.float64))[0]
         x, auxiliary = member.split_auxiliary(data.observations.test.float())
         _, variance = member.encode(x, auxiliary)
         group = data.test_factors.argmax(1)
-        ratios = torch.stack([variance[group == g].double().mean(0) for g in range(len(VARIANCES))]) / prior_variance
+        ratios = torch.stack([variance[group == g].double().mean(0) for g in range(DATA.groups)]) / prior_variance
         judged = regime.of_model(member, x, auxiliary=auxiliary, decoder=False)
         order = matched(W * prior_variance.amax(0).sqrt(), optimum.axes)
         missing = float("nan")
         if cell.model != "network":
-            offset = member.decode(torch.zeros(1, LATENTS, dtype=torch.float64))[0]
-            reached = expected_elbo(W, offset, prior_mean, prior_variance, *moments(cell), precision=PRECISION)
+            offset = member.decode(torch.zeros(1, DATA.latents, dtype=torch.float64))[0]
+            reached = expected_elbo(W, offset, prior_mean, prior_variance, *moments(cell), precision=DATA.precision)
             missing = optimum.elbo - float(reached)
         return LinearIVAEMeasurement(
             kinds=tuple(judged.kind[k] for k in order),
@@ -265,7 +284,7 @@ class LinearIVAEExperiment(TrainedExperiment[TrainedSettings, LinearIVAECell, Li
                     (predicted, found)
                     for m in own
                     for index, (predicted, found) in enumerate(zip(m.predicted_ratios, m.ratios, strict=True))
-                    if m.predicted_kinds[index % LATENTS] == kind
+                    if m.predicted_kinds[index % DATA.latents] == kind
                 ]
                 if points:
                     x, y = zip(*points, strict=True)
