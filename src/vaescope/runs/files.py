@@ -273,14 +273,14 @@ def _reason(error: OSError) -> str:
 
 
 NAME = ".lock"
+WAIT_SECONDS = 1.0  # for a lock that is held only briefly, by `is_locked` or by a process that is about to exit
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder; raise `RunError` naming the process that holds it."""
     file = _regular_target(folder / NAME)
-    # a second, because `is_locked`, or a process that is about to exit, holds a lock only briefly
-    lock = FileLock(file, 1.0, thread_local=False, preserve_lock_file=True, on_acquired=_write_holder)
+    lock = FileLock(file, WAIT_SECONDS, thread_local=False, preserve_lock_file=True, on_acquired=_write_holder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
