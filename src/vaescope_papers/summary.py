@@ -18,9 +18,6 @@ from vaescope_papers.claims import Verdict, count_verdicts
 from vaescope_papers.verify import run_folders
 
 PAPERS = ("embrace_the_gap", "polarised_regime", "why_vaes_disentangle")
-OWN = ("eyond the paper", "found here")
-"""Parts of the sources of claims that are not the papers'."""
-WORST_FIRST = (Verdict.REFUTED, Verdict.NOT_REPRODUCED, Verdict.UNDECIDED, Verdict.HOLDS)
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,8 @@ class JudgedItem:
     @property
     def worst(self) -> Mapping[str, Plain]:
         """The first claim with the verdict that is worst for the paper."""
-        return min(self.claims, key=lambda claim: WORST_FIRST.index(Verdict(str(claim["verdict"]))))
+        worst_first = (Verdict.REFUTED, Verdict.NOT_REPRODUCED, Verdict.UNDECIDED, Verdict.HOLDS)
+        return min(self.claims, key=lambda claim: worst_first.index(Verdict(str(claim["verdict"]))))
 
 
 def judged_items(results: Path) -> list[JudgedItem]:
@@ -86,7 +84,7 @@ def _about(item: Item, claims: Sequence[Mapping[str, Plain]]) -> list[Mapping[st
         for claim in claims
         if item.paper in str(claim["source"])
         and any(part in str(claim["source"]) for part in item.sources)
-        and not any(part in str(claim["source"]) for part in OWN)
+        and not any(part in str(claim["source"]) for part in ("eyond the paper", "found here"))
     ]
 
 

@@ -13,9 +13,6 @@ from vaescope.cli.output import console, table
 from vaescope.cli.output import console as new_console
 from vaescope.core.errors import EXTRAS
 
-LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "pyarrow", "safetensors", "tyro", "rich")
-COMPILERS = ("g++", "clang++", "c++", "cl")
-
 
 @dataclass(frozen=True)
 class Version:
@@ -51,12 +48,13 @@ def information() -> dict[str, str]:
     from vaescope import __version__
     from vaescope.training.compilation import has_bfloat16
 
-    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    libraries = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "pyarrow", "safetensors", "tyro", "rich")
+    compiler = next((found for name in ("g++", "clang++", "c++", "cl") if (found := shutil.which(name))), None)
     return {
         "vaescope": __version__,
         "Python": platform.python_version(),
         "platform": platform.platform(),
-        **{name: _version(name) for name in LIBRARIES},
+        **{name: _version(name) for name in libraries},
         **{name: _version(name) for name, _ in sorted(EXTRAS.values())},
         "CPUs": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),

@@ -21,8 +21,6 @@ from vaescope_papers.catalogue import PROFILES, ExperimentInfo, experiments, fin
 if TYPE_CHECKING:
     from vaescope.jobs import Task
 
-VERDICT_COLOURS = {"holds": "green", "refuted": "red", "not reproduced": "red", "undecided": "yellow"}
-
 
 @dataclass(frozen=True)
 class Reproduce:
@@ -181,9 +179,10 @@ def _print_list() -> None:
 
 def _print_claims(console: Console, name: str, claims: Sequence[Mapping[str, object]]) -> None:
     listed = table("", "claim", "criterion", "measured", title=name)
+    colours = {"holds": "green", "refuted": "red", "not reproduced": "red", "undecided": "yellow"}
     for claim in claims:
         verdict = str(claim["verdict"])
-        mark = f"[{VERDICT_COLOURS[verdict]}]{verdict}[/]"
+        mark = f"[{colours[verdict]}]{verdict}[/]"
         reason = f"{claim['sentence']} ({claim['reason']})" if verdict == "undecided" else str(claim["sentence"])
         listed.add_row(mark, reason, str(claim["demand"]), str(claim["measured"]))
     console.print(listed)

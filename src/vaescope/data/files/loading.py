@@ -30,7 +30,6 @@ from vaescope.data.files.streaming import StoredDataset, open_stored
 from vaescope.data.files.tables import open_csv, open_parquet
 
 FACTOR_NAMES = ("factors", "latents_values", "labels", "z", "sources")
-CSV = (".csv", ".tsv")
 MEMORY_LIMIT = 4 * 2**30  # bytes of observations that are loaded at most
 STREAMED_BYTES = 2**30  # a larger file stays on disk while a model is trained on it
 ARCHIVES: dict[str, tuple[Callable[[Path], list[str]], Callable[[Path, str], StoredArray]]] = {
