@@ -130,7 +130,9 @@ near_optimum = members_converged(shortfall=shortfall)
 
 
 def shortfalls(results: Results) -> str:
-    values = [shortfall(r) for r in results]
+    values = [value for r in results if not math.isnan(value := shortfall(r))]
+    if not values:
+        return "How far ELBO* is from the largest there could be was not measured in this run."
     return f"ELBO* is {show(min(values))} to {show(max(values))} nats below log p(x) of the true distribution."
 
 
