@@ -143,8 +143,8 @@ def failed_fits(results: Results, _: object) -> str:
         return ""
     return (
         f"{len(failed)} of {len(errors)} non-linear fits are worse on new draws than predicting no change, with errors "
-        f"up to {show(float(failed.max()))} of E‖Δ‖². Medians do not show them. The paper takes averages, and in averages "
-        "of these shares they would outweigh all others."
+        f"up to {show(float(failed.max()))} of E‖Δ‖². Medians do not show them. The paper takes averages, and in "
+        "averages of these shares they would outweigh all others."
     )
 
 
