@@ -128,8 +128,36 @@ def schedules() -> str:
     )
 
 
+def starts() -> str:
+    return _table(
+        [
+            "data",
+            "random weights",
+            "random weights, as many steps as a start",
+            '`start="geometry"`',
+            "seconds of the last two",
+        ],
+        [
+            [row["data"], *(_scores(row[key]) for key in ("random", "random, longer", "geometry")), _seconds(row)]
+            for row in _stored("starts")
+        ],
+    )
+
+
+def _scores(found: Mapping[str, Any]) -> str:
+    """Median and range of the ELBO, and the median MCC where it is known."""
+    low, middle, high = sorted(found["ELBO"])
+    mcc = f"; MCC {sorted(found['MCC'])[1]:.2f}" if found["MCC"] else ""
+    return f"{middle:.2f} ({low:.2f} to {high:.2f}){mcc}"
+
+
+def _seconds(row: Mapping[str, Any]) -> str:
+    return f"{row['random, longer']['seconds']:.1f}, {row['geometry']['seconds']:.1f}"
+
+
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "preflight.md": (linear, curved, real, speed),
+    "questions/factors-without-labels.md": (starts,),
     "questions/is-it-still-learning.md": (overhead,),
     "questions/why-is-my-loss-nan.md": (faults,),
     "questions/why-did-my-vae-collapse.md": (schedules,),
