@@ -85,7 +85,7 @@ def embed(
 ) -> Float[np.ndarray, "N q"]:
     """Coordinates of every sample, at most `dim`, by falling variance; fewer if the geometry has fewer dimensions.
 
-    Memory grows with the square of the number of samples: 5,000 need about 0.5 GB.
+    Memory grows with the square of the number of samples: 5,000 need about 0.6 GB.
 
     Args:
         x: observations, a row per sample.
