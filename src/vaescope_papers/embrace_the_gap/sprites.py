@@ -702,7 +702,7 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
         patience=32,
         size=32,
         precision=50.0,
-        data_sets=(2, 4, 7, 13, 15, 18),
+        data_sets=(1, 2, 4, 7, 13, 15, 18),
         start="geometry",
         compared_sets=(1, 2, 4, 7),
         controls=1,
