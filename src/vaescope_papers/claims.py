@@ -215,8 +215,10 @@ def _over_tolerances(verdict: Verdict, others: Sequence[tuple[float, Verdict]]) 
     if not others:
         return ""
     if all(other is verdict for _, other in others):
-        values = [t for t, _ in others]
-        return f"Robust: the verdict is the same for tolerances from {min(values):g} to {max(values):g}."
+        span = f"{min(t for t, _ in others):g} to {max(t for t, _ in others):g}"
+        if verdict is Verdict.UNDECIDED:
+            return f"Undecided for tolerances from {span}."
+        return f"Robust: the verdict is the same for tolerances from {span}."
     return f"Depends on the tolerance: {'; '.join(f'{other} with {t:g}' for t, other in others)}."
 
 

@@ -485,6 +485,8 @@ def test_a_verdict_over_tolerances_is_robust_or_not():
     assert robust.tolerances == "Robust: the verdict is the same for tolerances from 0.8 to 1.5."
     flips = spec(robust_over=(0.4, 1.5)).judged([member(0.5)], None)
     assert flips.tolerances == "Depends on the tolerance: refuted with 0.4; holds with 1.5."
+    few = spec(criterion=Bound("value", at_most(1)), robust_over=(0.8, 1.5)).judged([member(0.5), member(0.6)], None)
+    assert few.tolerances == "Undecided for tolerances from 0.8 to 1.5."
 
 
 @pytest.mark.parametrize(

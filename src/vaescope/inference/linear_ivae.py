@@ -108,7 +108,7 @@ def linear_ivae(
     >>> found.kind, found.passive_fraction.tolist()
     (['active', 'mixed', 'passive'], [0.0, 0.5, 1.0])
     """
-    s = checks.number("beta", beta, above=0) / validation.precision(precision)
+    s = checks.number("beta", beta, above=0.0) / validation.precision(precision)
     checks.integer("latent_dim", latent_dim)
     checks.choice("prior_mean", prior_mean, ("learned", "fixed"))
     mean, covariance, weights = _groups(mean, covariance, weights)
