@@ -321,3 +321,81 @@ def test_keras(backend, weights_file):
         [sys.executable, "-c", KERAS, str(file), ",".join(codes)], env=settings, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+# Pyro and NumPyro -----------------------------------------------------------------------------
+
+
+class PyroVAE(nn.Module):
+    def __init__(self, reference):
+        super().__init__()
+        self.encoder, self.decoder = reference.encoder, reference.decoder
+
+    def model(self, x):
+        pyro = pytest.importorskip("pyro")
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", pyro.distributions.Normal(x.new_zeros(len(x), LATENTS), 1.0).to_event(1))
+            pyro.sample("x", pyro.distributions.Normal(self.decoder(z), 0.2).to_event(1), obs=x)
+
+    def guide(self, x):
+        pyro = pytest.importorskip("pyro")
+        with pyro.plate("data", len(x)):
+            mean, log_variance = self.encoder(x).chunk(2, dim=1)
+            pyro.sample("z", pyro.distributions.Normal(mean, (log_variance / 2).exp()).to_event(1))
+
+
+def test_pyro(reference):
+    pytest.importorskip("pyro")
+    vae = PyroVAE(reference)
+    model = vs.adapters.from_pyro(vae.model, vae.guide, reference.x[:4])
+    assert (model.latent_dim, model.likelihood) == (LATENTS, "gaussian")
+    assert model.precision == pytest.approx(25.0, rel=1e-6)
+    reference.check(model)
+
+
+def test_numpyro(reference):
+    numpyro = pytest.importorskip("numpyro")
+    jnp = pytest.importorskip("jax.numpy")
+    dist = numpyro.distributions
+    params = {f"{name}.{part}": v for name, *both in reference.weights() for part, v in zip("wb", both, strict=True)}
+
+    def network(name, v):
+        w = {key: numpyro.param(key, jnp.zeros_like(params[key])) for key in params if key.startswith(name)}
+        return jnp.tanh(v @ w[f"{name}0.w"] + w[f"{name}0.b"]) @ w[f"{name}1.w"] + w[f"{name}1.b"]
+
+    def model(x):
+        with numpyro.plate("data", len(x)):
+            z = numpyro.sample("z", dist.Normal(jnp.zeros((len(x), LATENTS)), 1.0).to_event(1))
+            numpyro.sample("x", dist.Normal(network("decoder", z), 0.2).to_event(1), obs=x)
+
+    def guide(x):
+        with numpyro.plate("data", len(x)):
+            mean, variance = split(network("encoder", x), jnp.exp)
+            numpyro.sample("z", dist.Normal(mean, jnp.sqrt(variance)).to_event(1))
+
+    adapted = vs.adapters.from_numpyro(model, guide, reference.x[:4].numpy(), params=params)
+    assert adapted.precision == pytest.approx(25.0, rel=1e-6)
+    reference.check(adapted)
+    with pytest.raises(vs.InputError, match="the prior depends on x"):
+        vs.adapters.from_numpyro(guide, guide, reference.x[:4].numpy(), params=params)
+
+
+def test_likelihoods_of_pyro_without_a_name():
+    pyro = pytest.importorskip("pyro")
+
+    def model(x):
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", pyro.distributions.Normal(x.new_zeros(len(x), 2), 1.0).to_event(1))
+            pyro.sample("x", pyro.distributions.Laplace(torch.cat([z, -z], 1), 0.5).to_event(1), obs=x)
+
+    def guide(x):
+        with pyro.plate("data", len(x)):
+            pyro.sample("z", pyro.distributions.Normal(x[:, :2] / 2, 0.3).to_event(1))
+
+    x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    adapted = vs.adapters.from_pyro(model, guide, x[:3])
+    z = torch.randn(200, 2)
+    expected = torch.distributions.Laplace(torch.cat([z, -z], 1), 0.5).log_prob(x).sum(1)
+    torch.testing.assert_close(adapted.log_likelihood(x, z), expected)
+    assert adapted.likelihood is None
+    assert vs.diagnose(adapted, x, progress=None, budget=3.0).evidence.elbo is not None

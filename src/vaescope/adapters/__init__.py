@@ -10,6 +10,7 @@ from vaescope.adapters.jax import from_jax
 from vaescope.adapters.keras import from_keras
 from vaescope.adapters.libraries import from_pythae, from_scvi
 from vaescope.adapters.posteriors import from_arrays, from_layers
+from vaescope.adapters.pyro import from_numpyro, from_pyro
 from vaescope.adapters.quantised import from_codebook
 from vaescope.adapters.run import from_run
 
@@ -22,6 +23,8 @@ __all__ = [
     "from_keras",
     "from_layers",
     "from_modules",
+    "from_numpyro",
+    "from_pyro",
     "from_pythae",
     "from_run",
     "from_scvi",
