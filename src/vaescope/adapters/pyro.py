@@ -19,8 +19,7 @@ Sites = dict[str, Mapping[str, Foreign]]
 def from_pyro(model: Callable[..., object], guide: Callable[..., object], x: Tensor, **known: Foreign) -> Adapted:
     """A model from a model and a guide of Pyro, functions of a batch x with a site per group of latents.
 
-    A Gaussian site of constant scale, or a Bernoulli site, that is observed gives the likelihood; of others the
-    log-density and draws are those of the site.
+    Observed sites give the likelihood: by name if they are Gaussian of constant scale or Bernoulli.
 
     Args:
         model: x -> observed sites; latents have a normal prior that does not depend on x.
@@ -91,9 +90,10 @@ class _Traced:
 
     def encode(self, x: Foreign) -> tuple[Foreign, Foreign]:
         sites = [site["fn"] for _, site in self._samples(self.traced(self.guide, x, {}), observed=False)]
-        return tuple(
-            self.join([getattr(fn, part).reshape(len(x), -1) for fn in sites], 1) for part in ("mean", "variance")
-        )
+        return self._columns(sites, "mean", x), self._columns(sites, "variance", x)
+
+    def _columns(self, sites: list[Foreign], part: str, x: Foreign) -> Foreign:
+        return self.join([getattr(fn, part).reshape(len(x), -1) for fn in sites], 1)
 
     def _observed(self, x: Foreign, z: Foreign) -> list[Mapping[str, Foreign]]:
         codes, first = {}, 0
