@@ -1,0 +1,1 @@
+"""Which objective a loss function or a training step optimises."""
