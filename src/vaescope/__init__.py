@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vaescope.products import explore as explorer  # noqa: F401
     from vaescope.products import watch as watch
     from vaescope.products.anomaly import AnomalyScores, anomaly_scores
+    from vaescope.products.audit.audit import Audit, audit
     from vaescope.products.certify.certify import Certificate, certify
     from vaescope.products.compare.compare import Comparison, compare
     from vaescope.products.diagnose.diagnose import Diagnosis, diagnose
@@ -70,6 +71,7 @@ _NAMES = {
     **dict.fromkeys(("InputError", "RunError", "VaescopeWarning"), "vaescope.core.errors"),
     **dict.fromkeys(("Fit", "fit"), "vaescope.fitting"),
     **dict.fromkeys(("AnomalyScores", "anomaly_scores"), "vaescope.products.anomaly"),
+    **dict.fromkeys(("Audit", "audit"), "vaescope.products.audit.audit"),
     **dict.fromkeys(("Certificate", "certify"), "vaescope.products.certify.certify"),
     **dict.fromkeys(("Comparison", "compare"), "vaescope.products.compare.compare"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.products.diagnose.diagnose"),
@@ -82,6 +84,7 @@ _NAMES = {
 
 __all__ = [
     "AnomalyScores",
+    "Audit",
     "Beta",
     "Certificate",
     "Comparison",
@@ -99,6 +102,7 @@ __all__ = [
     "VaescopeWarning",
     "Watch",
     "anomaly_scores",
+    "audit",
     "certify",
     "compare",
     "diagnose",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -15,11 +15,12 @@ from cycler import cycler
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from torch import Tensor
 
 from vaescope.core import validation
 from vaescope.core.errors import InputError, require
+from vaescope.inference import linear
 from vaescope.inference.derivatives import Decoder, decode_flat
 from vaescope.report.page import COLOURS as COLOURS
 from vaescope.report.page import Drawing
@@ -152,6 +153,44 @@ def format_axis(axis: Axes, *, title: str, x: str, y: str, log: str = "xy", lege
             axis.set_yscale("log")
         if legend:
             axis.legend()
+
+
+def phase_diagram(
+    eigenvalues: Float[np.ndarray, " n"], variance: float, latents: int, *, label: str, depth: int | None = None
+) -> Figure:
+    """What a linear VAE does over (β/γ², d): latents in use, KL and explained variance, with a star at one setting.
+
+    Args:
+        eigenvalues: of the covariance of the data, largest first.
+        variance: β/γ² of the star.
+        latents: d of the star.
+        label: of the star.
+        depth: largest d that is drawn.
+    """
+    depth = max(2, min(40, len(eigenvalues), 2 * latents)) if depth is None else depth
+    positive = eigenvalues[eigenvalues > 1e-6 * eigenvalues[0]]
+    lowest, largest = float(positive[min(len(positive), 40) - 1]), float(eigenvalues[0])
+    variances = np.geomspace(min(variance, lowest) / 4, 4 * max(variance, largest), 120)
+    counts = np.arange(1, depth + 1)
+    panels: tuple[tuple[str, Callable[..., float], str], ...] = (
+        ("latents in use", linear.used_count, "viridis"),
+        ("KL, nats per sample", linear.total_kl, "magma"),
+        ("variance explained", linear.explained_share, "cividis"),
+    )
+    figure, axes = row_of_panels(len(panels), width=4.2, height=3.6)
+    for axis, (title, quantity, colours) in zip(axes, panels, strict=True):
+        values = np.array([[quantity(eigenvalues, float(v), int(d)) for v in variances] for d in counts], float)
+        picture = axis.pcolormesh(variances, counts, values, cmap=colours, shading="nearest", rasterized=True)
+        figure.colorbar(picture, ax=axis, pad=0.02)
+        format_axis(axis, title=title, x="β/γ²", y="latents d", log="", legend=False)
+        axis.set_xscale("log")
+        axis.grid(visible=False)
+        axis.axvline(largest, color="#b3382c", lw=2, label="collapse line λ₁")
+        axis.plot([variance], [latents], "*", color="white", mec="#1c2630", ms=15, label=label)
+        axis.set_ylim(0.5, max(axis.get_ylim()[1], latents + 0.5))
+        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].legend(loc="upper left", fontsize=8.5, framealpha=0.85, frameon=True)
+    return figure
 
 
 def _has_positive(axis: Axes) -> bool:

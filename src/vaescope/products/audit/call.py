@@ -36,12 +36,12 @@ NAMES = {
     "z": r"z|z_?sampled?|sampled?_?z|latents?|latent_(?:sample|code)s?|z_tilde|codes?|samples?",
     "mu": _BEFORE + r"(?:mu|mus|mean|means|loc|m|average|embedding)" + _AFTER,
     "s": _BEFORE
-    + r"(?:logv|logvar\w*|var|variance|lvar|sigma|std|stddev|sd|stdev|deviation|scale|covariance|logcov\w*|v|s|precision"
-    r"|logstd|logsigma|logsd|logscale|logprec\w*)" + _AFTER,
+    + r"(?:logv|logvar\w*|var|variance|lvar|sigma|std|stddev|sd|stdev|deviation|scale|covariance|logcov\w*|v|s"
+    r"|precision|logstd|logsigma|logsd|logscale|logprec\w*)" + _AFTER,
     "y": r"\w*(?:recon|x_?hat|x_?rec|tilde|prime|pred|decoded|decod|output|generated|fake|logit|rate|logp|y_?hat)\w*"
     r"|y|out|outs|rec|px|x_?out|x_p|x_logits?|x_mean|x_mu|x_loc|xr",
-    "x": r"x|xs|inputs?|inp|targets?|tgt|data|y_?true|true|features|images?|imgs?|orig\w*|real\w*|batch|observ\w*|counts"
-    r"|labels|gt|ground_truth|source|x_?(?:true|in|input|orig\w*|target|real|batch|0)|obs|tokens|sample|adj\w*|y",
+    "x": r"x|xs|inputs?|inp|targets?|tgt|data|y_?true|true|features|images?|imgs?|orig\w*|real\w*|batch|observ\w*"
+    r"|counts|labels|gt|ground_truth|source|x_?(?:true|in|input|orig\w*|target|real|batch|0)|obs|tokens|sample|adj\w*|y",
     "labels": r"labels?|classes|class_?(?:labels?|idx)?|y_?(?:true|label)?|digits?|targets?",
 }
 """How arguments are usually called, most specific first."""
@@ -49,12 +49,14 @@ NUMBER = r"\w*(?:beta|gamma|alpha|lambda|lam|weight|coeff?|capacity|free_?bits|s
 """How arguments that are numbers are usually called."""
 METHODS = ("training_step", "train_step", "loss_function", "compute_loss", "loss", "elbo", "forward")
 """Methods of modules that may compute the loss, in the order of preference."""
+_HEAD = r"(?:fc|to|linear|lin|conv|enc|encode|encoder|z|hidden2|h2|h_to|hidden_to)*_?"
 HEADS = {
-    "mu": r"(?:fc|to|linear|lin|conv|enc|encode|encoder|z|hidden2|h2|h_to|hidden_to)*_?(?:mu|mean|loc)s?(?:_?(?:layer|head|fc|z))*"
-    r"|fc_?21|fc_?2_?1|fc31|fc41|embedding",
-    "s": r"(?:fc|to|linear|lin|conv|enc|encode|encoder|z|hidden2|h2|h_to|hidden_to)*_?(?:log_?|ln_?)?(?:var\w*|logvar|sigma\w*|std"
-    r"|logv|scale|sd)(?:_?(?:layer|head|fc|z))*|fc_?22|fc_?2_?2|fc32|fc42|log_?var\w*|log_?covariance",
+    "mu": _HEAD + r"(?:mu|mean|loc)s?(?:_?(?:layer|head|fc|z))*|fc_?21|fc_?2_?1|fc31|fc41|embedding",
+    "s": _HEAD
+    + r"(?:log_?|ln_?)?(?:var\w*|logvar|sigma\w*|std|logv|scale|sd)(?:_?(?:layer|head|fc|z))*|fc_?22|fc_?2_?2|fc32|fc42"
+    r"|log_?var\w*|log_?covariance",
 }
+"""How the layers that return mu and s are usually called."""
 
 
 class Captured(BaseException):
@@ -138,7 +140,9 @@ def _part(found: object, total: int | str | None, title: str) -> object:
             keys = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
             raise InputError(f"total={total!r} is not in what {title} returns ({keys}).") from None
     if isinstance(found, Mapping):
-        keys = [key for key in found if re.fullmatch(r"(total_?)?(loss|objective)|total|neg_?elbo|nelbo", str(key), re.I)]
+        keys = [
+            key for key in found if re.fullmatch(r"(total_?)?(loss|objective)|total|neg_?elbo|nelbo", str(key), re.I)
+        ]
         if not keys:
             raise InputError(f"{title} returns a dictionary with {', '.join(map(str, found))}; pass total='KEY'.")
         return found[keys[0]]
@@ -162,16 +166,16 @@ def double_precision() -> Iterator[None]:
 
 @contextlib.contextmanager
 def same_random_numbers(seed: int) -> Iterator[None]:
-    """The random numbers of torch, NumPy and Python start at a seed inside the block, and go on afterwards as before."""
-    python, numpy, own = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    """Random numbers of torch, NumPy and Python start at a seed inside the block, and go on afterwards as before."""
+    python, numpy, own = random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
     try:
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
-        np.random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  # what user code may draw from
         yield
     finally:
         random.setstate(python)
-        np.random.set_state(numpy)
+        np.random.set_state(numpy)  # noqa: NPY002
         torch.default_generator.set_state(own)
 
 
@@ -277,7 +281,9 @@ def _attributes(module: object) -> dict[str, float]:
     """Numbers of a module that may be coefficients."""
     if not isinstance(module, nn.Module):
         return {}
-    values = {name: value for c in reversed(type(module).__mro__[:-2]) for name, value in vars(c).items()} | vars(module)
+    values = {name: value for c in reversed(type(module).__mro__[:-2]) for name, value in vars(c).items()} | vars(
+        module
+    )
     return {
         name: float(value)
         for name, value in values.items()
@@ -335,15 +341,17 @@ def _function(
     names = [name for name in names if name not in base.keywords]
     if lacking := [n for n in names if not roles_by_name(n) and re.fullmatch(NUMBER, n.lower())]:
         raise InputError(
-            f"{base.title} needs {lacking[0]}, which is no tensor: pass keywords={{'{lacking[0]}': 1.0}} with the value "
-            "that you train with."
+            f"{base.title} needs {lacking[0]}, which is no tensor: pass keywords={{'{lacking[0]}': 1.0}} with the "
+            "value that you train with."
         )
 
     def with_roles(roles: tuple[str, ...]) -> Objective:
         def run(tensors: Tensors, keywords: Mapping[str, object]) -> tuple[object, None]:
             values = _values(roles, tensors)
             with _set_attributes(base.networks, keywords):
-                given = {key: value for key, value in keywords.items() if key not in base.attributes or key in base.keywords}
+                given = {
+                    key: value for key, value in keywords.items() if key not in base.attributes or key in base.keywords
+                }
                 if by_name:
                     return function(**dict(zip(names, values, strict=True)), **given), None
                 return function(*values, **given), None
@@ -375,9 +383,7 @@ def _shape(value: Tensor) -> str:
     return str(tuple(value.shape))
 
 
-def _given_roles(
-    arguments: str | Mapping[str, str] | None, names: list[str], title: str
-) -> tuple[str, ...]:
+def _given_roles(arguments: str | Mapping[str, str] | None, names: list[str], title: str) -> tuple[str, ...]:
     if arguments is None:
         return ()
     if isinstance(arguments, str):
@@ -572,7 +578,9 @@ class Parts:
     latents: tuple[int, ...]
 
     def name_of(self, role: str) -> str:
-        return next((part for part, form in self.encoders.items() if form in (role, "pair", "moments", "last_moments")), role)
+        return next(
+            (part for part, form in self.encoders.items() if form in (role, "pair", "moments", "last_moments")), role
+        )
 
 
 def _batches(example: Tensors) -> list[Callable[[Tensor], object]]:
@@ -663,7 +671,9 @@ def _find_parts(
     """Which parts encode and decode, from their names and from what they returned."""
     for name in (decoder, encoder):
         if name is not None and name not in calls:
-            raise InputError(f"{title} does not call {name} of the model; it calls {', '.join(calls) or 'no part by name'}.")
+            raise InputError(
+                f"{title} does not call {name} of the model; it calls {', '.join(calls) or 'no part by name'}."
+            )
     decoders = [decoder] if decoder else _called(calls, r"_?(decode|dec|generat|p_x)\w*")
     decoders = [name for name in decoders if isinstance(calls[name][0], Tensor)]
     whole = [encoder] if encoder else _called(calls, r"_?(encode|enc|q_z|inference)\w*")
@@ -679,7 +689,9 @@ def _find_parts(
         mu, s = heads["mu"][0], next(n for n in heads["s"] if n != heads["mu"][0])
         chosen = {mu: "mu", s: "s"} | {n: "h" for n in whole if _place(model, n)[1] == "forward" and n not in (mu, s)}
         sample = calls[mu][0]
-    decoders = decoders or [n for n in list(calls)[::-1] if _numbers(calls[n][0]) == len(x) * math.prod(x.shape[1:])][:1]
+    decoders = (
+        decoders or [n for n in list(calls)[::-1] if _numbers(calls[n][0]) == len(x) * math.prod(x.shape[1:])][:1]
+    )
     if not chosen and decoders:
         before = [n for n in calls if n not in decoders and isinstance(calls[n][0], Tensor)]
         pairs = [n for n in calls if n not in decoders and _form_of(calls[n][0]) == "pair"]
@@ -690,7 +702,8 @@ def _find_parts(
     if not chosen or not decoders:
         missing = "decoder" if chosen else "encoder"
         raise InputError(
-            f"the {missing} was not found in {type(model).__name__}, of which {title} calls {', '.join(calls) or 'nothing'}; "
+            f"the {missing} was not found in {type(model).__name__}, of which {title} calls "
+            f"{', '.join(calls) or 'nothing'}; "
             f"pass {missing}='NAME' (an attribute that {'returns y' if chosen else 'returns mu and s'}), "
             "or the loss as a function of x, y, mu and s."
         )

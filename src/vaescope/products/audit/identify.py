@@ -117,9 +117,7 @@ def unit_likelihoods(space: Space) -> Iterator[tuple[Reconstruction, Unit]]:
         (
             "negative_binomial",
             "rate",
-            lambda t: _mean(
-                (x(t) + t["dispersion"]) * (t["dispersion"] + t["y"]).log() - x(t) * t["y"].log()
-            ),
+            lambda t: _mean((x(t) + t["dispersion"]) * (t["dispersion"] + t["y"]).log() - x(t) * t["y"].log()),
         ),
     ]
     for likelihood, output, unit in table:
@@ -427,7 +425,9 @@ def _columns(scale: str, t: Mapping[str, Tensor], names: Sequence[str]) -> dict[
     made: dict[str, Callable[[], Tensor]] = {
         "mu2": lambda: mu.square().sum() / 2 / count,
         "variance": lambda: variance.sum() / 2 / count,
-        "log_variance": lambda: variance.log().sum() / 2 / count if scale != "std" else t["s"].abs().log().sum() / count,
+        "log_variance": lambda: (
+            variance.log().sum() / 2 / count if scale != "std" else t["s"].abs().log().sum() / count
+        ),
         "exp_variance": lambda: variance.exp().sum() / 2 / count,
         "mu": lambda: mu.sum() / 2 / count,
         "abs_mu": lambda: mu.abs().sum() / count,
@@ -609,9 +609,7 @@ def interpret(scale: str, fitted: Mapping[str, float], tolerance: float = 1e-5) 
     if log_p and same(log_q or q, -log_p) and not any((m, p, exp, linear)):
         terms["monte_carlo_kl"] = {}
         weight = -log_p
-    elif log_p or log_q:
-        return None
-    elif not any((m, p, q, exp, linear)):
+    elif log_p or log_q or not any((m, p, q, exp, linear)):
         return None
     elif exp:
         if not (same(exp, q) and same(m, exp) and p == 0):

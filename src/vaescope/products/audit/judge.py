@@ -79,7 +79,9 @@ def faults(found: Identified, y: Tensor | None) -> tuple[str, ...]:
 def ineffective(found: Identified) -> tuple[str, ...]:
     """Coefficients that change nothing."""
     return tuple(
-        name for name, c in found.coefficients.items() if c.effect == "nothing" and not re.fullmatch(COUNTER, name.lower())
+        name
+        for name, c in found.coefficients.items()
+        if c.effect == "nothing" and not re.fullmatch(COUNTER, name.lower())
     )
 
 

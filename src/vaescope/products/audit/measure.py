@@ -105,7 +105,9 @@ class Identified:
         if not self.reconstruction.weight or not math.isfinite(self.reconstruction.weight):
             return None
         ratio = self.divergence.weight / self.reconstruction.weight
-        return ratio if math.isfinite(ratio) and not (self.reconstruction.detached or self.divergence.detached) else None
+        return (
+            ratio if math.isfinite(ratio) and not (self.reconstruction.detached or self.divergence.detached) else None
+        )
 
     @property
     def fixes_scale(self) -> bool:
@@ -147,7 +149,7 @@ def _appears(objective: Objective, space: Space) -> bool:
 def weights(
     objective: Objective, found: Identified, space: Space, changed: Mapping[str, object] | None = None
 ) -> tuple[float, float]:
-    """Weights of the reconstruction and of the KL at other shapes or coefficients; nan where they are not identified."""
+    """Weights of the reconstruction and of the KL at other shapes or coefficients; nan where not identified."""
     known, kl = found.reconstruction, found.divergence
     if changed:
         objective = replace(objective, keywords={**objective.keywords, **changed})
@@ -194,8 +196,11 @@ def _power(new: float, old: float) -> int | None:
 
 # coefficients -----------------------------------------------------------------------------------
 
-COEFFICIENT = r"(?:.*_)?(?:beta|gamma|alpha|lambda\w*|lam|lmbda|weight|w|wt|coeff?\w*|factor|scale|kld?|kl_?w\w*|mult\w*|capacity|c|free_?bits)\w*"
-"""Names that attributes of a module must have to be called coefficients; keyword arguments may have any but counters."""
+COEFFICIENT = (
+    r"(?:.*_)?(?:beta|gamma|alpha|lambda\w*|lam|lmbda|weight|w|wt|coeff?\w*|factor|scale|kld?|kl_?w\w*|mult\w*|capacity|c"
+    r"|free_?bits)\w*"
+)
+"""Names of attributes that are coefficients; keyword arguments may have any name but those of counters."""
 COUNTER = r"(?:.*_)?(?:idx|index|step|steps|iter\w*|epochs?|n|num\w*|size|dim\w*|seed|reduction|eps\w*|batch\w*|norm)"
 
 
@@ -241,7 +246,8 @@ def _hidden_effect(objective: Objective, found: Identified, name: str, value: fl
     """nothing, or "other settings" if the coefficient has an effect where other keyword arguments have other values."""
     random = np.random.default_rng(0)
     texts = _strings(objective)
-    for _ in range(24):
+    varied = [n for n, v in objective.keywords.items() if n != name and isinstance(v, bool | int | float | str)]
+    for _ in range(16 if varied else 0):
         setting: dict[str, object] = {}
         for other, current in objective.keywords.items():
             if other == name or random.random() < 0.4:
@@ -306,7 +312,9 @@ def measure_noise(objective: Objective, found: Identified) -> Noise | None:
     """The noise of z = μ + σ ε: its distribution, its scale, and what shares a draw."""
     space = found.space
     count = max(64, min(12_000 // space.sizes["d"], 4_000_000 // space.sizes["n"]))
-    runs = [_residuals(objective, space, count, value) for value in ((0.7, 1.6) if space.s == "positive" else (0.7, -0.9))]
+    runs = [
+        _residuals(objective, space, count, value) for value in ((0.7, 1.6) if space.s == "positive" else (0.7, -0.9))
+    ]
     if any(r is None for r in runs):
         return None
     eps = [r for r in runs if r is not None]
@@ -359,7 +367,9 @@ def _noise_scale(found: Identified, measured: Sequence[tuple[float, float]], val
     tolerance = 6 / (2 * values) ** 0.5
 
     def fits(deviations: Iterator[float]) -> bool:
-        return all(abs(sd / d - 1) < tolerance if d > 0 else False for d, (_, sd) in zip(deviations, measured, strict=True))
+        return all(
+            abs(sd / d - 1) < tolerance if d > 0 else False for d, (_, sd) in zip(deviations, measured, strict=True)
+        )
 
     readings = {name: [float(f(torch.tensor(s).double())) ** 0.5 for s, _ in measured] for name, f in SCALES.items()
                 if not (name == "variance" and min(s for s, _ in measured) < 0)}  # fmt: skip

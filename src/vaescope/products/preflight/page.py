@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from vaescope.inference import linear
 from vaescope.products.preflight.recommend import expected_count
 from vaescope.report import figures
 from vaescope.report.page import Drawing, number
@@ -43,33 +40,10 @@ def drawings(found: Preflight) -> list[Drawing]:
 
 def _phase(found: Preflight) -> Figure:
     """Used latents, KL and explained variance over (β/γ², d)."""
-    eigenvalues, recommended = found.scaled_spectrum.eigenvalues, found.recommended
-    depth = max(2, min(40, len(eigenvalues), 2 * recommended.latent_dim))
-    positive = eigenvalues[eigenvalues > 1e-6 * eigenvalues[0]]
+    recommended = found.recommended
+    label = "β = 1" if recommended.precision is None else "recommended start"
     start = 1 / (recommended.precision or 1.0)
-    lowest = min(start, float(positive[min(len(positive), 40) - 1]))
-    variances = np.geomspace(lowest / 4, 4 * float(eigenvalues[0]), 120)
-    latents = np.arange(1, depth + 1)
-    panels: tuple[tuple[str, Callable[..., float], str], ...] = (
-        ("latents in use", linear.used_count, "viridis"),
-        ("KL, nats per sample", linear.total_kl, "magma"),
-        ("variance explained", linear.explained_share, "cividis"),
-    )
-    figure, axes = figures.row_of_panels(len(panels), width=4.2, height=3.6)
-    for axis, (title, quantity, colours) in zip(axes, panels, strict=True):
-        values = np.array([[quantity(eigenvalues, float(v), int(d)) for v in variances] for d in latents], float)
-        picture = axis.pcolormesh(variances, latents, values, cmap=colours, shading="nearest", rasterized=True)
-        figure.colorbar(picture, ax=axis, pad=0.02)
-        figures.format_axis(axis, title=title, x="β/γ²", y="latents d", log="", legend=False)
-        axis.set_xscale("log")
-        axis.grid(visible=False)
-        axis.axvline(float(eigenvalues[0]), color=LINE, lw=2, label="collapse line λ₁")
-        label = "β = 1" if recommended.precision is None else "recommended start"
-        axis.plot([start], [recommended.latent_dim], "*", color="white", mec="#1c2630", ms=15, label=label)
-        axis.set_ylim(0.5, max(axis.get_ylim()[1], recommended.latent_dim + 0.5))
-        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].legend(loc="upper left", fontsize=8.5, framealpha=0.85, frameon=True)
-    return figure
+    return figures.phase_diagram(found.scaled_spectrum.eigenvalues, start, recommended.latent_dim, label=label)
 
 
 def _confirmed(found: Preflight) -> Figure:
