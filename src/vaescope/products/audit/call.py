@@ -30,7 +30,7 @@ _BEFORE = r"(?:(?:z|q|qz|recog|enc|encoder|latent|post|posterior|log|ln|raw)_?)*
 _AFTER = r"(?:_?(?:q|z|qz|arg|vec|vector|s|p?2|sq|squared))*"
 NAMES = {
     "y_scale": r"(?:x|y|recon\w*|dec\w*|out\w*|px?|likelihood)_?(?:hat_)?(?:log|ln)?_?(?:var|variance|std|sigma|scale)",
-    "dispersion": r"px_r|theta|dispersion|r|inverse_dispersion|total_count",
+    "dispersion": r"px_r|theta|dispersion|inverse_dispersion|total_count",
     "label_logits": r"(?:class|label|clf|cls|y|digit|classifier)_?(?:logits?|scores?|pred\w*|hat|prob\w*)",
     "discriminator": r"d_?z\w*|disc\w*|tc_logits|critic\w*",
     "z": r"z|z_?sampled?|sampled?_?z|latents?|latent_(?:sample|code)s?|z_tilde|codes?|samples?",
@@ -362,14 +362,22 @@ def _function(
 
     given = _given_roles(arguments, names, base.title)
     counts = [len(names)] if names or not any_number else [4, 5, 3]
-    last = ""
+    last, first = "", None
     for count in counts:
-        for roles in [given] if given else _orders(names if names else ["?"] * count):
+        unnamed = ["?"] * count
+        for roles in [given] if given else [*_orders(names or unnamed), *(_orders(unnamed) if count > 3 else [])]:
             objective = with_roles(roles)
             example, problem = working_example(objective, examples)
-            if example is not None:
+            if example is None:
+                last = last or problem
+                continue
+            if given or any(roles_by_name(name) for name in names):
                 return objective if given else _settled(objective, example, examples)
-            last = last or problem
+            first = first or _settled(objective, example, examples)
+            if _is_odd(settled := _settled(objective, example, examples), "mu", example):
+                return settled  # without names, the order in which mu is squared
+        if first is not None:
+            return first
     signature = ", ".join(names) if names else "*args"
     raise InputError(
         f"{base.title}({signature}) cannot be called with x {_shape(examples[0]['x'])}, y, mu and s in any order"
