@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from vaescope.cli.inputs import DataOptions, check_auxiliary, load_models, print_what_was_read, target_name
+from vaescope.cli.inputs import (
+    DataOptions,
+    check_auxiliary,
+    load_function,
+    load_models,
+    print_what_was_read,
+    target_name,
+)
 from vaescope.cli.output import check_page, exit_code, print_finding, print_findings, rows_table, write_page
 from vaescope.cli.output import console as new_console
 from vaescope.core.errors import InputError
@@ -230,6 +237,41 @@ class PreflightCommand:
         console.print(found.code["vs.fit"], markup=False, highlight=False)
         write_page(found, self.html)
         return 0
+
+
+@dataclass(frozen=True)
+class AuditCommand:
+    """Which objective a loss function really is: likelihood, β, reductions, further terms, and faults."""
+
+    target: tyro.conf.Positional[str]
+    """A function of x, y, mu and s, or a class with `training_step` or `loss_function`: FILE.py:NAME or
+    package.module:NAME."""
+    data: str | None = None
+    """Samples as the loss takes them, to see what it leaves of the latents: a file or a name."""
+    array: str | None = None
+    """Name of the array with observations, if the file has several."""
+    latent_dim: int | None = None
+    """Number of latents of the model."""
+    arguments: str | None = None
+    """Roles of the arguments in order, where their names do not show them, such as "x y mu s"."""
+    html: Path | None = None
+    """Write the report to this file, and its numbers to a .json file next to it."""
+    fail_on: str | None = None
+    """note, warning or error: exit with code 1 if a finding is at least this severe."""
+
+    def run(self) -> int:
+        check_page(self.html, self.fail_on)
+        from vaescope.products.audit.audit import audit
+
+        loss = load_function(self.target)
+        data = None if self.data is None else DataOptions(array=self.array).open(self.data)[0]
+        found = audit(
+            loss, x=data, latent_dim=self.latent_dim, arguments=self.arguments, name=self.target.rpartition(":")[2]
+        )
+        new_console().print(found.sentence, markup=False, soft_wrap=True)
+        print_findings(found)
+        write_page(found, self.html)
+        return exit_code(found.worst, self.fail_on)
 
 
 @dataclass(frozen=True)

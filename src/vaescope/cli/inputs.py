@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
 import multiprocessing
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -73,16 +75,42 @@ def load_models(target: str) -> list[LatentModel]:
         if target.endswith(".py"):
             raise InputError(f"{target} is a Python file: name the model in it, {target}:NAME.")
         return list(members_of(target))
+    location, name = _split_target(target, "give a run folder, FILE.py:NAME or package.module:NAME")
+    with _importable(location):
+        return _models(_called(_object(_module(location), name, target), target), target)
+
+
+def load_function(target: str) -> object:
+    """A function, class instance or module that FILE.py:NAME or package.module:NAME names, as it is.
+
+    Importing the file executes its code: it is the caller's own, as with any script.
+    """
+    if target.endswith(".py") and Path(target).exists():
+        raise InputError(f"{target} is a Python file: name the function in it, {target}:NAME.")
+    location, name = _split_target(target, "give a function, FILE.py:NAME or package.module:NAME")
+    with _importable(location):
+        found = _object(_module(location), name, target)
+    return _called(found, target) if isinstance(found, type) else found
+
+
+def _split_target(target: str, advice: str) -> tuple[str, str]:
     location, colon, name = target.rpartition(":")
     if not colon or not location or not name.isidentifier():
-        raise InputError(f"{target} does not exist; give a run folder, FILE.py:NAME or package.module:NAME.")
-    folder = str(Path(location).resolve().parent)
+        raise InputError(f"{target} does not exist; {advice}.")
+    return location, name
+
+
+@contextlib.contextmanager
+def _importable(location: str) -> Iterator[None]:
+    """A file can import those next to it, as a script can; what is imported later comes from packages first."""
     if not location.endswith(".py"):
-        return _models(_object(_module(location), name, target), target)
-    sys.path.insert(0, folder)  # so that the file can import those next to it, as a script can
+        yield
+        return
+    folder = str(Path(location).resolve().parent)
+    sys.path.insert(0, folder)
     try:
-        return _models(_object(_module(location), name, target), target)
-    finally:  # what is imported later comes from the installed packages first
+        yield
+    finally:
         sys.path.remove(folder)
         sys.path.append(folder)
 
@@ -138,7 +166,7 @@ def _module_name(file: Path) -> str:
 
 
 def _object(module: ModuleType, name: str, target: str) -> object:
-    """The object of that name; a function is called."""
+    """The object of that name."""
     from vaescope.protocol import LatentModel
 
     if name not in vars(module):
@@ -147,6 +175,13 @@ def _object(module: ModuleType, name: str, target: str) -> object:
         defined = f"; it defines the models {', '.join(models)}" if models else ""
         raise InputError(f"{target}: {target_file} does not define {name}{defined}.")
     found: object = vars(module)[name]
+    return found
+
+
+def _called(found: object, target: str) -> object:
+    """What a function without arguments returns; a model as it is."""
+    from vaescope.protocol import LatentModel
+
     if not callable(found) or isinstance(found, LatentModel):
         return found
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from vaescope.cli.analyse import Certify, Compare, Diagnose, Explore, PreflightCommand
+from vaescope.cli.analyse import AuditCommand, Certify, Compare, Diagnose, Explore, PreflightCommand
 from vaescope.cli.info import Datasets, Info, Version
 from vaescope.cli.reproduce import Reproduce, Verify
 from vaescope.cli.sweep import Status, SweepCommand, Track
@@ -21,6 +21,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "reproduce": Reproduce,
     "verify": Verify,
     "preflight": PreflightCommand,
+    "audit": AuditCommand,
     "train": Train,
     "sweep": SweepCommand,
     "status": Status,

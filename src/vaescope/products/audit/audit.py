@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from vaescope.adapters import from_callables
 from vaescope.analysis.samples import as_arrays
 from vaescope.core import validation
-from vaescope.core.errors import InputError
+from vaescope.core.errors import InputError, first_line
 from vaescope.core.tables import Table
 from vaescope.inference.linear import Spectrum, spectrum_of_rows, used_count
-from vaescope.products.audit.call import Objective, read_objective, working_example
+from vaescope.products.audit.call import Objective, Tensors, read_objective, working_example
 from vaescope.products.audit.identify import SCALES
 from vaescope.products.audit.judge import faults, ineffective, intrinsic
 from vaescope.products.audit.measure import Coefficient, Identified, Noise, Reductions, identify, weights
-from vaescope.products.audit.probe import Space
+from vaescope.products.audit.probe import Space, gradients
 from vaescope.products.audit.rules import Facts, findings
 from vaescope.protocol import LatentModel
 from vaescope.report import figures
@@ -91,6 +91,10 @@ class Audit(Report):
     likelihood_parameter: float | None = None
     """Threshold of a Huber loss, or a of log cosh(a (x - y)); otherwise None."""
     unit = "terms"
+    legend = (
+        "weight: the factor of the term, as a mean over samples of a sum over a sample's numbers (KL: over latents), "
+        "with variance or scale 1 of the decoder. The other columns: how the code reduces it."
+    )
 
     @property
     def beta_over_precision(self) -> float | None:
@@ -483,6 +487,17 @@ def _over_training(
     return at
 
 
+def _check_gradient(objective: Objective, example: Tensors) -> None:
+    """Refuse a loss whose derivatives cannot be computed at all."""
+    try:
+        gradients(objective, example, [role for role in ("y", "mu", "s") if role in objective.roles])
+    except Exception as error:  # user code may raise anything
+        raise InputError(
+            f"{objective.title} has a value but its gradient cannot be computed ({type(error).__name__}: "
+            f"{first_line(error)}); compute the loss with torch operations that do not change tensors in place."
+        ) from None
+
+
 def _spaces(
     x: Tensor | None, y: Tensor | None, latents: tuple[int, ...], others: Mapping[str, Tensor]
 ) -> Iterator[Space]:
@@ -553,6 +568,7 @@ def _identify(
                 f"{objective.title} has no finite value at any tensors of these shapes: {why}."
             )
             continue
+        _check_gradient(objective, example)
         return objective, identify(objective, next(s for s, e in zip(group, examples, strict=True) if e is example))
     assert problem is not None
     raise problem

@@ -39,7 +39,7 @@ NAMES = {
     + r"(?:logv|logvar\w*|var|variance|lvar|sigma|std|stddev|sd|stdev|deviation|scale|covariance|logcov\w*|v|s"
     r"|precision|logstd|logsigma|logsd|logscale|logprec\w*)" + _AFTER,
     "y": r"\w*(?:recon|x_?hat|x_?rec|tilde|prime|pred|decoded|decod|output|generated|fake|logit|rate|logp|y_?hat)\w*"
-    r"|y|out|outs|rec|px|x_?out|x_p|x_logits?|x_mean|x_mu|x_loc|xr",
+    r"|\w+_rec|rec_\w+|y|out|outs|rec|px|x_?out|x_p|x_logits?|x_mean|x_mu|x_loc|xr",
     "x": r"x|xs|inputs?|inp|targets?|tgt|data|y_?true|true|features|images?|imgs?|orig\w*|real\w*|batch|observ\w*"
     r"|counts|labels|gt|ground_truth|source|x_?(?:true|in|input|orig\w*|target|real|batch|0)|obs|tokens|sample|adj\w*|y",
     "labels": r"labels?|classes|class_?(?:labels?|idx)?|y_?(?:true|label)?|digits?|targets?",
@@ -137,8 +137,8 @@ def _part(found: object, total: int | str | None, title: str) -> object:
         try:
             return found[total] if isinstance(found, Mapping | tuple | list) else getattr(found, str(total))  # type: ignore[index]
         except (KeyError, IndexError, AttributeError, TypeError):
-            keys = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
-            raise InputError(f"total={total!r} is not in what {title} returns ({keys}).") from None
+            shown_keys = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+            raise InputError(f"total={total!r} is not in what {title} returns ({shown_keys}).") from None
     if isinstance(found, Mapping):
         keys = [
             key for key in found if re.fullmatch(r"(total_?)?(loss|objective)|total|neg_?elbo|nelbo", str(key), re.I)
@@ -226,10 +226,12 @@ def read_objective(
         {**numbers, **keywords},
         _attributes(owner),
         total,
-        () if owner is None else (owner,),
+        (owner,) if isinstance(owner, nn.Module) else networks_behind(function),
         title,
     )
     steps = method in ("training_step", "train_step") or (method == "forward" and len(names) == 1 and not any_number)
+    if model is None and names and re.fullmatch(r"model|net|network|vae|module", names[0]):
+        raise InputError(f"{title}({', '.join(names)}) is a step: pass its model, vs.audit({title}, model=model, x=x).")
     if model is not None:
         copied = _copied(model)
         base = replace(base, networks=(copied,), attributes=_attributes(copied))
@@ -378,7 +380,7 @@ def _function(
                 return settled  # without names, the order in which mu is squared
         if first is not None:
             return first
-    signature = ", ".join(names) if names else "*args"
+    signature = "*args" if any_number and not names else ", ".join(names)
     raise InputError(
         f"{base.title}({signature}) cannot be called with x {_shape(examples[0]['x'])}, y, mu and s in any order"
         f"{last and ': ' + last}. "
@@ -410,7 +412,9 @@ def _given_roles(arguments: str | Mapping[str, str] | None, names: list[str], ti
 def _orders(names: Sequence[str]) -> list[tuple[str, ...]]:
     """Possible roles of the arguments, the most likely first."""
     possible = [roles_by_name(name) for name in names]
-    usual = {3: ("x", "y", "pair"), 4: ("x", "y", "mu", "s"), 5: ("x", "y", "mu", "s", "z")}.get(len(names), ())
+    usual = {3: ("x", "y", "pair"), 4: ("x", "y", "mu", "s"), 5: ("x", "y", "mu", "s", "z")}.get(
+        len(names), ("x", "y", "mu", "s")
+    )
     packs = list(_FORMS)
     choices = []
     for found in possible:
@@ -716,11 +720,12 @@ def _find_parts(
             "or the loss as a function of x, y, mu and s."
         )
     y = calls[decoders[0]][0]
-    mean = sample if isinstance(sample, Tensor) else sample[0]  # type: ignore[index]
+    mean: object = sample[0] if isinstance(sample, tuple | list) else sample
+    assert isinstance(y, Tensor)
+    assert isinstance(mean, Tensor)
     latents = tuple(mean.shape[1:])
     if "moments" in chosen.values():
         latents = (latents[0] // 2, *latents[1:])
-    assert isinstance(y, Tensor)
     return Parts(decoders[0], chosen, y.detach(), latents)
 
 

@@ -162,15 +162,15 @@ def find_reconstruction(objective: Objective, space: Space) -> tuple[Reconstruct
             if all(float(g.abs().max()) == 0 for _, g in targets):
                 continue
             found = _best(s, targets, limited=not has_gradient)
-            known = found is not None and found[1] < tolerance
-            fixed = known and not (found[0].likelihood in ("gaussian", "laplace") and _has_parameters(objective, s))
-            if found is not None and fixed:
-                return replace(found[0], detached=not has_gradient), s
-            special = _special(objective, s) if has_gradient and s.x.is_floating_point() else None
-            if special is None and found is not None and known:
-                return replace(found[0], detached=not has_gradient), s
-            if special is not None:
-                return special, s
+            special = None
+            plain = None if found is None or found[1] >= tolerance else replace(found[0], detached=not has_gradient)
+            learned = (
+                plain is not None and plain.likelihood in ("gaussian", "laplace") and _has_parameters(objective, s)
+            )
+            if has_gradient and s.x.is_floating_point() and (plain is None or learned):
+                special = _special(objective, s)
+            if (result := special or plain) is not None:
+                return result, s
     weight = _swapped(objective, possible)
     if weight is not None:
         return Reconstruction("swapped", "probability", weight[0]), weight[1]
@@ -607,7 +607,7 @@ def interpret(scale: str, fitted: Mapping[str, float], tolerance: float = 1e-5) 
     if log_q_z or log_q_each:
         terms["total_correlation"] = {"weight": log_q_z or -log_q_each, "from": "z"}
     if log_p and same(log_q or q, -log_p) and not any((m, p, exp, linear)):
-        terms["monte_carlo_kl"] = {}
+        terms["monte_carlo_kl"] = {"weight": -log_p}
         weight = -log_p
     elif log_p or log_q or not any((m, p, q, exp, linear)):
         return None
@@ -737,7 +737,8 @@ def find_mmd(objective: Objective, space: Space) -> dict[str, dict[str, float | 
 
 def find_others(objective: Objective, space: Space) -> tuple[dict[str, dict[str, float | str]], tuple[str, ...]]:
     """Terms in a classifier's logits or a discriminator's output, and arguments whose effect is not recognised."""
-    tensors, terms, unknown = space.draw(0), {}, []
+    tensors, unknown = space.draw(0), []
+    terms: dict[str, dict[str, float | str]] = {}
     extra = [r for r in ("label_logits", "discriminator") if r in objective.roles]
     found = gradients(objective, tensors, extra)
     for role, g in found.items():

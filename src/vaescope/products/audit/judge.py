@@ -92,7 +92,8 @@ def _reduction_faults(found: Identified) -> list[str]:
         return []
     bare, named = intrinsic(found), []
     if None not in (r.batch, k.batch) and r.batch != k.batch and len(found.space.x) > 1:
-        alone = {(0, 1): "reconstruction_averaged_over_batch", (1, 0): "kl_averaged_over_batch"}.get((r.batch, k.batch))
+        pairs = {(0, 1): "reconstruction_averaged_over_batch", (1, 0): "kl_averaged_over_batch"}
+        alone = pairs.get((r.batch or 0, k.batch or 0))
         own = [any(close(b, v) for v in (0.5, 1.0, 2.0)) for b in (bare.reconstruction, bare.kl)]
         named += [alone] if alone and all(own) else []
         named.append("depends_on_batch_size")

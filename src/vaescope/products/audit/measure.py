@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,8 +120,10 @@ def identify(objective: Objective, space: Space) -> Identified:
     """All parts of a loss."""
     reconstruction, space = find_reconstruction(objective, space)
     divergence = find_divergence(objective, space, objective.names.get("s", ""))
-    if "kl_absent" in divergence.faults and _appears(objective, space):
-        divergence = replace(divergence, faults=())
+    setting = _where_kl_appears(objective, space) if "kl_absent" in divergence.faults else {}
+    if setting:  # the weight is zero here, such as at the first step of a warm-up
+        there = replace(objective, keywords={**objective.keywords, **setting})
+        divergence = replace(find_divergence(there, space, objective.names.get("s", "")), weight=0.0)
     terms, unknown = find_others(objective, space)
     terms = {**divergence.terms, **find_threshold(objective, space, divergence), **terms}
     if "total_correlation" in divergence.terms and "monte_carlo_kl" in divergence.terms:
@@ -131,19 +134,18 @@ def identify(objective: Objective, space: Space) -> Identified:
     return replace(found, noise=measure_noise(objective, found) if objective.is_step else None)
 
 
-def _appears(objective: Objective, space: Space) -> bool:
-    """Whether the KL is in the loss where a keyword argument has another value, such as a later step of a warm-up."""
+def _where_kl_appears(objective: Objective, space: Space) -> dict[str, object]:
+    """A value of a keyword argument at which the loss changes with mu and s; empty if there is none."""
     first, second = space.draw(0), space.draw(1)
     moved = {**first, "mu": second["mu"], "s": second["s"]}
     for name, value in objective.keywords.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             for other in _alternatives(float(value)):
-                try:
-                    if not close(objective.at(first, {name: other}), objective.at(moved, {name: other}), 1e-12):
-                        return True
-                except Exception:  # user code may refuse a value
-                    continue
-    return False
+                setting: dict[str, object] = {name: other}
+                with contextlib.suppress(Exception):  # user code may refuse a value
+                    if not close(objective.at(first, setting), objective.at(moved, setting), 1e-12):
+                        return setting
+    return {}
 
 
 def weights(

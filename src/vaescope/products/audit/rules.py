@@ -376,7 +376,7 @@ def _collapse(facts: Facts) -> Finding | None:
 
 def _warm_up(facts: Facts) -> Finding | None:
     betas = [beta for _, beta in facts.schedule]
-    if not betas or max(betas) >= 1 - 1e-6:
+    if not betas or not all(map(math.isfinite, betas)) or max(betas) >= 1 - 1e-6:
         return None
     return Finding(
         "warm-up",
@@ -384,6 +384,19 @@ def _warm_up(facts: Facts) -> Finding | None:
         "The schedule of the KL never reaches β = 1.",
         f"Over the given values, β goes from {number(betas[0])} to {number(betas[-1])}, at most {number(max(betas))}.",
         "Lengthen training, shorten the warm-up, or set its last value to 1.",
+    )
+
+
+def _no_reconstruction(facts: Facts) -> Finding | None:
+    if facts.found.reconstruction.likelihood != "absent":
+        return None
+    y = facts.names.get("y", "y")
+    return Finding(
+        "reconstruction-absent",
+        "error",
+        "The reconstruction is not in the loss.",
+        f"The loss does not change with {y}: the decoder is not trained.",
+        "Add the reconstruction to what is returned.",
     )
 
 
@@ -404,6 +417,7 @@ def _zero_now(facts: Facts) -> Finding | None:
 RULES: tuple[Callable[[Facts], Finding | None], ...] = (
     _maximised,
     _collapse,
+    _no_reconstruction,
     _warm_up,
     _beta,
     _zero_now,
