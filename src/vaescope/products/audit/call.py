@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,37 +27,52 @@ Tensors = Mapping[str, Tensor]
 """By role: x, y (the decoder's output), mu and s (the encoder's outputs), z (a sample), and others by name."""
 Form = Callable[[Tensors], object]
 
-_BEFORE = r"(?:(?:z|q|qz|recog|enc|encoder|latent|post|posterior|log|ln|raw)_?)*"
-_AFTER = r"(?:_?(?:q|z|qz|arg|vec|vector|s|p?2|sq|squared))*"
-NAMES = {
-    "y_scale": r"(?:x|y|recon\w*|dec\w*|out\w*|px?|likelihood)_?(?:hat_)?(?:log|ln)?_?(?:var|variance|std|sigma|scale)",
-    "dispersion": r"px_r|theta|dispersion|inverse_dispersion|total_count",
-    "label_logits": r"(?:class|label|clf|cls|y|digit|classifier)_?(?:logits?|scores?|pred\w*|hat|prob\w*)",
-    "discriminator": r"d_?z\w*|disc\w*|tc_logits|critic\w*",
-    "z": r"z|z_?sampled?|sampled?_?z|latents?|latent_(?:sample|code)s?|z_tilde|codes?|samples?",
-    "mu": _BEFORE + r"(?:mu|mus|mean|means|loc|m|average|embedding)" + _AFTER,
-    "s": _BEFORE
-    + r"(?:logv|logvar\w*|var|variance|lvar|sigma|std|stddev|sd|stdev|deviation|scale|covariance|logcov\w*|v|s"
-    r"|precision|logstd|logsigma|logsd|logscale|logprec\w*)" + _AFTER,
-    "y": r"\w*(?:recon|x_?hat|x_?rec|tilde|prime|pred|decoded|decod|output|generated|fake|logit|rate|logp|y_?hat)\w*"
-    r"|\w+_rec|rec_\w+|y|out|outs|rec|px|x_?out|x_p|x_logits?|x_mean|x_mu|x_loc|xr",
-    "x": r"x|xs|inputs?|inp|targets?|tgt|data|y_?true|true|features|images?|imgs?|orig\w*|real\w*|batch|observ\w*"
-    r"|counts|labels|gt|ground_truth|source|x_?(?:true|in|input|orig\w*|target|real|batch|0)|obs|tokens|sample|adj\w*|y",
-    "labels": r"labels?|classes|class_?(?:labels?|idx)?|y_?(?:true|label)?|digits?|targets?",
-}
-"""How arguments are usually called, most specific first."""
-NUMBER = r"\w*(?:beta|gamma|alpha|lambda|lam|weight|coeff?|capacity|free_?bits|step|epoch|iter\w*|anneal\w*|kld?_?w)\w*"
-"""How arguments that are numbers are usually called."""
-METHODS = ("training_step", "train_step", "loss_function", "compute_loss", "loss", "elbo", "forward")
-"""Methods of modules that may compute the loss, in the order of preference."""
-_HEAD = r"(?:fc|to|linear|lin|conv|enc|encode|encoder|z|hidden2|h2|h_to|hidden_to)*_?"
-HEADS = {
-    "mu": _HEAD + r"(?:mu|mean|loc)s?(?:_?(?:layer|head|fc|z))*|fc_?21|fc_?2_?1|fc31|fc41|embedding",
-    "s": _HEAD
-    + r"(?:log_?|ln_?)?(?:var\w*|logvar|sigma\w*|std|logv|scale|sd)(?:_?(?:layer|head|fc|z))*|fc_?22|fc_?2_?2|fc32|fc42"
-    r"|log_?var\w*|log_?covariance",
-}
-"""How the layers that return mu and s are usually called."""
+
+class Words:
+    """How people call the things that a loss is made of, as patterns."""
+
+    before = r"(?:(?:z|q|qz|recog|enc|encoder|latent|post|posterior|log|ln|raw)_?)*"
+    after = r"(?:_?(?:q|z|qz|arg|vec|vector|s|p?2|sq|squared))*"
+    arguments: ClassVar[Mapping[str, str]] = {
+        "y_scale": r"(?:x|y|recon\w*|dec\w*|out\w*|px?|likelihood)_?(?:hat_)?(?:log|ln)?_?"
+        r"(?:var|variance|std|sigma|scale)",
+        "dispersion": r"px_r|theta|dispersion|inverse_dispersion|total_count",
+        "label_logits": r"(?:class|label|clf|cls|y|digit|classifier)_?(?:logits?|scores?|pred\w*|hat|prob\w*)",
+        "discriminator": r"d_?z\w*|disc\w*|tc_logits|critic\w*",
+        "z": r"z|z_?sampled?|sampled?_?z|latents?|latent_(?:sample|code)s?|z_tilde|codes?|samples?",
+        "mu": before + r"(?:mu|mus|mean|means|loc|m|average|embedding)" + after,
+        "s": before
+        + r"(?:logv|logvar\w*|var|variance|lvar|sigma|std|stddev|sd|stdev|deviation|scale|covariance|logcov\w*|v|s"
+        r"|precision|logstd|logsigma|logsd|logscale|logprec\w*)" + after,
+        "y": r"\w*(?:recon|x_?hat|x_?rec|tilde|prime|pred|decoded|decod|output|generated|fake|logit|rate|logp)\w*"
+        r"|\w*y_?hat\w*|\w+_rec|rec_\w+|y|out|outs|rec|px|x_?out|x_p|x_logits?|x_mean|x_mu|x_loc|xr",
+        "x": r"x|xs|inputs?|inp|targets?|tgt|data|y_?true|true|features|images?|imgs?|orig\w*|real\w*|batch|observ\w*"
+        r"|counts|labels|gt|ground_truth|source|x_?(?:true|in|input|orig\w*|target|real|batch|0)|obs|tokens|sample|adj\w*|y",
+        "labels": r"labels?|classes|class_?(?:labels?|idx)?|y_?(?:true|label)?|digits?|targets?",
+    }
+    """How arguments are usually called, most specific first."""
+    number = (
+        r"\w*(?:beta|gamma|alpha|lambda|lam|weight|coeff?|capacity|free_?bits|step|epoch|iter\w*|anneal\w*|kld?_?w)\w*"
+    )
+    """How arguments that are numbers are usually called."""
+    methods = ("training_step", "train_step", "loss_function", "compute_loss", "loss", "elbo", "forward")
+    """Methods of modules that may compute the loss, in the order of preference."""
+    head = r"(?:fc|to|linear|lin|conv|enc|encode|encoder|z|hidden2|h2|h_to|hidden_to)*_?"
+    heads: ClassVar[Mapping[str, str]] = {
+        "mu": head + r"(?:mu|mean|loc)s?(?:_?(?:layer|head|fc|z))*|fc_?21|fc_?2_?1|fc31|fc41|embedding",
+        "s": head
+        + r"(?:log_?|ln_?)?(?:var\w*|logvar|sigma\w*|std|logv|scale|sd)(?:_?(?:layer|head|fc|z))*|fc_?22|fc_?2_?2|fc32"
+        r"|fc42|log_?var\w*|log_?covariance",
+    }
+    """How the layers that return mu and s are usually called."""
+    coefficient = (
+        r"(?:.*_)?(?:beta|gamma|alpha|lambda\w*|lam|lmbda|weight|w|wt|coeff?\w*|factor|scale|kld?|kl_?w\w*|mult\w*|capacity|c"
+        r"|free_?bits)\w*"
+    )
+    """Names of attributes that are coefficients; keyword arguments may have any name but those of counters."""
+    counter = (
+        r"(?:.*_)?(?:idx|index|step|steps|iter\w*|epochs?|n|num\w*|size|dim\w*|seed|reduction|eps\w*|batch\w*|norm)"
+    )
 
 
 class Captured(BaseException):
@@ -263,10 +279,10 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _method_of(module: nn.Module) -> str:
-    known = [name for name in METHODS if name in _own_methods(module)]
+    known = [name for name in Words.methods if name in _own_methods(module)]
     if not known:
         raise InputError(
-            f"{type(module).__name__} has no loss: expected one of {', '.join(METHODS[:5])}; "
+            f"{type(module).__name__} has no loss: expected one of {', '.join(Words.methods[:5])}; "
             "pass the function itself, vs.audit(loss), or a step with model=."
         )
     return known[0]
@@ -313,22 +329,29 @@ def _parameters(function: Callable[..., object]) -> tuple[list[str], dict[str, o
 def roles_by_name(name: str) -> list[str]:
     """The roles that an argument of this name may have, the most likely first."""
     plain = name.lower().strip("_")
-    return [role for role, pattern in NAMES.items() if re.fullmatch(pattern, plain)]
+    return [role for role, pattern in Words.arguments.items() if re.fullmatch(pattern, plain)]
 
 
-_FORMS: dict[str, tuple[tuple[str, ...], Form]] = {
-    "pair": (("mu", "s"), lambda t: (t["mu"], t["s"])),
-    "moments": (("mu", "s"), lambda t: torch.cat([t["mu"], t["s"]], 1)),
-    "last_moments": (("mu", "s"), lambda t: torch.cat([t["mu"], t["s"]], -1)),
-    "normal": (("mu", "s"), lambda t: torch.distributions.Normal(t["mu"], t["s"], validate_args=False)),
-}
-"""Arguments that hold several tensors."""
+class Forms:
+    """Arguments that hold mu and s together."""
+
+    makers: ClassVar[Mapping[str, Form]] = {
+        "pair": lambda t: (t["mu"], t["s"]),
+        "moments": lambda t: torch.cat([t["mu"], t["s"]], 1),
+        "last_moments": lambda t: torch.cat([t["mu"], t["s"]], -1),
+        "normal": lambda t: torch.distributions.Normal(t["mu"], t["s"], validate_args=False),
+    }
+
+    @classmethod
+    def members(cls, role: str) -> tuple[str, ...]:
+        """The tensors that an argument of this role holds."""
+        return ("mu", "s") if role in cls.makers else (role,)
 
 
 def _values(roles: Sequence[str], tensors: Tensors) -> list[object]:
     """Copies that user code may change in place."""
     copies = {name: value.clone() for name, value in tensors.items()}
-    return [_FORMS[role][1](copies) if role in _FORMS else copies[role] for role in roles]
+    return [Forms.makers[role](copies) if role in Forms.makers else copies[role] for role in roles]
 
 
 def _function(
@@ -341,7 +364,7 @@ def _function(
 ) -> Objective:
     by_name = any(name in base.keywords for name in names)
     names = [name for name in names if name not in base.keywords]
-    if lacking := [n for n in names if not roles_by_name(n) and re.fullmatch(NUMBER, n.lower())]:
+    if lacking := [n for n in names if not roles_by_name(n) and re.fullmatch(Words.number, n.lower())]:
         raise InputError(
             f"{base.title} needs {lacking[0]}, which is no tensor: pass keywords={{'{lacking[0]}': 1.0}} with the "
             "value that you train with."
@@ -358,8 +381,8 @@ def _function(
                     return function(**dict(zip(names, values, strict=True)), **given), None
                 return function(*values, **given), None
 
-        members = tuple(m for role in roles for m in (_FORMS[role][0] if role in _FORMS else (role,)))
-        called = {m: name for role, name in zip(roles, names, strict=False) for m in _FORMS.get(role, ((role,),))[0]}
+        members = tuple(m for role in roles for m in Forms.members(role))
+        called = {m: name for role, name in zip(roles, names, strict=False) for m in Forms.members(role)}
         return replace(base, run=run, roles=members, names={m: called.get(m, m) for m in members})
 
     given = _given_roles(arguments, names, base.title)
@@ -403,7 +426,7 @@ def _given_roles(arguments: str | Mapping[str, str] | None, names: list[str], ti
         if missing:
             raise InputError(f"arguments= must say what {', '.join(missing)} of {title} are: x, y, mu, s or z.")
         roles = tuple(arguments[name] for name in names)
-    known = {*NAMES, *_FORMS}
+    known = {*Words.arguments, *Forms.makers}
     if unknown := [role for role in roles if role not in known]:
         raise InputError(f"arguments= must be roles among {', '.join(sorted(known))}, got {unknown[0]!r}.")
     return roles
@@ -415,7 +438,7 @@ def _orders(names: Sequence[str]) -> list[tuple[str, ...]]:
     usual = {3: ("x", "y", "pair"), 4: ("x", "y", "mu", "s"), 5: ("x", "y", "mu", "s", "z")}.get(
         len(names), ("x", "y", "mu", "s")
     )
-    packs = list(_FORMS)
+    packs = list(Forms.makers)
     choices = []
     for found in possible:
         if len(names) == 3:
@@ -424,7 +447,7 @@ def _orders(names: Sequence[str]) -> list[tuple[str, ...]]:
             choices.append(found or [*usual])
     found_orders: list[tuple[float, tuple[str, ...]]] = []
     for roles in itertools.islice(itertools.product(*choices), 20_000):
-        members = [m for role in roles for m in (_FORMS[role][0] if role in _FORMS else (role,))]
+        members = [m for role in roles for m in Forms.members(role)]
         if len(set(members)) < len(members) or not {"x", "y"} <= set(members):
             continue
         preference = sum(options.index(r) if r in options else 3.0 for r, options in zip(roles, possible, strict=True))
@@ -534,7 +557,7 @@ def _step(
 ) -> Objective:
     """A step whose encoder and decoder are replaced by tensors that are chosen from outside."""
     for quiet in ("log", "log_dict"):
-        if hasattr(type(model), quiet):
+        if quiet in dir(type(model)):
             vars(model)[quiet] = lambda *args, **kwargs: None
     x, forms = example["x"], [batch] if batch is not None else _batches(example)
     rest: list[object] = [0] * max(0, len(names) - 1)
@@ -689,7 +712,7 @@ def _find_parts(
     decoders = [decoder] if decoder else _called(calls, r"_?(decode|dec|generat|p_x)\w*")
     decoders = [name for name in decoders if isinstance(calls[name][0], Tensor)]
     whole = [encoder] if encoder else _called(calls, r"_?(encode|enc|q_z|inference)\w*")
-    heads = {role: _called(calls, pattern) for role, pattern in HEADS.items()}
+    heads = {role: _called(calls, pattern) for role, pattern in Words.heads.items()}
     chosen: dict[str, str] = {}
     sample: object = None
     for name in whole:
@@ -705,11 +728,12 @@ def _find_parts(
         decoders or [n for n in list(calls)[::-1] if _numbers(calls[n][0]) == len(x) * math.prod(x.shape[1:])][:1]
     )
     if not chosen and decoders:
-        before = [n for n in calls if n not in decoders and isinstance(calls[n][0], Tensor)]
+        tensors = {n: v[0].shape for n, v in calls.items() if n not in decoders and isinstance(v[0], Tensor)}
+        before = list(tensors)
         pairs = [n for n in calls if n not in decoders and _form_of(calls[n][0]) == "pair"]
         if pairs:
             chosen, sample = {pairs[-1]: "pair"}, calls[pairs[-1]][0]
-        elif len(before) > 1 and calls[before[-1]][0].shape == calls[before[-2]][0].shape:
+        elif len(before) > 1 and tensors[before[-1]] == tensors[before[-2]]:
             chosen, sample = {before[-2]: "mu", before[-1]: "s"}, calls[before[-2]][0]
     if not chosen or not decoders:
         missing = "decoder" if chosen else "encoder"

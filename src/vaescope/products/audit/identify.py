@@ -18,7 +18,6 @@ from torch import Tensor
 
 from vaescope.products.audit.call import Objective, Tensors
 from vaescope.products.audit.probe import (
-    EXACT,
     Fit,
     Space,
     derivatives,
@@ -26,9 +25,6 @@ from vaescope.products.audit.probe import (
     fit,
     gradients,
 )
-
-FREE_SCALE = ("gaussian", "laplace", "huber", "log_cosh")
-"""Likelihoods whose variance or scale the weights set."""
 
 
 def close(a: float, b: float, tolerance: float = 1e-5) -> bool:
@@ -156,7 +152,7 @@ def find_reconstruction(objective: Objective, space: Space) -> tuple[Reconstruct
     if not changes:
         return Reconstruction("absent", "mean", 0.0), (possible[0] if possible else space)
     has_gradient = any(float(gradients(objective, s.draw(0), ["y"])["y"].abs().max()) > 0 for s in possible)
-    for tolerance in (EXACT, 1e-4):
+    for tolerance in (Fit.tolerance, 1e-4):
         for s in possible:
             targets = [(t := s.draw(seed), _gradient_in_y(objective, t, not has_gradient)) for seed in (0, 1)]
             if all(float(g.abs().max()) == 0 for _, g in targets):
@@ -459,16 +455,19 @@ def _covariance_terms(mu: Tensor, variance: Tensor | None, correction: int) -> t
     return covariance.square().sum() - on.square().sum(), (on - 1).square().sum()
 
 
-KL = ("mu2", "variance", "log_variance")
-SETS: tuple[tuple[str, ...], ...] = (
-    KL,
-    (*KL, "exp_variance", "mu", "abs_mu"),
-    (*KL, "off_diagonal", "diagonal", "abs_mu"),
-    (*KL, "off_diagonal_unbiased", "diagonal_unbiased", "abs_mu"),
-    (*KL, "off_diagonal_total", "diagonal_total", "abs_mu"),
-)
-"""Sets of terms, the simplest first: the first that leaves nothing is taken."""
-SAMPLED = ("log_q", "log_q_z", "log_q_each", "log_p")
+class Terms:
+    """Names of the terms in mu, s and z."""
+
+    kl = ("mu2", "variance", "log_variance")
+    sampled = ("log_q", "log_q_z", "log_q_each", "log_p")
+    sets: tuple[tuple[str, ...], ...] = (
+        kl,
+        (*kl, "exp_variance", "mu", "abs_mu"),
+        (*kl, "off_diagonal", "diagonal", "abs_mu"),
+        (*kl, "off_diagonal_unbiased", "diagonal_unbiased", "abs_mu"),
+        (*kl, "off_diagonal_total", "diagonal_total", "abs_mu"),
+    )
+    """The simplest first: the first set that leaves nothing is taken."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -519,18 +518,18 @@ def find_divergence(objective: Objective, space: Space, name_of_s: str = "") -> 
     target = gradients(objective, far, ["mu", "s"])
     detached = all(float(g.abs().max()) == 0 for g in target.values())
     points = _points(objective, space, ("mu", "s", "z") if in_z else ("mu", "s"), detached=detached)
-    sets = list(SETS)
+    sets = list(Terms.sets)
     if in_z or objective.is_step:
-        sampled = SAMPLED if in_z else SAMPLED[1:]
-        sets = ([*SETS] if objective.is_step else []) + [(*KL, *sampled), (*SETS[1], *sampled)]
+        sampled = Terms.sampled if in_z else Terms.sampled[1:]
+        sets = ([*Terms.sets] if objective.is_step else []) + [(*Terms.kl, *sampled), (*Terms.sets[1], *sampled)]
     # a term in z that does not read mu and s, such as an MMD, is left out of the fit, then looked for
     fixed = [] if not in_z else [replace(p, leaves=_without_z(p), z=p.leaves["z"].detach()) for p in points]
-    for tolerance in (EXACT, 3e-4):
+    for tolerance in (Fit.tolerance, 3e-4):
         for names in sets:
             found = _fit_scales(points, names, tolerance, name_of_s, detached)
             if found is not None:
                 return replace(found, detached=detached)
-        for names in [*SETS, (*KL, *SAMPLED[:3])] if fixed else []:
+        for names in [*Terms.sets, (*Terms.kl, *Terms.sampled[:3])] if fixed else []:
             found = _fit_scales(fixed, names, tolerance, name_of_s, detached)
             if found is not None:
                 mmd = find_mmd(objective, space)
@@ -578,7 +577,9 @@ def _fit_scales(
     for scale in SCALES:
         fitted = fit(_blocks(points, scale, names, detached=detached))
         if fitted.residual < tolerance * (100 if detached else 1):
-            found = interpret(scale, fitted.coefficients, tolerance=1e-3 if tolerance > EXACT or detached else 1e-5)
+            found = interpret(
+                scale, fitted.coefficients, tolerance=1e-3 if tolerance > Fit.tolerance or detached else 1e-5
+            )
             if found is not None:
                 found = replace(found, columns=tuple(names))
                 exact.append((bool(found.faults), scale != likely, fitted.residual, found))
@@ -602,7 +603,7 @@ def interpret(scale: str, fitted: Mapping[str, float], tolerance: float = 1e-5) 
         off, on = c.get(f"off_diagonal{suffix}", 0.0), c.get(f"diagonal{suffix}", 0.0)
         if off or on:
             terms["covariance"] = {"off_diagonal": off, "diagonal": on}
-    log_q, log_q_z, log_q_each, log_p = (c.get(name, 0.0) for name in SAMPLED)
+    log_q, log_q_z, log_q_each, log_p = (c.get(name, 0.0) for name in Terms.sampled)
     faults: tuple[str, ...] = ()
     if log_q_z or log_q_each:
         terms["total_correlation"] = {"weight": log_q_z or -log_q_each, "from": "z"}
@@ -684,7 +685,7 @@ def _kl(scale: str, t: Tensors) -> Tensor:
 
 def _others(found: Divergence, high: Tensors, low: Tensors) -> float:
     """The change of fitted terms other than the KL between two points."""
-    names = [n for n in found.columns if n not in KL and found.coefficients.get(n)]
+    names = [n for n in found.columns if n not in Terms.kl and found.coefficients.get(n)]
     at = [_columns(found.scale, {r: t[r] for r in ("mu", "s")}, names) for t in (high, low)]
     return sum(found.coefficients[n] * float(at[0][n] - at[1][n]) for n in at[0])
 

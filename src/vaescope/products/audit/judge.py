@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from vaescope.products.audit.call import Words
 from vaescope.products.audit.identify import close
-from vaescope.products.audit.measure import COUNTER, Identified
+from vaescope.products.audit.measure import Identified
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def ineffective(found: Identified) -> tuple[str, ...]:
     return tuple(
         name
         for name, c in found.coefficients.items()
-        if c.effect == "nothing" and not re.fullmatch(COUNTER, name.lower())
+        if c.effect == "nothing" and not re.fullmatch(Words.counter, name.lower())
     )
 
 

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vaescope.products.audit.call import Objective
+from vaescope.products.audit.call import Objective, Words
 from vaescope.products.audit.identify import (
-    FREE_SCALE,
     SCALES,
     Divergence,
     Reconstruction,
@@ -113,7 +112,15 @@ class Identified:
     @property
     def fixes_scale(self) -> bool:
         """Whether β is defined on its own, because the likelihood has no free variance."""
-        return self.reconstruction.likelihood not in (*FREE_SCALE, "other", "absent", "swapped")
+        return self.reconstruction.likelihood not in (
+            "gaussian",
+            "laplace",
+            "huber",
+            "log_cosh",
+            "other",
+            "absent",
+            "swapped",
+        )
 
 
 def identify(objective: Objective, space: Space) -> Identified:
@@ -198,13 +205,6 @@ def _power(new: float, old: float) -> int | None:
 
 # coefficients -----------------------------------------------------------------------------------
 
-COEFFICIENT = (
-    r"(?:.*_)?(?:beta|gamma|alpha|lambda\w*|lam|lmbda|weight|w|wt|coeff?\w*|factor|scale|kld?|kl_?w\w*|mult\w*|capacity|c"
-    r"|free_?bits)\w*"
-)
-"""Names of attributes that are coefficients; keyword arguments may have any name but those of counters."""
-COUNTER = r"(?:.*_)?(?:idx|index|step|steps|iter\w*|epochs?|n|num\w*|size|dim\w*|seed|reduction|eps\w*|batch\w*|norm)"
-
 
 def measure_coefficients(objective: Objective, found: Identified) -> dict[str, Coefficient]:
     """What each number among the keyword arguments, and each coefficient of a module, changes."""
@@ -213,7 +213,7 @@ def measure_coefficients(objective: Objective, found: Identified) -> dict[str, C
         for name, value in objective.keywords.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
-    attributes = {n: v for n, v in objective.attributes.items() if re.fullmatch(COEFFICIENT, n.lower())}
+    attributes = {n: v for n, v in objective.attributes.items() if re.fullmatch(Words.coefficient, n.lower())}
     made = {}
     for name, value in {**attributes, **numbers}.items():
         effect = _effect(objective, found, name, value)

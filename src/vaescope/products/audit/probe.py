@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from vaescope.products.audit.call import Objective, Tensors
-
-EXACT = 1e-6
-"""Relative residual below which a fit counts as exact: what float64 and an epsilon inside a logarithm leave."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +20,7 @@ class Space:
     Args:
         x: samples, float64 or integers.
         outputs, latents: shapes of one sample of y and of mu.
-        y, s: which values they may take: a key of `RANGES`.
+        y, s: which values they may take: see `in_range`.
         others: tensors for further arguments, as given.
     """
 
@@ -53,8 +51,8 @@ class Space:
 
         direction = normal(*self.latents)
         mu = torch.where(direction < 0, -1.0, 1.0) * (6 + 4 * normal(*self.latents).abs().clamp(max=1))
-        s = RANGES[self.s](0.5 * normal(*self.latents))
-        y = RANGES[self.y](normal(*self.outputs))
+        s = in_range(self.s, 0.5 * normal(*self.latents))
+        y = in_range(self.y, normal(*self.outputs))
         drawn = {
             "x": self.x,
             "y": y,
@@ -100,14 +98,18 @@ class Space:
         return {role: value for role, value in (self.others or {}).items() if role != "z"}
 
 
-RANGES: dict[str, Callable[[Tensor], Tensor]] = {
-    "real": lambda v: v,
-    "unit": lambda v: 0.05 + 0.9 * torch.special.ndtr(v),
-    "simplex": lambda v: v.softmax(-1),
-    "log_simplex": lambda v: v.log_softmax(-1),
-    "positive": lambda v: 0.5 + torch.special.ndtr(v),
-}
-"""From standard normal numbers to numbers that an argument may take."""
+def in_range(name: str, normal: Tensor) -> Tensor:
+    """From standard normal numbers to numbers that an argument may take.
+
+    Args:
+        name: real, unit (between 0 and 1), simplex, log_simplex or positive.
+        normal: standard normal numbers.
+    """
+    if name == "unit":
+        return 0.05 + 0.9 * torch.special.ndtr(normal)
+    if name == "positive":
+        return 0.5 + torch.special.ndtr(normal)
+    return {"simplex": normal.softmax, "log_simplex": normal.log_softmax}[name](-1) if "simplex" in name else normal
 
 
 def gradients(objective: Objective, tensors: Tensors, roles: Sequence[str], **changed: object) -> dict[str, Tensor]:
@@ -153,10 +155,12 @@ class Fit:
 
     coefficients: dict[str, float]
     residual: float
+    tolerance: ClassVar[float] = 1e-6
+    """Below it a fit counts as exact: what float64 and an epsilon inside a logarithm leave."""
 
     @property
     def exact(self) -> bool:
-        return self.residual < EXACT
+        return self.residual < self.tolerance
 
 
 def fit(blocks: Sequence[tuple[Tensor, Mapping[str, Tensor]]]) -> Fit:

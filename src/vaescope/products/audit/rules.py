@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vaescope.inference.linear import Spectrum, used_count
@@ -82,7 +82,8 @@ class Facts:
 def findings(facts: Facts) -> list[Finding]:
     """Of every fault, and notes; most severe first."""
     found = [made for fault in facts.faults if (made := _finding(facts, fault)) is not None]
-    return by_severity([*found, *(made for rule in RULES if (made := rule(facts)) is not None)])
+    rules = (_maximised, _collapse, _no_reconstruction, _warm_up, _beta, _zero_now, _unrecognised)
+    return by_severity([*found, *(made for rule in rules if (made := rule(facts)) is not None)])
 
 
 def _finding(facts: Facts, fault: str) -> Finding | None:
@@ -412,14 +413,3 @@ def _zero_now(facts: Facts) -> Finding | None:
         f"It has another weight at other values of {settings}.",
         "Pass keywords= with the values at which the loss should be audited, or schedule=.",
     )
-
-
-RULES: tuple[Callable[[Facts], Finding | None], ...] = (
-    _maximised,
-    _collapse,
-    _no_reconstruction,
-    _warm_up,
-    _beta,
-    _zero_now,
-    _unrecognised,
-)
