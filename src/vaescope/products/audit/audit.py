@@ -18,7 +18,7 @@ from vaescope.core.errors import InputError, first_line
 from vaescope.core.tables import Table
 from vaescope.inference.linear import Spectrum, spectrum_of_rows, used_count
 from vaescope.products.audit.call import Objective, Tensors, read_objective, working_example
-from vaescope.products.audit.identify import SCALES
+from vaescope.products.audit.identify import Scales
 from vaescope.products.audit.judge import faults, ineffective, intrinsic
 from vaescope.products.audit.measure import Coefficient, Identified, Noise, Reductions, identify, weights
 from vaescope.products.audit.probe import Space, gradients
@@ -176,7 +176,7 @@ class Audit(Report):
         """
         if not self.latent_dim:
             raise InputError("the audit does not know the number of latents; pass latent_dim= to vs.audit.")
-        variance_of = SCALES[self.scale]
+        variance_of = Scales.variance[self.scale]
 
         def encode(x: Tensor) -> tuple[Tensor, Tensor]:
             found = encoder(x)

@@ -151,7 +151,11 @@ def _part(found: object, total: int | str | None, title: str) -> object:
         return sum(part for part in found if isinstance(part, Tensor))
     if total is not None:
         try:
-            return found[total] if isinstance(found, Mapping | tuple | list) else getattr(found, str(total))  # type: ignore[index]
+            if isinstance(found, Mapping):
+                return found[total]
+            if isinstance(found, tuple | list) and isinstance(total, int):
+                return found[total]
+            return getattr(found, str(total))
         except (KeyError, IndexError, AttributeError, TypeError):
             shown_keys = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
             raise InputError(f"total={total!r} is not in what {title} returns ({shown_keys}).") from None
@@ -682,11 +686,11 @@ def _captured_loss() -> Iterator[None]:
     def capture(loss: Tensor, *args: object, **kwargs: object) -> None:
         raise Captured(loss)
 
-    Tensor.backward = capture  # type: ignore[assignment]
+    type.__setattr__(Tensor, "backward", capture)
     try:
         yield
     finally:
-        Tensor.backward = before  # type: ignore[method-assign]
+        type.__setattr__(Tensor, "backward", before)
 
 
 def _called(calls: Mapping[str, list[object]], pattern: str) -> list[str]:

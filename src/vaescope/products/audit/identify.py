@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -375,15 +376,19 @@ def unit_of(reconstruction: Reconstruction, space: Space) -> Unit | None:
 
 # the encoder's outputs --------------------------------------------------------------------------
 
-SCALES: dict[str, Callable[[Tensor], Tensor]] = {
-    "log_variance": torch.exp,
-    "variance": lambda s: s,
-    "std": torch.square,
-    "log_std": lambda s: (2 * s).exp(),
-    "softplus_std": lambda s: F.softplus(s).square(),
-    "log_precision": lambda s: (-s).exp(),
-}
-"""From the encoder's second output to the variance."""
+
+class Scales:
+    """How the encoder's second output may be read."""
+
+    variance: ClassVar[Mapping[str, Callable[[Tensor], Tensor]]] = {
+        "log_variance": torch.exp,
+        "variance": lambda s: s,
+        "std": torch.square,
+        "log_std": lambda s: (2 * s).exp(),
+        "softplus_std": lambda s: F.softplus(s).square(),
+        "log_precision": lambda s: (-s).exp(),
+    }
+    """From the encoder's second output to the variance."""
 
 
 @dataclass(frozen=True)
@@ -416,7 +421,7 @@ class Divergence:
 def _columns(scale: str, t: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
     """The terms that a loss may have in mu, s and z, each a mean over samples."""
     mu = t["mu"].flatten(1)
-    variance = SCALES[scale](t["s"].flatten(1))
+    variance = Scales.variance[scale](t["s"].flatten(1))
     count = len(mu)
     made: dict[str, Callable[[], Tensor]] = {
         "mu2": lambda: mu.square().sum() / 2 / count,
@@ -574,7 +579,7 @@ def _fit_scales(
 ) -> Divergence | None:
     likely = _scale_by_name(name_of_s)
     exact: list[tuple[bool, bool, float, Divergence]] = []
-    for scale in SCALES:
+    for scale in Scales.variance:
         fitted = fit(_blocks(points, scale, names, detached=detached))
         if fitted.residual < tolerance * (100 if detached else 1):
             found = interpret(
@@ -679,7 +684,7 @@ def _small(space: Space, scale: str) -> dict[str, Tensor]:
 
 
 def _kl(scale: str, t: Tensors) -> Tensor:
-    variance = SCALES[scale](t["s"].flatten(1))
+    variance = Scales.variance[scale](t["s"].flatten(1))
     return (t["mu"].flatten(1).square() + variance - 1 - variance.log()) / 2
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from vaescope.products.audit.call import Objective, Words
 from vaescope.products.audit.identify import (
-    SCALES,
     Divergence,
     Reconstruction,
+    Scales,
     close,
     divergence_weight,
     find_divergence,
@@ -373,8 +373,11 @@ def _noise_scale(found: Identified, measured: Sequence[tuple[float, float]], val
             abs(sd / d - 1) < tolerance if d > 0 else False for d, (_, sd) in zip(deviations, measured, strict=True)
         )
 
-    readings = {name: [float(f(torch.tensor(s).double())) ** 0.5 for s, _ in measured] for name, f in SCALES.items()
-                if not (name == "variance" and min(s for s, _ in measured) < 0)}  # fmt: skip
+    readings = {
+        name: [float(f(torch.tensor(s).double())) ** 0.5 for s, _ in measured]
+        for name, f in Scales.variance.items()
+        if name != "variance" or min(s for s, _ in measured) >= 0
+    }
     own = readings.get(found.divergence.scale)
     if own is None or fits(iter(own)) or not found.divergence.recognised:
         return "std"

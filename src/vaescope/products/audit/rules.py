@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from vaescope.inference.linear import Spectrum, used_count
 from vaescope.products.audit.judge import Intrinsic
@@ -89,7 +90,7 @@ def findings(facts: Facts) -> list[Finding]:
 def _finding(facts: Facts, fault: str) -> Finding | None:
     if fault in ("reconstruction_averaged_over_pixels", "reconstruction_averaged_over_batch"):
         return _averaged(facts, fault)
-    severity, title, evidence, advice, lines = FAULTS[fault]
+    severity, title, evidence, advice, lines = Sentences.faults[fault]
     values = {
         "names": ", ".join(facts.ineffective),
         "beta": number(facts.beta) if facts.beta is not None else "not defined",
@@ -132,171 +133,174 @@ def _averaged(facts: Facts, fault: str) -> Finding:
     )
 
 
-FAULTS: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
-    "kl_missing_half": (
-        "warning",
-        "The KL is twice as large as it should be.",
-        "Its ½ is missing, so the loss is that of a VAE with β = {beta}.",
-        "Multiply the KL by ½.",
-        ("kl",),
-    ),
-    "kl_wrong_sign": (
-        "error",
-        "The KL has the wrong sign.",
-        "Minimising the loss makes the KL larger without limit.",
-        "Add the KL; -0.5 * (1 + log_var - mu**2 - log_var.exp()) is already positive.",
-        ("kl",),
-    ),
-    "kl_log_std_as_log_variance": (
-        "error",
-        "The KL takes log σ for log σ².",
-        "The logarithm counts half of what it should: without data the loss is smallest at σ² = ½, not at 1.",
-        "Use the logarithm of the variance, 2 log σ.",
-        ("kl",),
-    ),
-    "kl_exp_of_exp": (
-        "error",
-        "The KL takes exp(σ²) for σ².",
-        "The variance is exponentiated once more.",
-        "Decide whether {s} is a variance or its logarithm, and use it so in both places.",
-        ("kl",),
-    ),
-    "kl_missing_mean": (
-        "error",
-        "The KL has no μ².",
-        "Means are not drawn to the prior.",
-        "Add the squared means.",
-        ("kl",),
-    ),
-    "kl_sign_of_mean": (
-        "error",
-        "μ² has the wrong sign in the KL.",
-        "The loss has no minimum: it falls without limit as means grow.",
-        "Change the sign of the squared means.",
-        ("kl",),
-    ),
-    "kl_mean_not_squared": (
-        "error",
-        "The KL has μ in the place of μ².",
-        "It falls without limit as means become negative.",
-        "Square the means.",
-        ("kl",),
-    ),
-    "kl_entropy_only": (
-        "error",
-        "The KL has the logarithm of the variance only.",
-        "μ² and σ² are missing: the loss falls without limit as σ² grows.",
-        "Write the whole KL.",
-        ("kl",),
-    ),
-    "kl_detached": (
-        "error",
-        "The KL has no gradient.",
-        "The loss changes with the encoder's outputs, but has no gradient in them: this trains an autoencoder.",
-        "Remove .item(), .detach() or torch.no_grad() around the KL that is added to the loss.",
-        (),
-    ),
-    "kl_absent": (
-        "error",
-        "The KL is not in the loss.",
-        "The loss does not change with {s} or with the means: the model is trained as an autoencoder.",
-        "Add the KL to what is returned.",
-        ("kl", "loss = reconstruction + kl"),
-    ),
-    "kl_averaged_over_batch": (
-        "warning",
-        "The KL is averaged over the batch, the reconstruction is not.",
-        "The KL is divided by the {N} samples of a batch: the loss is that of a VAE with β = {beta}, and changes with "
-        "the batch size.",
-        "Reduce both terms in the same way over samples.",
-        ("reconstruction", "kl"),
-    ),
-    "kl_averaged_over_latents": (
-        "warning",
-        "The KL is averaged over latents.",
-        "A KL is a sum over latents; the mean divides it by {d}, so that β changes with the number of latents.",
-        "Sum over latents.",
-        ("kl",),
-    ),
-    "kl_divided_by_pixels": (
-        "warning",
-        "The KL is divided by the numbers of a sample, the reconstruction is not.",
-        "Divided by {n}: the loss is that of a VAE with β = {beta}.",
-        "Divide neither, or both.",
-        ("kl",),
-    ),
-    "reconstruction_detached": (
-        "error",
-        "The reconstruction has no gradient.",
-        "The loss changes with the decoder's output, and its gradient does not: the decoder is not trained.",
-        "Remove .item(), .detach() or torch.no_grad() around the reconstruction.",
-        (),
-    ),
-    "coefficient_without_effect": (
-        "warning",
-        "A coefficient changes nothing.",
-        "The loss is the same for every value of {names}.",
-        "Multiply the term that it is meant for, in the value that is returned.",
-        (),
-    ),
-    "sigmoid_twice": (
-        "error",
-        "The sigmoid is applied twice.",
-        "The loss takes the decoder's output for logits, and all of it lies between 0 and 1.",
-        "Return logits from the decoder, or use the loss for probabilities.",
-        ("F.binary_cross_entropy(y, x, reduction='sum') / len(x)  # if y are probabilities",),
-    ),
-    "softmax_twice": (
-        "error",
-        "The softmax is applied twice.",
-        "The loss takes the decoder's output for logits, and its rows are probabilities that sum to 1.",
-        "Return logits from the decoder, or take the logarithm and use F.nll_loss.",
-        (),
-    ),
-    "arguments_swapped": (
-        "error",
-        "x and the reconstruction are swapped.",
-        "The cross-entropy reads x as the prediction and the decoder's output as the target.",
-        "The prediction comes first.",
-        ("reconstruction",),
-    ),
-    "noise_not_std": (
-        "error",
-        "The noise of z does not have the standard deviation of the posterior.",
-        "z = μ + σ ε, but ε is multiplied by {noise}.",
-        "Multiply by the standard deviation that the KL has.",
-        ("z = mu + (0.5 * log_var).exp() * torch.randn_like(mu)  # if the encoder returns log-variances",),
-    ),
-    "noise_not_normal": (
-        "error",
-        "The noise of z is not standard normal.",
-        "Its mean, skewness or kurtosis are not those of a normal distribution.",
-        "Draw it with torch.randn_like.",
-        ("z = mu + std * torch.randn_like(std)",),
-    ),
-    "noise_shared": (
-        "error",
-        "Several numbers of z share a draw of the noise.",
-        "The noise is the same for all {shared}.",
-        "Draw one number for each sample and latent.",
-        ("z = mu + std * torch.randn_like(std)",),
-    ),
-    "noise_absent": (
-        "error",
-        "z has no noise.",
-        "The decoder is given the same z at every repetition: the model is trained as an autoencoder.",
-        "Draw z from the posterior while training.",
-        ("z = mu + std * torch.randn_like(std)",),
-    ),
-    "depends_on_batch_size": (
-        "note",
-        "The balance of the two terms changes with the batch size.",
-        "The weights of the KL and of the reconstruction depend on the number of samples in different ways.",
-        "Reduce both terms in the same way over samples.",
-        (),
-    ),
-}
-"""Severity, title, evidence, advice, and the lines to write: `kl` and `reconstruction` in the user's own names."""
+class Sentences:
+    """What is said about each fault."""
+
+    faults: ClassVar[Mapping[str, tuple[str, str, str, str, tuple[str, ...]]]] = {
+        "kl_missing_half": (
+            "warning",
+            "The KL is twice as large as it should be.",
+            "Its ½ is missing, so the loss is that of a VAE with β = {beta}.",
+            "Multiply the KL by ½.",
+            ("kl",),
+        ),
+        "kl_wrong_sign": (
+            "error",
+            "The KL has the wrong sign.",
+            "Minimising the loss makes the KL larger without limit.",
+            "Add the KL; -0.5 * (1 + log_var - mu**2 - log_var.exp()) is already positive.",
+            ("kl",),
+        ),
+        "kl_log_std_as_log_variance": (
+            "error",
+            "The KL takes log σ for log σ².",
+            "The logarithm counts half of what it should: without data the loss is smallest at σ² = ½, not at 1.",
+            "Use the logarithm of the variance, 2 log σ.",
+            ("kl",),
+        ),
+        "kl_exp_of_exp": (
+            "error",
+            "The KL takes exp(σ²) for σ².",
+            "The variance is exponentiated once more.",
+            "Decide whether {s} is a variance or its logarithm, and use it so in both places.",
+            ("kl",),
+        ),
+        "kl_missing_mean": (
+            "error",
+            "The KL has no μ².",
+            "Means are not drawn to the prior.",
+            "Add the squared means.",
+            ("kl",),
+        ),
+        "kl_sign_of_mean": (
+            "error",
+            "μ² has the wrong sign in the KL.",
+            "The loss has no minimum: it falls without limit as means grow.",
+            "Change the sign of the squared means.",
+            ("kl",),
+        ),
+        "kl_mean_not_squared": (
+            "error",
+            "The KL has μ in the place of μ².",
+            "It falls without limit as means become negative.",
+            "Square the means.",
+            ("kl",),
+        ),
+        "kl_entropy_only": (
+            "error",
+            "The KL has the logarithm of the variance only.",
+            "μ² and σ² are missing: the loss falls without limit as σ² grows.",
+            "Write the whole KL.",
+            ("kl",),
+        ),
+        "kl_detached": (
+            "error",
+            "The KL has no gradient.",
+            "The loss changes with the encoder's outputs, but has no gradient in them: this trains an autoencoder.",
+            "Remove .item(), .detach() or torch.no_grad() around the KL that is added to the loss.",
+            (),
+        ),
+        "kl_absent": (
+            "error",
+            "The KL is not in the loss.",
+            "The loss does not change with {s} or with the means: the model is trained as an autoencoder.",
+            "Add the KL to what is returned.",
+            ("kl", "loss = reconstruction + kl"),
+        ),
+        "kl_averaged_over_batch": (
+            "warning",
+            "The KL is averaged over the batch, the reconstruction is not.",
+            "The KL is divided by the {N} samples of a batch: the loss is that of a VAE with β = {beta}, which changes "
+            "with the batch size.",
+            "Reduce both terms in the same way over samples.",
+            ("reconstruction", "kl"),
+        ),
+        "kl_averaged_over_latents": (
+            "warning",
+            "The KL is averaged over latents.",
+            "A KL is a sum over latents; the mean divides it by {d}, so that β changes with the number of latents.",
+            "Sum over latents.",
+            ("kl",),
+        ),
+        "kl_divided_by_pixels": (
+            "warning",
+            "The KL is divided by the numbers of a sample, the reconstruction is not.",
+            "Divided by {n}: the loss is that of a VAE with β = {beta}.",
+            "Divide neither, or both.",
+            ("kl",),
+        ),
+        "reconstruction_detached": (
+            "error",
+            "The reconstruction has no gradient.",
+            "The loss changes with the decoder's output, and its gradient does not: the decoder is not trained.",
+            "Remove .item(), .detach() or torch.no_grad() around the reconstruction.",
+            (),
+        ),
+        "coefficient_without_effect": (
+            "warning",
+            "A coefficient changes nothing.",
+            "The loss is the same for every value of {names}.",
+            "Multiply the term that it is meant for, in the value that is returned.",
+            (),
+        ),
+        "sigmoid_twice": (
+            "error",
+            "The sigmoid is applied twice.",
+            "The loss takes the decoder's output for logits, and all of it lies between 0 and 1.",
+            "Return logits from the decoder, or use the loss for probabilities.",
+            ("F.binary_cross_entropy(y, x, reduction='sum') / len(x)  # if y are probabilities",),
+        ),
+        "softmax_twice": (
+            "error",
+            "The softmax is applied twice.",
+            "The loss takes the decoder's output for logits, and its rows are probabilities that sum to 1.",
+            "Return logits from the decoder, or take the logarithm and use F.nll_loss.",
+            (),
+        ),
+        "arguments_swapped": (
+            "error",
+            "x and the reconstruction are swapped.",
+            "The cross-entropy reads x as the prediction and the decoder's output as the target.",
+            "The prediction comes first.",
+            ("reconstruction",),
+        ),
+        "noise_not_std": (
+            "error",
+            "The noise of z does not have the standard deviation of the posterior.",
+            "z = μ + σ ε, but ε is multiplied by {noise}.",
+            "Multiply by the standard deviation that the KL has.",
+            ("z = mu + (0.5 * log_var).exp() * torch.randn_like(mu)  # if the encoder returns log-variances",),
+        ),
+        "noise_not_normal": (
+            "error",
+            "The noise of z is not standard normal.",
+            "Its mean, skewness or kurtosis are not those of a normal distribution.",
+            "Draw it with torch.randn_like.",
+            ("z = mu + std * torch.randn_like(std)",),
+        ),
+        "noise_shared": (
+            "error",
+            "Several numbers of z share a draw of the noise.",
+            "The noise is the same for all {shared}.",
+            "Draw one number for each sample and latent.",
+            ("z = mu + std * torch.randn_like(std)",),
+        ),
+        "noise_absent": (
+            "error",
+            "z has no noise.",
+            "The decoder is given the same z at every repetition: the model is trained as an autoencoder.",
+            "Draw z from the posterior while training.",
+            ("z = mu + std * torch.randn_like(std)",),
+        ),
+        "depends_on_batch_size": (
+            "note",
+            "The balance of the two terms changes with the batch size.",
+            "The weights of the KL and of the reconstruction depend on the number of samples in different ways.",
+            "Reduce both terms in the same way over samples.",
+            (),
+        ),
+    }
+    """Severity, title, evidence, advice, and the lines to write: `kl` and `reconstruction` in the user's own names."""
 
 
 def _unrecognised(facts: Facts) -> Finding | None:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from vaescope.products.preflight.preflight import Preflight
 
 
-LINE = "#b3382c"  # colour of the collapse line
-
-
 def drawings(found: Preflight) -> list[Drawing]:
     """The figures; none for data that do not vary."""
     if found.scaled_spectrum.total <= 0:
@@ -64,7 +61,7 @@ def _confirmed(found: Preflight) -> Figure:
             if own:
                 label = f"trained, d = {d}" + ("" if done else " (still improving)")
                 axis.plot([c.variance for c in own], [c.used for c in own], "o", mfc=fill, mec=colour, label=label)
-    axis.axvline(float(eigenvalues[0]), color=LINE, lw=1.5, ls="--", label="collapse line λ₁")
+    axis.axvline(float(eigenvalues[0]), color="#b3382c", lw=1.5, ls="--", label="collapse line λ₁")
     figures.format_axis(axis, title="latents in use", x="β/γ²", y="latents", log="")
     axis.set_xscale("log")
     return figure
