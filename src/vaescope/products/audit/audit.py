@@ -360,7 +360,8 @@ def audit(
         others: tensors for arguments other than x, y, mu and s, by role.
         model: what a step is called with; a copy is used.
         batch: makes the batch of a step from x; by default (x, labels), x and dictionaries are tried.
-        encoder, decoder: names of the model's parts, where they are not recognised.
+        encoder: name of the model's part that returns mu and s, where it is not recognised.
+        decoder: name of the part that returns y.
         schedule: values of one keyword argument over training, to see how β changes: {"step": range(0, 10_000, 100)}.
         name: what the report calls the loss.
 
