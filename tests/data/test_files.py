@@ -329,6 +329,16 @@ def test_arrays_whose_numbers_are_in_another_file(tmp_path):
     np.testing.assert_array_equal(open_array(tmp_path / "b.h5").rows(np.arange(50)), ROWS)
 
 
+def test_parquet_of_pandas_has_its_row_labels_left_out_and_its_booleans_read(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [0.5, 1.5], "yes": [True, False]}, index=[17, 3])
+    for name in (None, "id"):
+        frame.rename_axis(name).to_parquet(tmp_path / "x.parquet")
+        loaded = load(tmp_path / "x.parquet")
+        assert loaded.x.tolist() == [[0.5, 1.0], [1.5, 0.0]]
+        assert loaded.what_was_read.endswith(f"left out: {name or '__index_level_0__'} (row labels)")
+
+
 def test_parquet_with_columns_of_one_name(tmp_path):
     table = pa.table([[1.0, 2.0], [3.0, 4.0]], names=["a", "a"])
     pq.write_table(table, tmp_path / "x.parquet")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +31,15 @@ _NUMBER = {
     )
     for mark in ".,"
 }
-_DIGITS_AND_MARKS = re.compile(r"[\s\d.,;|%$€£'_eE+-]*\d[\s\d.,;|%$€£'_eE+-]*")  # a number written in another way
-_OTHER_NOTATION = re.compile(r"\s*[+-]?0[xX][0-9a-fA-F]+\s*|\s*[+-]?[\d.,]+[+-][\d.,]*[ij]\s*")  # hexadecimal, complex
+_MARKS = r"[\s\d.,:;|%$€£'\"_eE+−–-]*"
+_DIGITS_AND_MARKS = re.compile(rf"{_MARKS}\d{_MARKS}|\s*\({_MARKS}\d{_MARKS}\)\s*")  # a number written in another way
+_OTHER_NOTATION = re.compile(  # hexadecimal, complex, exponents of Fortran
+    r"\s*[+-]?0[xX][0-9a-fA-F]+\s*|\s*[+-]?[\d.,]+[+-][\d.,]*[ij]\s*|\s*[+-]?\d*[.,]\d*[dD][+-]?\d+\s*"
+)
+_WITH_UNIT = re.compile(r"([+-]?\d[\d.,]*)\s*([^\d.,\s][^\d]*)")
+_TIME = re.compile(r"\s*[\d./-]*\s*\d{1,2}:\d\d(:\d\d([.,]\d*)?)?\s*([+-]\d\d:?\d\d)?\s*")
+_COMMENT = re.compile(r"[\s\d.,+-]*#")  # a comment, alone or after a number
+_NO_NAME = re.compile(r"\s*|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # as data frames write their row labels
 _DATE_OR_RANGE = re.compile(r"\s*\d+-\d+(-\d+)?\s*")
 _DATE_OR_VERSION = re.compile(r"\s*\d+(\.\d+){2,}\.?\s*")  # with groups of three digits it may be a number
 _YEAR = re.compile(r"\s*(19|20)\d\d\s*")
@@ -48,11 +56,21 @@ class Dialect:
     names: tuple[str, ...]
     """`column 1` and so on if the table has no line of names."""
     kinds: tuple[str, ...]
-    """Of each column: `number`, `boolean`, `text` or `empty`."""
+    """Of each column: `number`, `boolean`, `text`, `empty` or `row labels`."""
     has_names: bool
 
     def columns(self, *kinds: str) -> list[int]:
         return [k for k, kind in enumerate(self.kinds) if kind in kinds]
+
+    def swallowed_row(self, cell: str) -> str | None:
+        """The first line after a line break in a cell that is a row of the table: a quotation mark was not closed."""
+        for line in cell.splitlines()[1:]:
+            row = next(csv.reader([line], delimiter=self.delimiter), [])
+            if len(row) == len(self.names) and all(
+                _NUMBER[self.decimal].fullmatch(row[k]) or row[k].strip() in MISSING for k in self.columns("number")
+            ):
+                return line
+        return None
 
     def __str__(self) -> str:
         columns = "one column" if self.delimiter == ONE_COLUMN else f"separated by {DELIMITERS[self.delimiter]}"
@@ -86,7 +104,7 @@ def read_dialect(path: Path) -> Dialect:
         raise InputError(f"{path.name} can be read in several ways: {' or '.join(map(str, found))}; {converted(path)}")
     split = [reason for delimiter, reason in reasons if delimiter != ONE_COLUMN and reason]
     cells = [reason for reason in split if not reason.startswith("line ")]
-    names = [reason for reason in split if reason.startswith("line 1 may be")]
+    names = [reason for _, reason in reasons if " may be " in reason or " blank before " in reason]
     reason = next(iter(thousands or names or cells or split or [reason for _, reason in reasons if reason]))
     raise InputError(f"{path.name} cannot be read as a table in one way: {reason}; {converted(path)}")
 
@@ -120,35 +138,64 @@ def _first_block(path: Path) -> tuple[str, str]:
 
 def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
     """The table with this delimiter and decimal mark, if every column then has one kind."""
+    if delimiter not in text and delimiter != ONE_COLUMN:
+        raise _Refused("")
     lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
     numbered = [(number, row) for number, row in enumerate(lines, start=1) if row]
     if not numbered:
         raise _Refused("it has no lines")
-    width = len(numbered[0][1])
+    width, blank_before_quote = len(numbered[0][1]), re.search(r'[ \t]"', text)
     if delimiter != ONE_COLUMN and width == 1:
         raise _Refused("")
     for number, row in numbered:
         if len(row) != width:
             raise _Refused(f"line {number} has {len(row)} fields, line {numbered[0][0]} has {width}")
+        if blank_before_quote and any(cell[:1].isspace() and cell.lstrip().startswith('"') for cell in row):
+            raise _Refused(f"line {number} has a blank before a quotation mark")
     if delimiter == ONE_COLUMN and [] in lines[: numbered[-1][0]]:
         raise _Refused(f"line {lines.index([]) + 1} is blank")
-    if delimiter == " " and any(all(row[k].endswith((",", ";")) for _, row in numbered) for k in range(width)):
+    ends = (",", ";", ":", "|", "\t")
+    if delimiter == " " and any(all(row[k].endswith(ends) for _, row in numbered) for k in range(width)):
         raise _Refused("")  # spaces after another delimiter
     (_, first), *body = numbered
     has_names = _has_names(first, [row for _, row in body], decimal)
     rows = body if has_names else numbered
-    kinds = tuple(_kind(k, rows, decimal) for k in range(width))
-    if delimiter == ONE_COLUMN and (
-        kinds[0] == "text" or (has_names and any(mark in first[0] for mark in DELIMITERS if mark != " "))
-    ):
-        raise _Refused("one column of text")
+    if not has_names and _only_first_quoted(text, width):
+        raise _Refused("line 1 is in quotes and the others are not, so it may be names")
+    kinds = [_kind(k, rows, decimal) for k in range(width)]
+    for k in range(width if has_names else 0):
+        if not _NO_NAME.fullmatch(first[k]) or k == width - 1:
+            break
+        kinds[k] = _labels_or_data(k, kinds[k], rows)
+    if delimiter == ONE_COLUMN:
+        if kinds[0] == "text" or (has_names and any(mark in first[0] for mark in ',;\t|"')):
+            raise _Refused("one column of text")
+        before = [row[0].split(",")[0].strip() for _, row in rows]
+        if decimal == "," and len(set(before)) == len(before) > 1 and all(label.isdigit() for label in before):
+            raise _Refused(f"{rows[0][1][0]!r} may be a row label and a number, or a fraction")
     if (delimiter, decimal) != (",", "."):
         fractions = [row[k] for _, row in rows for k in range(width) if kinds[k] == "number" and decimal in row[k]]
         if fractions and all(_THOUSANDS.fullmatch(cell) for cell in fractions):
             raise _Refused(f"{fractions[0].strip()!r} {THOUSANDS}")
     generated = [f"column {k + 1}" for k in range(width)]
     names = [name.strip() or other for name, other in zip(first, generated, strict=True)] if has_names else generated
-    return Dialect(encoding, delimiter, decimal, tuple(names), kinds, has_names)
+    return Dialect(encoding, delimiter, decimal, tuple(names), tuple(kinds), has_names)
+
+
+def _only_first_quoted(text: str, width: int) -> bool:
+    """Whether every field of the first line is in quotes, and not every field of the second."""
+    first, second, *_ = [*text.lstrip().splitlines()[:2], "", ""]
+    return bool(second) and first.count('"') == 2 * width > second.count('"')
+
+
+def _labels_or_data(k: int, kind: str, rows: Sequence[tuple[int, list[str]]]) -> str:
+    """The kind of a column at the start that has no name, as data frames write the labels of their rows."""
+    cells = [row[k].strip() for _, row in rows]
+    if kind != "number" or not all(cell.isdigit() for cell in cells):
+        return kind
+    if len(set(cells)) < len(cells):
+        raise _Refused(f"column {k + 1} has integers and no name, so it may be row labels or data")
+    return "row labels"
 
 
 def _kind(k: int, rows: Sequence[tuple[int, list[str]]], decimal: str) -> str:
@@ -165,11 +212,14 @@ def _kind(k: int, rows: Sequence[tuple[int, list[str]]], decimal: str) -> str:
         raise _Refused(f"column {k + 1} has numbers, but {value!r} in line {number}")
     for number, value in others:
         dotted = _DATE_OR_VERSION.fullmatch(value) and not _THOUSANDS.fullmatch(value)
-        digits = _DIGITS_AND_MARKS.fullmatch(value) and not dotted and not _DATE_OR_RANGE.fullmatch(value)
-        if digits or _OTHER_NOTATION.fullmatch(value):
+        date = dotted or _DATE_OR_RANGE.fullmatch(value) or _TIME.fullmatch(value)
+        if (_DIGITS_AND_MARKS.fullmatch(value) and not date) or _OTHER_NOTATION.fullmatch(value):
             raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number written in another way")
     if not any(re.search(r"\w", value) for _, value in others):
         raise _Refused(f"column {k + 1} has {value!r} and nothing else")
+    parts = [_WITH_UNIT.fullmatch(value.strip()) for _, value in others]
+    if all(parts) and len({part[2] for part in parts if part}) == 1 < len({part[1] for part in parts if part}):
+        raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number with a unit")
     return "text"
 
 
@@ -182,7 +232,7 @@ def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str
     above_numbers = [cell for k, cell in others if any(number(row[k]) for row in body)]
     if not numbers:
         for cell in above_numbers or [cell for _, cell in others]:
-            if not re.search(r"[^\W\d]", cell) or _DIGITS_AND_MARKS.fullmatch(cell) or cell.startswith("#"):
+            if not re.search(r"[^\W\d]", cell) or _DIGITS_AND_MARKS.fullmatch(cell) or _COMMENT.match(cell):
                 raise _Refused(f"line 1 has {cell!r}, which is neither a name nor a number")
         if others and not above_numbers and any(number(cell) for row in body for cell in row):
             raise _Refused("line 1 may be names or data")
@@ -195,6 +245,9 @@ def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str
             return True
         raise _Refused("line 1 may be column numbers or data")
     integers = not any(decimal in cell for cell in numbers)
+    ordered = not integers and _rises_evenly(first, decimal)
+    if ordered and not any(_rises_evenly(row, decimal) for row in body[:1000]):
+        raise _Refused("line 1 has numbers in order, which may be names")
     if above_numbers:
         raise _Refused(f"line 1 has {above_numbers[0]!r} beside numbers")
     if others and integers and all(row[k] != cell for k, cell in others for row in body):
@@ -210,6 +263,22 @@ def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str
     ):
         raise _Refused("line 1 has integers above fractions, which may be names")
     return False
+
+
+def _rises_evenly(cells: Sequence[str], decimal: str) -> bool:
+    """Whether cells are numbers in order, as of wavelengths: seven or more, or four or more with equal distances.
+
+    >>> _rises_evenly(["0.5", "1.0", "1.5", "2.0"], "."), _rises_evenly(["0.5", "1.0", "3.5", "9.0"], ".")
+    (True, False)
+    """
+    cells = [cell for cell in cells if cell.strip()]
+    if len(cells) < 4 or not all(_NUMBER[decimal].fullmatch(cell) for cell in cells):
+        return False
+    values = [float(cell.replace(decimal, ".")) for cell in cells]
+    steps = [later - earlier for earlier, later in itertools.pairwise(values)]
+    ordered = all(step > 0 for step in steps) or all(step < 0 for step in steps)
+    even = max(steps) - min(steps) <= 1e-9 * (abs(values[0]) + abs(values[-1]))
+    return ordered and (even or len(cells) >= 7)
 
 
 def _all_fractions(cells: Sequence[str], decimal: str) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pa_compute
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -19,7 +20,7 @@ BLOCK_BYTES = 16 * 2**20  # of text, read at once
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
 def _about(names: Sequence[str], left_out: Mapping[str, str], without: Sequence[str] = (), *, written: str = "") -> str:
@@ -47,7 +48,12 @@ def open_parquet(path: Path, columns: Sequence[str] | None = None, *, without: S
     repeated = next((name for name in schema.names if schema.names.count(name) > 1), None)
     if repeated is not None:
         raise InputError(f"{path.name} has {schema.names.count(repeated)} columns {repeated!r}; rename them.")
-    numeric = [column.name for column in schema if _is_number(column.type)]
+    labels = (schema.pandas_metadata or {}).get("index_columns", [])  # of rows, as pandas writes its index
+    numeric = [
+        column.name
+        for column in schema
+        if (_is_number(column.type) or pa.types.is_boolean(column.type)) and column.name not in labels
+    ]
     others = [name for name in schema.names if name not in numeric]
     missing = [name for name in (*(columns or ()), *without) if name not in numeric]
     if missing:
@@ -61,7 +67,8 @@ def open_parquet(path: Path, columns: Sequence[str] | None = None, *, without: S
             found = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
             yield np.column_stack(found).astype(np.float64)
 
-    about = _about(chosen, {name: str(schema.field(name).type) for name in others}, without)
+    kinds = {name: "row labels" if name in labels else str(schema.field(name).type) for name in others}
+    about = _about(chosen, kinds, without)
     shape = (pq.ParquetFile(path).metadata.num_rows, len(chosen))
     float64, left_out = np.dtype(np.float64), tuple(others)
     return StoredArray(
@@ -82,8 +89,8 @@ def open_csv(path: Path, columns: Sequence[str] | None = None, *, without: Seque
     positions = _positions(path, dialect, columns, without)
     names = [dialect.names[k] for k in positions]
     left_out = {
-        dialect.names[k]: "no values" if dialect.kinds[k] == "empty" else "text"
-        for k in dialect.columns("empty", "text")
+        dialect.names[k]: "no values" if dialect.kinds[k] == "empty" else dialect.kinds[k]
+        for k in dialect.columns("empty", "text", "row labels")
     }
     about = _about(names, left_out, without, written=str(dialect))
     categorical = any(dialect.kinds[k] not in ("number", "boolean") for k in positions)
@@ -103,29 +110,39 @@ def open_csv(path: Path, columns: Sequence[str] | None = None, *, without: Seque
         for batch in read():
             yield from _in_parts(np.column_stack([_numbers(column) for column in batch.columns]), batch_size)
 
-    rows, empty = 0, dialect.columns("empty")
-    for batch in _reader(path, dialect, [*positions, *empty], as_text=False)():
-        for k, column in zip(empty, batch.columns[len(positions) :], strict=True):
-            if column.null_count < len(column):  # the kinds of columns are those of the first block
-                raise InputError(
-                    f"{path.name}: {dialect.names[k]} has no values at first, but later; {converted(path)}"
-                )
+    rows, others = 0, dialect.columns("empty", "text")
+    for batch in _reader(path, dialect, [*positions, *others], as_text=False)():
+        for k, column in zip(others, batch.columns[len(positions) :], strict=True):
+            _check_left_out(path, dialect, k, column)
         rows += batch.num_rows
     return stored(rows, read_batches)
+
+
+def _check_left_out(path: Path, dialect: Dialect, k: int, column: pa.Array) -> None:
+    """A column that is left out has no values that should have been read, and no rows that a quotation mark holds."""
+    if dialect.kinds[k] == "empty" and column.null_count < len(column):  # kinds are those of the first block
+        raise InputError(f"{path.name}: {dialect.names[k]} has no values at first, but later; {converted(path)}")
+    for cell in column.filter(pa_compute.match_substring_regex(column, "[\r\n]")).to_pylist():
+        row = dialect.swallowed_row(cell)
+        if row is not None:
+            raise InputError(
+                f"{path.name} has {_listed([row])} inside a text that begins with a quotation mark, so rows would be "
+                f"lost; {converted(path)}"
+            )
 
 
 def _positions(path: Path, dialect: Dialect, columns: Sequence[str] | None, without: Sequence[str]) -> list[int]:
     """Positions of the columns that are read; a name that occurs twice cannot be chosen."""
     for name in (*(columns or ()), *without):
         if name not in dialect.names:
-            raise InputError(f"{path.name} has no column {name!r}; it has {', '.join(dialect.names[:20])}.")
+            raise InputError(f"{path.name} has no column {name!r}; it has {_listed(dialect.names)}.")
         if dialect.names.count(name) > 1:
             raise InputError(f"{path.name} has {dialect.names.count(name)} columns {name!r}; rename them.")
     if columns:
         return [dialect.names.index(name) for name in columns]
     numeric = [k for k in dialect.columns("number", "boolean") if dialect.names[k] not in without]
     if not numeric:
-        raise InputError(f"{path.name} has no numeric columns ({dialect}); it has {', '.join(dialect.names[:20])}.")
+        raise InputError(f"{path.name} has no numeric columns ({dialect}); it has {_listed(dialect.names)}.")
     return numeric
 
 
