@@ -131,10 +131,11 @@ def test_an_auxiliary_input_of_a_plain_model_is_refused():
 
 
 @pytest.mark.parametrize("decode", [lambda z: {}["w"], lambda z: z @ W, lambda z: torch.nan * (z @ W.T.to(z))])
-def test_a_decoder_that_fails_is_skipped(decode):
+def test_a_decoder_that_fails_is_a_finding_and_what_needs_it_is_left_out(decode):
     found = vs.diagnose(linear(decode=decode), X)
     assert set(found.skipped) >= {"geometry", "noise", "gap"}
-    assert found.findings == []
+    assert [finding.code for finding in found.findings] == ["decoder-fails"]
+    assert found.worst == "error"
 
 
 def test_another_model_that_fails_only_skips_the_comparison():

@@ -162,6 +162,10 @@ def _rows(value: object, name: str, count: int) -> Tensor:
     if not isinstance(value, Tensor) or value.ndim < 1 or len(value) != count:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise InputError(f"{name} must be a tensor with a row for each of {count} samples, got {shape}.")
+    if not value.is_floating_point():
+        if value.is_complex():
+            raise InputError(f"{name} must be real numbers, got {value.dtype}; return its real part or its modulus.")
+        value = value.to(torch.get_default_dtype())
     return (value.flatten(1) if value.ndim > 1 else value.unsqueeze(1)).cpu()
 
 

@@ -73,6 +73,12 @@ class EncodedSample:
         with torch.no_grad():
             return self.decode(self.mean)
 
+    def check_output(self, output: Float[Tensor, "M n"]) -> None:
+        """Refuse outputs of the decoder that have another size than x."""
+        decoded, observed = output.shape[1], self.x[0].numel()
+        if decoded != observed:
+            raise InputError(f"the decoder returns {decoded} numbers per sample, but x has {observed}.")
+
     def decode(self, z: Float[Tensor, "M d"], rows: Rows | None = None) -> Float[Tensor, "M n"]:
         """Flattened outputs in the dtype of z, also from decoders that compute in the dtype of the means only.
 

@@ -140,6 +140,15 @@ class Repair:
     second: Tensor
     """What the encoder returned for the samples as variances."""
 
+    @property
+    def corrections(self) -> dict[str, str]:
+        """What was not taken as the encoder returned it, and why, as the entries of `Report.skipped`."""
+        if bool((self.second < 0).any()):
+            return {"variances as returned": "some are negative, so all were read as log-variances"}
+        return (
+            {"variances of 0": "they were replaced by the smallest that is computed with"} if self.zero_variance else {}
+        )
+
     def with_scale(self, scale: str) -> Repair:
         """The same with the encoder's second output taken for something else."""
         model = replace(self.model, scale=scale)

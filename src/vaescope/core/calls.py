@@ -115,6 +115,6 @@ def call_user_function(name: str, function: Callable[..., T], *values: Tensor) -
         return function(*values)
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         shapes = " and ".join(str(tuple(value.shape)) for value in values)
         raise InputError(f"{name} failed on {shapes}: {type(error).__name__}: {first_line(error)}") from None

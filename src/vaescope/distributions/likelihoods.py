@@ -51,6 +51,8 @@ def log_likelihood(
     tensor([0.2500])
     """
     observed, decoded = x.flatten(1), mean.flatten(1)
+    if decoded.shape[1] != observed.shape[1]:
+        raise InputError(f"the decoder returns {decoded.shape[1]} numbers per sample, but x has {observed.shape[1]}.")
     if likelihood == "bernoulli":
         floor = max(1e-7, torch.finfo(decoded.dtype).eps)  # float32 decoders return exact zeros and ones
         p = decoded.clamp(floor, 1 - floor)

@@ -15,6 +15,7 @@ from torch import Tensor
 from vaescope.analysis.encoding import EncodedSample, encode_chunks
 from vaescope.analysis.likelihood import UNKNOWN, joint_of
 from vaescope.analysis.models import RepairedModel, as_models, likelihood_is_known, sample_log_likelihood
+from vaescope.analysis.posteriors import posteriors_of
 from vaescope.analysis.samples import read_samples
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
@@ -150,6 +151,7 @@ def _log_marginals(model: RepairedModel, x: object, draws: int, seed: int) -> di
 
 
 def _score(sample: EncodedSample, draws: int, generator: torch.Generator) -> dict[str, Tensor]:
+    posteriors_of(sample)  # refuses variances that are negative
     prior, x = sample.prior, sample.observations
     q = DiagonalGaussian(sample.mean.double(), sample.variance.double())
     noise = draw_student(draws, len(sample), q.mean.shape[1], FREEDOM, generator).transpose(0, 1)
@@ -165,6 +167,8 @@ def _score(sample: EncodedSample, draws: int, generator: torch.Generator) -> dic
         half = torch.randn(q.mean.shape, generator=generator, dtype=torch.float64)
         total += sum(log_likelihood(x, q.sample(side)) for side in (half, -half))
     assert found.pareto_k is not None
+    if bool((at_mean.isnan() | found.value.isnan()).any()):
+        raise Skipped("the likelihood of some samples is not a number")
     return {
         "log_marginal": found.value,
         "stderr": found.stderr,

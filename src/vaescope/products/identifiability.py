@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 
 from vaescope.analysis.identification import THRESHOLDS, Identification, identify
@@ -18,6 +18,9 @@ from vaescope.report.report import Report
 @dataclass(frozen=True, eq=False, repr=False)
 class Identifiability(Identification, Report):
     """A verdict per latent of the first model. Print it for a sentence per latent."""
+
+    skipped: dict[str, str] = field(default_factory=dict)
+    """What was not taken as the encoders returned it, and why."""
 
     def summary(self) -> Table:
         """A row per latent."""
@@ -36,7 +39,8 @@ class Identifiability(Identification, Report):
         return super().page_values() | {"rows": rows, "columns": list(rows[0])}
 
     def __repr__(self) -> str:
-        return "\n".join([f"Identifiability of {self.name}", *(f"  {line}" for line in self.sentences)])
+        lines = [*self.sentences, *(f"left out: {what} ({why})" for what, why in self.skipped.items())]
+        return "\n".join([f"Identifiability of {self.name}", *(f"  {line}" for line in lines)])
 
     def _repr_html_(self) -> str:
         rows = zip(self.kind, self.score, self.sentences, strict=True)
@@ -74,9 +78,12 @@ def identifiability(
     (['axis', 'subspace', 'subspace'], [[1, 2]])
     """
     number("tolerance", tolerance, above=0.0, hint="it is in nats per sample")
-    samples = []
+    samples, corrections = [], {}
     listed = as_models(models)
     for model, given in zip(listed, read_samples_of_each(listed, x, auxiliary), strict=True):
-        samples.append(repair(model, given, None, 2000).sample)
+        repaired = repair(model, given, None, 2000)
+        samples.append(repaired.sample)
+        corrections |= repaired.corrections
     validation.same_rows({f"model {index}": len(sample) for index, sample in enumerate(samples)})
-    return Identifiability(**vars(identify(samples, [regime_of([sample]).used for sample in samples], tolerance)))
+    found = identify(samples, [regime_of([sample]).used for sample in samples], tolerance)
+    return Identifiability(**vars(found), skipped=corrections)

@@ -73,6 +73,7 @@ def effect(sample: EncodedSample) -> Array:
     scale = (flat - flat.mean(0)).square().sum(1).mean()
     noise = torch.randn(sample.mean.shape, generator=randomness.generator(0, "effect"), dtype=sample.mean.dtype)
     drawn = sample.prior_mean + sample.prior_variance.sqrt() * noise.to(sample.mean.device)
+    sample.check_output(sample.decoded)
     before = squared_error(sample.x, sample.decoded)
     effects = []
     for k in range(sample.mean.shape[1]):

@@ -31,15 +31,12 @@ _NUMBER = {
     )
     for mark in ".,"
 }
-_MARKS = r"[\s\d.,:;|%$€£'\"_eE+−–-]*"
-_DIGITS_AND_MARKS = re.compile(rf"{_MARKS}\d{_MARKS}|\s*\({_MARKS}\d{_MARKS}\)\s*")  # a number written in another way
+_DIGITS_AND_MARKS = re.compile(  # a number written in another way, such as 1'000, $5, (1.5) or −2
+    r"""\s*(?P<bracket>\()?(?=\D*\d)[\s\d.,:;|%$€£'"_eE+−–-]+(?(bracket)\))\s*"""
+)
 _OTHER_NOTATION = re.compile(  # hexadecimal, complex, exponents of Fortran
     r"\s*[+-]?0[xX][0-9a-fA-F]+\s*|\s*[+-]?[\d.,]+[+-][\d.,]*[ij]\s*|\s*[+-]?\d*[.,]\d*[dD][+-]?\d+\s*"
 )
-_WITH_UNIT = re.compile(r"([+-]?\d[\d.,]*)\s*([^\d.,\s][^\d]*)")
-_TIME = re.compile(r"\s*[\d./-]*\s*\d{1,2}:\d\d(:\d\d([.,]\d*)?)?\s*([+-]\d\d:?\d\d)?\s*")
-_COMMENT = re.compile(r"[\s\d.,+-]*#")  # a comment, alone or after a number
-_NO_NAME = re.compile(r"\s*|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # as data frames write their row labels
 _DATE_OR_RANGE = re.compile(r"\s*\d+-\d+(-\d+)?\s*")
 _DATE_OR_VERSION = re.compile(r"\s*\d+(\.\d+){2,}\.?\s*")  # with groups of three digits it may be a number
 _YEAR = re.compile(r"\s*(19|20)\d\d\s*")
@@ -164,7 +161,7 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
         raise _Refused("line 1 is in quotes and the others are not, so it may be names")
     kinds = [_kind(k, rows, decimal) for k in range(width)]
     for k in range(width if has_names else 0):
-        if not _NO_NAME.fullmatch(first[k]) or k == width - 1:
+        if not re.fullmatch(r"\s*|Unnamed: \d+(\.\d+)*|__index_level_\d+__", first[k]) or k == width - 1:
             break
         kinds[k] = _labels_or_data(k, kinds[k], rows)
     if delimiter == ONE_COLUMN:
@@ -212,12 +209,16 @@ def _kind(k: int, rows: Sequence[tuple[int, list[str]]], decimal: str) -> str:
         raise _Refused(f"column {k + 1} has numbers, but {value!r} in line {number}")
     for number, value in others:
         dotted = _DATE_OR_VERSION.fullmatch(value) and not _THOUSANDS.fullmatch(value)
-        date = dotted or _DATE_OR_RANGE.fullmatch(value) or _TIME.fullmatch(value)
+        date = (
+            dotted
+            or _DATE_OR_RANGE.fullmatch(value)
+            or re.fullmatch(r"\s*[\d./-]*\s*\d{1,2}:\d\d(:\d\d([.,]\d*)?)?\s*([+-]\d\d:?\d\d)?\s*", value)
+        )
         if (_DIGITS_AND_MARKS.fullmatch(value) and not date) or _OTHER_NOTATION.fullmatch(value):
             raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number written in another way")
     if not any(re.search(r"\w", value) for _, value in others):
         raise _Refused(f"column {k + 1} has {value!r} and nothing else")
-    parts = [_WITH_UNIT.fullmatch(value.strip()) for _, value in others]
+    parts = [re.fullmatch(r"([+-]?\d[\d.,]*)\s*([^\d.,\s][^\d]*)", value.strip()) for _, value in others]
     if all(parts) and len({part[2] for part in parts if part}) == 1 < len({part[1] for part in parts if part}):
         raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number with a unit")
     return "text"
@@ -232,7 +233,7 @@ def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str
     above_numbers = [cell for k, cell in others if any(number(row[k]) for row in body)]
     if not numbers:
         for cell in above_numbers or [cell for _, cell in others]:
-            if not re.search(r"[^\W\d]", cell) or _DIGITS_AND_MARKS.fullmatch(cell) or _COMMENT.match(cell):
+            if not re.search(r"[^\W\d]", cell) or _DIGITS_AND_MARKS.fullmatch(cell) or re.match(r"[\s\d.,+-]*#", cell):
                 raise _Refused(f"line 1 has {cell!r}, which is neither a name nor a number")
         if others and not above_numbers and any(number(cell) for row in body for cell in row):
             raise _Refused("line 1 may be names or data")

@@ -17,7 +17,7 @@ from vaescope.analysis.likelihood import joint_of
 from vaescope.core import randomness
 from vaescope.core.budget import Budget
 from vaescope.core.calls import call_user_function
-from vaescope.core.errors import InputError, Skipped
+from vaescope.core.errors import Skipped
 from vaescope.distributions import DiagonalGaussian, Normal, Prior
 from vaescope.inference.annealing import Sandwich, bound_log_marginal
 from vaescope.inference.gap import sampled_gap
@@ -124,8 +124,7 @@ def simulate(model: LatentModel, real: EncodedSample, count: int, auxiliary: obj
         x = torch.cat([draw_observations(model, part.to(like), generator) for part in parts])
     if not bool(x.isfinite().all()):
         raise Skipped("the decoder returned NaN or infinity for draws from the prior")
-    if x[0].numel() != real.x[0].numel():
-        raise InputError(f"the decoder returns {x[0].numel()} numbers per sample, but x has {real.x[0].numel()}.")
+    real.check_output(x.flatten(1))
     x = x.reshape(len(x), *real.x.shape[1:]).to(real.x)
     return Simulation(z, encode_simulated(model, x, prior, labels), prior, labels)
 

@@ -73,8 +73,8 @@ def _check(sample: EncodedSample) -> None:
         raise Skipped("encode returns the marginals of q(z|x), not q itself")
     if not likelihood_is_known(model):
         raise Skipped(UNKNOWN)
-    if model.log_likelihood is None and sample.decoded.shape != sample.observations.shape:
-        raise Skipped(f"the decoder returns {sample.decoded.shape[1]} numbers, x has {sample.observations.shape[1]}")
+    if model.log_likelihood is None:
+        sample.check_output(sample.decoded)
 
 
 def _noise(samples: int, dim: int, draws: int) -> Float[Tensor, "N S d"]:
@@ -142,9 +142,10 @@ def measure(
         factors: (N, k) of all samples.
         sample_shape: (channels, height, width) of samples that are images.
     """
-    sample = repair(model, x, auxiliary, 2000, sample_shape).sample
+    repaired = repair(model, x, auxiliary, 2000, sample_shape)
+    sample = repaired.sample
     regime = regime_of([sample])
-    attempt = Attempts()
+    attempt = Attempts(repaired.corrections)
     elbo = attempt("ELBO", lambda: elbo_of_samples(sample).numpy())
     derivatives = attempt("geometry", lambda: differentiate_decoder(sample, regime.used)) if model.has_decoder else None
     geometry = near = None

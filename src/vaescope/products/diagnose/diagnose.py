@@ -307,16 +307,22 @@ def _decoder_evidence(evidence: Measurements, repaired: Repair, attempts: Attemp
 
     def other_sizes() -> tuple[int, int] | None:
         sizes = sample.decoded.shape[1], sample.observations.shape[1]
-        return None if sizes[0] == sizes[1] or model.log_likelihood is not None else sizes
+        if model.log_likelihood is not None:
+            return None
+        if not bool(sample.decoded.isfinite().all()):
+            raise Skipped("the decoder returns NaN or infinity")
+        return None if sizes[0] == sizes[1] else sizes
 
     if model.latent_shape is not None:
         evidence = replace(evidence, latent_image=attempts("channels", lambda: measure_latent_image(sample)))
     derivatives = attempts("geometry", differentiate)
     jacobian = None if derivatives is None else attempts("geometry", lambda: WeightedJacobian.of(derivatives))
     norms = attempts("column norm", column_norm)
+    sizes = attempts("decoding", other_sizes)
     evidence = replace(
         evidence,
-        sizes=attempts("size of the output", other_sizes),
+        sizes=sizes,
+        decoder_fails=attempts.skipped.get("decoding"),
         regime=replace(evidence.regime, column_norm=norms, effect=attempts("effect", effects)),
         reconstruction=attempts("reconstruction", lambda: measure_reconstruction(sample)),
         aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, used)),

@@ -47,6 +47,8 @@ class Measurements:
     """Smallest and largest x, if x is outside the range of its likelihood."""
     sizes: tuple[int, int] | None = None
     """Numbers per sample that the decoder returns and that x has, if they differ."""
+    decoder_fails: str | None = None
+    """What goes wrong when the codes of x are decoded."""
     elbo_trained: bool = True
     """Whether training maximised the ELBO of the posteriors that `encode` returns."""
     generative: bool = True

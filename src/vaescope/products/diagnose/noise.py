@@ -59,8 +59,7 @@ def reconstruct_draws(sample: EncodedSample, draws: int, purpose: str) -> tuple[
         output = sample.decode(sample.mean + deviation * noise).double()
         if not bool(output.isfinite().all()):
             raise Skipped("the decoder returns NaN or infinity")
-        if output.shape != x.shape:
-            raise Skipped(f"the decoder returns {output.shape[1]} numbers per sample, but x has {x.shape[1]}")
+        sample.check_output(output)
         error += float((x - output).square().sum(1).mean()) / draws
         output = output - output.mean(0)
         products += (centred * output).sum(1)

@@ -200,10 +200,8 @@ class Reconstruction:
 def measure_reconstruction(sample: EncodedSample, *, samples: int = 256) -> Reconstruction:
     """Reconstruct x; if that is poor, also x changed in the ways in which people confuse inputs."""
     subset = sample.random_subset(samples)
-    x = subset.x
     output = subset.decoded
-    if output.shape != subset.observations.shape:
-        raise Skipped(f"the decoder returns {output.shape[1]} numbers per sample, but x has {x[0].numel()}")
+    subset.check_output(output)
     given = _trial(subset)
     generated = subset.decode(subset.draw_prior("prior samples")).double()
     best = given

@@ -83,6 +83,19 @@ def untrained(found: Measurements) -> Finding | None:
     )
 
 
+def decoder_fails(found: Measurements) -> Finding | None:
+    if found.decoder_fails is None:
+        return None
+    return Finding(
+        "decoder-fails",
+        "error",
+        "The decoder fails at the codes of x.",
+        f"With the posterior means of x, {found.decoder_fails}.",
+        "Call decode with the means that encode returns, and check its arguments and weights: it must return a row of "
+        "finite numbers per sample.",
+    )
+
+
 def output_size(found: Measurements) -> Finding | None:
     if found.sizes is None:
         return None
@@ -695,10 +708,11 @@ def codebook_usage(found: Measurements) -> Finding | None:
     )
 
 
-BROKEN: tuple[Rule, ...] = (untrained, output_size, data_range, not_a_vae, reconstruction, collapse)
+BROKEN: tuple[Rule, ...] = (untrained, decoder_fails, output_size, data_range, not_a_vae, reconstruction, collapse)
 """With these the gap means nothing."""
 RULES: tuple[Rule, ...] = (
     untrained,
+    decoder_fails,
     output_size,
     data_range,
     not_a_vae,
@@ -724,7 +738,16 @@ RULES: tuple[Rule, ...] = (
 """In the order of causes: a finding may be the reason for later ones."""
 EXPLAINS: dict[str, frozenset[str]] = {
     **dict.fromkeys(
-        ("untrained", "output-size", "data-range", "reconstruction", "not-a-vae", "collapsed", "uninformative"),
+        (
+            "untrained",
+            "decoder-fails",
+            "output-size",
+            "data-range",
+            "reconstruction",
+            "not-a-vae",
+            "collapsed",
+            "uninformative",
+        ),
         frozenset({"*"}),
     ),
     "overfit": frozenset({"amortization", "decoder-variance", "beta-low", "beta-high", "aggregate", "rotated"}),

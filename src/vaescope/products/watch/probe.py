@@ -80,7 +80,7 @@ class Probe:
         if not isinstance(prior, Normal):
             raise InputError(f"a watch needs a Gaussian prior, got {type(prior).__name__}.")
         log_variance = _range(variance.log())
-        if not bool((mean.isfinite() & variance.isfinite()).all()):
+        if not bool((mean.isfinite() & variance.isfinite() & (variance >= 0)).all()):
             nothing, latents = Bound(math.nan, math.nan, math.nan, math.nan), mean.shape[1]
             state = LatentState((math.nan,) * latents, ("passive",) * latents, log_variance)
             return Measured(nothing, state, None, ("encoder",), None)
@@ -102,6 +102,7 @@ class Probe:
             return Bound(math.nan, total, math.nan, math.nan), None
         z = sample.mean + sample.variance.sqrt() * self.noise(sample.mean)
         output = sample.decode(z)
+        sample.check_output(output)
         error = (sample.x.flatten(1) - output).double().square()
         mean_error = float(error.mean())
         precision = model.precision

@@ -326,7 +326,7 @@ def not_finite(watched: Watched) -> Finding | None:
         "not-finite",
         "error",
         "Numbers are no longer finite.",
-        f"NaN or infinity in the {', '.join(now.not_finite)} at step {now.step}.",
+        f"NaN or infinity in the {', '.join(now.not_finite)}, or negative variances, at step {now.step}.",
         "Go back to an earlier checkpoint: NaN weights never recover. Earlier findings name the cause; without any, "
         "lower the learning rate, clip gradients, and clamp log-variances.",
     )
