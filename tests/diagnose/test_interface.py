@@ -263,7 +263,7 @@ def test_a_model_that_ends_the_program_is_not_a_diagnosis(run, capsys):
         cli.dispatch(["diagnose", f"{run}/ends.py:vae", *data])
     with pytest.raises(InputError, match="failed: SystemExit: 0"):
         cli.dispatch(["diagnose", f"{run}/ends_later.py:ends", *data])
-    with pytest.raises(RunError, match=r"did not finish: .* ended the program with code 0"):
+    with pytest.raises(InputError, match=r"encode failed on .*: SystemExit: 0"):
         cli.dispatch(["diagnose", f"{run}/encodes.py:model", *data])
 
 
