@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html import escape
 
+from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.identification import THRESHOLDS, Identification, identify
 from vaescope.analysis.models import as_models, repair
 from vaescope.analysis.samples import read_samples_of_each
@@ -78,7 +79,8 @@ def identifiability(
     (['axis', 'subspace', 'subspace'], [[1, 2]])
     """
     number("tolerance", tolerance, above=0.0, hint="it is in nats per sample")
-    samples, corrections = [], {}
+    samples: list[EncodedSample] = []
+    corrections: dict[str, str] = {}
     listed = as_models(models)
     for model, given in zip(listed, read_samples_of_each(listed, x, auxiliary), strict=True):
         repaired = repair(model, given, None, 2000)
