@@ -272,8 +272,9 @@ class MemberSettings:
             schedule_from(text)
         if isinstance(self.seeds, int):
             integer("seeds", self.seeds)
-        if not self.precisions or not self.kl_schedules:
-            raise InputError("precision and kl_schedule need a value, got none; omit the option for its default.")
+        for option, values in {"precision": self.precisions, "kl_schedule": self.kl_schedules}.items():
+            if not values:
+                raise InputError(f"{option} needs a value, got none; omit the option for its default.")
         if not 1 <= len(self.seed_list) <= MAX_SEEDS:
             raise InputError(f"seeds must be 1 to {MAX_SEEDS} seeds, got {shown(self.seeds)}.")
         for seed in self.seed_list:

@@ -312,6 +312,8 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(tmp_path):
     for command in (["diagnose"], ["certify"], ["compare"]):
         with pytest.raises(RunError, match="it is a folder, not a file"):
             cli.dispatch([*command, "no model", "--data", "no data", "--html", str(tmp_path)])
+    with pytest.raises(RunError, match="it is a folder, not a file"):
+        cli.dispatch(["diagnose", "no model", "--data", "no data", "--html", "."])
     (tmp_path / "page.json").mkdir()
     with pytest.raises(RunError, match=r"page.json: it is a folder"):
         cli.dispatch(["preflight", "no data", "--html", str(tmp_path / "page.html")])

@@ -57,8 +57,9 @@ def check_page(html: Path | None, fail_on: str | None) -> None:
         choice("--fail-on", fail_on, SEVERITIES)
     if html is not None and html.suffix == ".json":
         raise InputError(f"--html {html} is the file for the numbers; use another suffix, such as .html.")
-    for file in () if html is None else (html, html.with_suffix(".json")):
-        check_writable(file)
+    if html is not None:
+        check_writable(html)
+        check_writable(html.with_suffix(".json"))
 
 
 def for_command(text: str) -> str:
