@@ -53,10 +53,10 @@ class GroupedData:
 
 
 DATA = GroupedData()
-MODELS = {
-    "fixed": "linear decoder, fixed prior mean",
-    "learned": "linear decoder, learned prior mean",
-    "network": "decoder with hidden layers, learned prior mean",
+MODELS = {  # decoder and prior
+    "fixed": "linear, prior mean fixed",
+    "learned": "linear, prior mean learned",
+    "network": "hidden layers, prior mean learned",
 }
 
 
@@ -293,8 +293,8 @@ class LinearIVAEExperiment(TrainedExperiment[TrainedSettings, LinearIVAECell, Li
             figures.format_axis(
                 axis,
                 title=MODELS[model],
-                x="predicted σ²_q / σ²_prior",
-                y="trained σ²_q / σ²_prior",
+                x="predicted variance / prior's",
+                y="trained variance / prior's",
                 legend=axis is axes[0],
             )
         caption = (
