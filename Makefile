@@ -121,6 +121,7 @@ bench: install $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.orthogonality
 	$(BIN)/python -m benchmarks.checkpoints
+	$(BIN)/python -m benchmarks.grid
 
 # Members per hour on 1, 2 and 4 node processes of a Ray cluster.
 bench-machines: install $(LONG_STAMP)

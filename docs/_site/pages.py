@@ -15,6 +15,8 @@ PROJECT_FILES = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
     "conduct.md": "CODE_OF_CONDUCT.md",
+    "support.md": "SUPPORT.md",
+    "security.md": "SECURITY.md",
 }
 
 
@@ -38,6 +40,7 @@ def complete_navigation(nav: list[dict[str, object]], pages: list[str]) -> list[
 def from_the_root(text: str) -> str:
     """A file of the root as a page of the site: links to docs/ lose that folder."""
     text = text.replace("](docs/", "](").replace("](CODE_OF_CONDUCT.md", "](conduct.md")
+    text = text.replace("](SUPPORT.md", "](support.md").replace("](SECURITY.md", "](security.md")
     return text.replace("](CONTRIBUTING.md", "](contributing.md").replace("](CHANGELOG.md", "](changelog.md")
 
 

@@ -145,16 +145,15 @@ def write_report(
     """Write everything of a run that is made from its results."""
     finished = results.finished
     write_json(folder / "claims.json", [claim.to_data() for claim in claims])
-    if comparisons := experiment.comparisons(finished, settings):
-        write_json(folder / COMPARISON, [comparison.to_data() for comparison in comparisons])
+    comparisons = [comparison.to_data() for comparison in experiment.comparisons(finished, settings)]
+    if comparisons:
+        write_json(folder / COMPARISON, comparisons)
     drawn, tables = [*experiment.figures(finished, settings)], [*experiment.tables(finished, settings)]
     if isinstance(experiment, TrainedExperiment):
         training = training_report(folder, finished, lambda cell: experiment.training_of(cell, settings).epochs)
         drawn += training[0]
         tables += training[1]
     drawings = []
-    if "training" not in {figure.name for figure in drawn}:
-        drawings += _kept_training_figure(folder)
     for figure in drawn:
         text = svg(figure.figure)
         write_text(folder / "figures" / f"{figure.name}.svg", f'<?xml version="1.0" encoding="utf-8"?>\n{text}')
@@ -164,6 +163,8 @@ def write_report(
         drawings.append(
             Drawing(animation.name, embedded_image(animation.gif, "gif", animation.caption), animation.caption)
         )
+    if "training" not in {figure.name for figure in drawn}:
+        drawings += _kept_training_figure(folder)
     page = ExperimentPage(
         name=experiment.info.name,
         title=experiment.info.title,
@@ -177,6 +178,7 @@ def write_report(
         published_settings=plain_fields(experiment.paper),
         problems=[_diverged_line(member) for member in results.diverged],
         seconds=read_seconds(folder),
+        comparisons=comparisons,
         registered="" if (registration := read_registration(folder)) is None else registration.words,
     )
     write_text(folder / "report.html", experiment_page(page))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from typing import cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -48,7 +50,17 @@ class Drawing:
     """In pixels, at most; None for the width of the page."""
 
 
-_ENVIRONMENT.filters.update(number=number, setting=setting)
+def sentences(text: str) -> tuple[str, str]:
+    """The first sentence of a text, and the rest.
+
+    >>> sentences("ELBO* of Fig. 4, cf. Eq. 13. It converges. Slowly.")
+    ('ELBO* of Fig. 4, cf. Eq. 13.', 'It converges. Slowly.')
+    """
+    found = re.match(r"(.*?(?<!\bcf)(?<!\bal)[.:]) (?=[A-Z|‖])(.*)", text, flags=re.DOTALL)
+    return (text, "") if found is None else (found[1], found[2])
+
+
+_ENVIRONMENT.filters.update(number=number, setting=setting, sentences=sentences)
 _ENVIRONMENT.globals.update(marks=MARKS, escape=escape)
 
 
@@ -82,7 +94,53 @@ class ExperimentPage:
     seconds: float | None = None
     registered: str = ""
     """When settings and claims were stored, in words."""
+    comparisons: Sequence[Mapping[str, Plain]] = ()
+    """Published panels with our values, a table each."""
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        """How many claims have each verdict."""
+        return verdict_counts(self.claims)
+
+    @property
+    def numbers(self) -> list[dict[str, str]]:
+        """What the page shows first: published numbers beside ours, at most six.
+
+        Of claims with a published number; if there are none, of the published panels; if there are none either, our
+        values of the first claims.
+        """
+        printed = [c for c in self.claims if re.match(r"[-−<>≥≤]?\d", str(c["published"] or ""))]
+        entries = [
+            (panel, entry)
+            for panel in self.comparisons
+            for entry in cast(Sequence[Mapping[str, Plain]], panel["entries"])
+        ]
+        if printed or not entries:
+            return [
+                {
+                    "what": str(c["sentence"]),
+                    "paper": str(c["published"]) if printed else "",
+                    "ours": str(c["measured"]),
+                    "verdict": str(c["verdict"]),
+                }
+                for c in (printed or self.claims)[:6]
+            ]
+        return [
+            {
+                "what": f"{panel['figure']}: {panel['quantity']}, {entry['setting']}",
+                "paper": number(entry["published"]),
+                "ours": number(entry["ours"]),
+                "verdict": "",
+            }
+            for panel, entry in entries[:6]
+        ]
+
+
+def verdict_counts(claims: Sequence[Mapping[str, Plain]]) -> list[tuple[str, int]]:
+    """How many claims have each verdict, for verdicts that occur."""
+    found = [str(claim["verdict"]) for claim in claims]
+    return [(verdict, found.count(verdict)) for verdict in MARKS if verdict in found]
 
 
 def versions() -> dict[str, str]:
@@ -109,8 +167,7 @@ class IndexEntry:
     @property
     def counts(self) -> list[tuple[str, int]]:
         """How many claims have each verdict."""
-        found = [str(claim["verdict"]) for claim in self.claims or ()]
-        return [(verdict, found.count(verdict)) for verdict in MARKS if found.count(verdict)]
+        return verdict_counts(self.claims or ())
 
 
 def render(template: str, **values: object) -> str:
