@@ -399,3 +399,50 @@ def test_likelihoods_of_pyro_without_a_name():
     torch.testing.assert_close(adapted.log_likelihood(x, z), expected)
     assert adapted.likelihood is None
     assert vs.diagnose(adapted, x, progress=None, budget=3.0).evidence.elbo is not None
+
+
+# graphs of PyTorch, and ONNX --------------------------------------------------------------------
+
+
+def test_torchscript_and_exported_programs(reference):
+    batch = torch.export.Dim("batch", min=1)
+    parts = ((reference.encoder, torch.zeros(2, SIZE)), (reference.decoder, torch.zeros(2, LATENTS)))
+    exported = [torch.export.export(p, (v,), dynamic_shapes=({0: batch},)).module() for p, v in parts]
+    for networks in ([torch.jit.script(part) for part, _ in parts], exported):
+        model = vs.adapters.from_modules(*networks, latent_dim=LATENTS, precision=25.0)
+        reference.check(model)
+
+
+@pytest.mark.parametrize("export", [torch.jit.script, torch.jit.trace])
+def test_untrained_scripted_models_are_recognised(export):
+    torch.manual_seed(0)
+    parts = ((nn.Sequential(nn.Linear(SIZE, 32), nn.Tanh(), nn.Linear(32, 4)), torch.zeros(2, SIZE)),)
+    parts += ((nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, SIZE)), torch.zeros(2, 2)),)
+    networks = [export(part) if export is torch.jit.script else export(part, v) for part, v in parts]
+    model = vs.adapters.from_modules(*networks, latent_dim=2, precision=25.0)
+    found = vs.diagnose(model, 3 + torch.randn(200, SIZE), progress=None, budget=5.0)
+    assert [f.code for f in found.findings] == ["untrained"]
+
+
+def test_onnx(reference, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    batch = torch.export.Dim("batch", min=1)
+    sessions = []
+    for k, (part, v) in enumerate(
+        ((reference.encoder, torch.zeros(2, SIZE)), (reference.decoder, torch.zeros(2, LATENTS)))
+    ):
+        file = str(tmp_path / f"{k}.onnx")
+        torch.onnx.export(part, (v,), file, dynamo=True, dynamic_shapes=({0: batch},), verbose=False)
+        sessions.append(onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]))
+
+    def run(session, v):
+        return session.run(None, {session.get_inputs()[0].name: np.asarray(v, dtype="float32")})[0]
+
+    model = vs.adapters.from_callables(
+        encode=lambda x: split(run(sessions[0], x), np.exp),
+        decode=lambda z: run(sessions[1], z),
+        latent_dim=LATENTS,
+        precision=25.0,
+    )
+    reference.check(model, without={"gap", "validity", "column norm"})
