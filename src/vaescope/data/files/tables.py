@@ -70,7 +70,7 @@ def open_parquet(path: Path, columns: Sequence[str] | None = None, *, without: S
     kinds = {name: "row labels" if name in labels else str(schema.field(name).type) for name in others}
     about = _about(chosen, kinds, without)
     shape = (pq.ParquetFile(path).metadata.num_rows, len(chosen))
-    float64, left_out = np.dtype(np.float64), tuple(others)
+    float64, left_out = np.dtype(np.float64), tuple(name for name in others if name not in labels)
     return StoredArray(
         path, "table", shape, float64, read_batches, about=about, columns=tuple(chosen), left_out=left_out
     )
@@ -98,7 +98,8 @@ def open_csv(path: Path, columns: Sequence[str] | None = None, *, without: Seque
 
     def stored(rows: int, read_batches: Callable[[int], Iterator[np.ndarray]]) -> StoredArray:
         shape, columns = (rows, len(positions)), tuple(names)
-        float64, others = np.dtype(np.float64), tuple(left_out)
+        float64 = np.dtype(np.float64)
+        others = tuple(name for name, why in left_out.items() if why != "row labels")  # no loss of information
         return StoredArray(path, "table", shape, float64, read_batches, about=about, columns=columns, left_out=others)
 
     if categorical:  # categories are numbered over the whole file
