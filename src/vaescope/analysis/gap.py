@@ -147,11 +147,15 @@ def affordable_points(sample: EncodedSample, decodes: int, budget: Budget) -> in
 
 def seconds_per_decode(sample: EncodedSample) -> float:
     """The time that it takes to decode a code and differentiate, measured at a few codes; a first call may compile."""
-    codes, seconds = sample.mean[:64].double(), []
+    codes, seconds, log_p = sample.mean[:64].double(), [], None
+    rows = torch.arange(len(codes))
+    if not sample.model.has_decoder:
+        log_p = sample_log_likelihood(sample, rows)
     for _ in range(2):
         started = time.monotonic()
         with torch.enable_grad():
-            output = sample.decode(codes.clone().requires_grad_(), slice(0, len(codes)))
+            z = codes.clone().requires_grad_()
+            output = sample.decode(z, slice(0, len(z))) if log_p is None else log_p(sample.observations[rows], z)
             if output.requires_grad:
                 output.sum().backward()
         seconds.append((time.monotonic() - started) / len(codes))
@@ -195,7 +199,9 @@ class _Points:
 
     @torch.no_grad()
     def precision(self, best: DiagonalGaussian) -> float | None:
-        """n / E‖x - f(z)‖² under these posteriors; None if outputs and x differ in shape."""
+        """n / E‖x - f(z)‖² under these posteriors; None without outputs, or if they and x differ in shape."""
+        if not self.sample.model.has_decoder:
+            return None
         generator, errors, x = randomness.generator(0, "best posteriors"), [], self.sample.observations
         for _ in range(16):
             noise = torch.randn(best.mean.shape, generator=generator, dtype=best.mean.dtype)
@@ -208,9 +214,11 @@ class _Points:
     @torch.no_grad()
     def excess_error(self, best: DiagonalGaussian) -> float | None:
         """None if outputs and x differ in shape, or if a likelihood of the user says what an error is."""
+        if self.sample.model.log_likelihood is not None:
+            return None
         x, rows = self.sample.observations, torch.arange(len(self.sample))
         outputs = [self.sample.decode(self.codes(rows, mean)) for mean in (self.posterior.mean, best.mean)]
-        if self.sample.model.log_likelihood is not None or any(output.shape != x.shape for output in outputs):
+        if any(output.shape != x.shape for output in outputs):
             return None
         own, least = ((x - output).double().square().sum(1) for output in outputs)
         ratio = own / least.clamp(min=1e-300)

@@ -221,9 +221,11 @@ def _user_log_likelihood(sample: EncodedSample, function: LogLikelihood, rows: T
     dtype = sample.mean.dtype
     given = [] if not sample.model.conditional or sample.auxiliary is None else [sample.auxiliary]
     given = given if rows is None else [values[rows] for values in given]
+    networks = sample.model.trained_networks()
 
     def call(x: Tensor, z: Tensor) -> Tensor:
-        found = call_with_tokens("log_likelihood", function, x.to(dtype), z.to(dtype), *given)
+        with evaluation_mode(networks):
+            found = call_with_tokens("log_likelihood", function, x.to(dtype), z.to(dtype), *given)
         if found.shape != (len(z),):
             raise Skipped(f"log_likelihood must return a number per row, got {tuple(found.shape)} for {len(z)} rows")
         return found.to(z)

@@ -84,6 +84,8 @@ def print_findings(report: Report, facts: Sequence[str] = ()) -> None:
         print_finding(out, finding)
     if not report.findings:
         out.print("No issues found.")
+    if report.coverage():
+        out.print(for_command(report.coverage()), markup=False, soft_wrap=True)
     for fact in facts:
         out.print(fact, markup=False)
     rows = report.summary()

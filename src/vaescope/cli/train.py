@@ -90,6 +90,7 @@ class Train:
         track(self.track, [out])
         console = new_console()
         console.print(_member_table(fitted, data, auxiliary))
+        console.print(_convergence(fitted), soft_wrap=True, markup=False)
         console.print(str(out.resolve()), soft_wrap=True, markup=False)
         return 0
 
@@ -152,6 +153,18 @@ def run_member(job: MemberJob, out: Path, progress: Progress) -> None:
     if not own.belongs_to(out):
         raise InputError("the data changed after they had been read for the other members.")
     job.command._run_job(own.member_job(job.index), progress, load=False)
+
+
+def _convergence(fitted: Fit) -> str:
+    """Whether more epochs would have changed little."""
+    finished = [member for member in fitted.members if member.status == "finished"]
+    open_ended = [str(member.seed) for member in finished if member.converged is False]
+    if not open_ended:
+        return f"converged: {sum(bool(member.converged) for member in finished)} of {len(fitted.members)} members."
+    return (
+        f"Not converged: seed{'s' * (len(open_ended) > 1)} {', '.join(open_ended)}; the ELBO was still rising at the "
+        "last epoch. Train longer with --epochs."
+    )
 
 
 def _member_table(fitted: Fit, data: Dataset | StoredDataset, auxiliary: Tensor | None) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,15 +17,24 @@ SHOWN = 20  # rows that are printed
 class Table(list[dict[str, object]]):
     """Rows as dictionaries with the same columns.
 
-    >>> Table([{"latent": 3, "KL": 1.25}, {"latent": 0, "KL": None}])
+    Args:
+        rows: results with the same columns.
+        note: a sentence below the table.
+
+    >>> Table([{"latent": 3, "KL": 1.25}, {"latent": 0, "KL": None}], note="In nats.")
     latent    KL
     3       1.25
     0          –
+    In nats.
     """
+
+    def __init__(self, rows: Iterable[dict[str, object]] = (), note: str = "") -> None:
+        super().__init__(rows)
+        self.note = note
 
     def __repr__(self) -> str:
         if not self:
-            return "no rows"
+            return "\n".join(["no rows", *([self.note] if self.note else [])])
         lines = [list(self[0]), *([_cell(value) for value in row.values()] for row in self[:SHOWN])]
         widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
         text = [
@@ -33,7 +42,7 @@ class Table(list[dict[str, object]]):
             for line in lines
         ]
         rest = [f"… and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        return "\n".join(line.rstrip() for line in text + rest)
+        return "\n".join(line.rstrip() for line in text + rest + ([self.note] if self.note else []))
 
     def to_frame(self, kind: str = "pandas") -> Any:
         """The rows as a data frame.
@@ -45,7 +54,7 @@ class Table(list[dict[str, object]]):
 
     def to_html(self) -> str:
         """The rows as an HTML table, text escaped."""
-        return to_html(self)
+        return to_html(self) + (f"<p>{html.escape(self.note)}</p>" if self.note else "")
 
     _repr_html_ = to_html
 

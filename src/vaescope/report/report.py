@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from markupsafe import Markup
 
-from vaescope.core.tables import Table
+from vaescope.core.tables import Table, to_html
 from vaescope.report.findings import RENAMED_CODES, Finding, worst_severity
 from vaescope.report.page import Drawing, render, versions
 from vaescope.report.wording import VERDICTS, Glosses
@@ -72,6 +72,10 @@ class Report(ABC):
         """The result in a sentence."""
         return VERDICTS[self.worst]
 
+    def coverage(self) -> str:
+        """What was judged, and what was not and why, in a sentence each; empty if that is not in question."""
+        return ""
+
     def find(self, code: str) -> Finding | None:
         """The first finding with this code; None if there is none.
 
@@ -108,6 +112,7 @@ class Report(ABC):
             "kind": self._kind().lower(),
             "name": self.name,
             "verdict": self.verdict,
+            "coverage": self.coverage(),
             "findings": self.findings,
             "facts": self.facts(),
             "drawings": self.figures(),
@@ -154,8 +159,9 @@ class Report(ABC):
         """What a notebook shows: verdict, findings with advice, and the table."""
         item = Markup("<li><b>{}</b>: {} {} <i>{}</i></li>")
         findings = Markup().join(item.format(f.severity, f.title, f.evidence, f.advice) for f in self.findings)
-        head = Markup("<div><b>{} of {}</b>: {}<ul>{}</ul>").format(self._kind(), self.name, self.verdict, findings)
-        return f"{head}{self.summary().to_html()}</div>"
+        verdict = f"{self.verdict} {self.coverage()}".strip()
+        head = Markup("<div><b>{} of {}</b>: {}<ul>{}</ul>").format(self._kind(), self.name, verdict, findings)
+        return f"{head}{to_html(self.summary())}</div>"
 
     def __repr__(self) -> str:
         count = len(self.findings)
@@ -163,6 +169,7 @@ class Report(ABC):
         for f in self.findings:
             lines += [f"  {f.severity}: {f.title} ({f.code})", f"    {f.evidence}", f"    What to do: {f.advice}"]
             lines += [f"        {line}" for line in f.line.splitlines()]
+        lines += [f"  {self.coverage()}"] if self.coverage() else []
         return "\n".join(lines + [f"  left out: {what} ({why})" for what, why in self.skipped.items()])
 
     def _kind(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,13 @@ from torch import Tensor
 from vaescope import metrics
 from vaescope.adapters.quantised import Quantised
 from vaescope.analysis.agreement import Agreement, measure_agreement
-from vaescope.analysis.encoding import DecoderDerivatives, EncodedSample, encode_chunks, encode_sample
+from vaescope.analysis.encoding import (
+    DecoderDerivatives,
+    EncodedSample,
+    declared_beta,
+    encode_chunks,
+    encode_sample,
+)
 from vaescope.analysis.gap import measure_gap
 from vaescope.analysis.geometry import (
     WeightedJacobian,
@@ -32,6 +38,7 @@ from vaescope.analysis.samples import (
     read_samples_of_each,
     spread_rows,
 )
+from vaescope.analysis.stationarity import CodeMoments, Weights, measure_moments, measure_weights
 from vaescope.core import validation
 from vaescope.core.budget import Budget, Progress, to_stderr
 from vaescope.core.checks import number
@@ -48,6 +55,7 @@ from vaescope.products.diagnose.reconstruction import (
     Generalisation,
     measure_aggregate,
     measure_generalisation,
+    measure_own_codes,
     measure_reconstruction,
 )
 from vaescope.products.diagnose.rules import invalidates_gap, judge
@@ -85,7 +93,20 @@ class Diagnosis(Report):
 
     def summary(self) -> Table:
         """A row per latent, highest KL first; prints as a table."""
-        return Table(self.evidence.rows())
+        return Table(self.evidence.rows(), note=self.coverage())
+
+    def coverage(self) -> str:
+        """What was judged, and what was not and why."""
+        covered = self.evidence.coverage()
+
+        def sentence(shown: Callable[[str], str]) -> str:
+            judged = ", ".join(what for what, why in covered.items() if why is None)
+            left = [f"{what} ({shown(why)})" for what, why in covered.items() if why is not None]
+            return f"Judged: {judged or 'nothing'}." + (f" Not judged: {'; '.join(left)}." if left else "")
+
+        found = Advice(sentence(str))
+        found.as_option = sentence(lambda why: why.as_option if isinstance(why, Advice) else why)
+        return found
 
     def content(self) -> dict[str, object]:
         """Findings and numbers."""
@@ -238,6 +259,10 @@ def _measure(
     if repaired.model.normal_prior is not None:
         prior = type(models[0].prior).__name__
         attempts.skipped["exact KL"] = f"the prior is {prior}, replaced by a normal prior of its mean and variance"
+    seen = None if train is None else attempts("overfitting", lambda: _training_sample(repaired, train))
+    held_out = None
+    if seen is not None or train is None:  # otherwise the reason is known
+        held_out = attempts("overfitting", lambda: _generalisation(repaired, seen))
     # smallest and largest x, if a Bernoulli likelihood does not allow them
     x = repaired.sample.x
     low, high = float(x.min()), float(x.max())
@@ -255,7 +280,10 @@ def _measure(
         zero_variance=repaired.zero_variance,
         rotatable=_is_isotropic(models[0]),
         likelihood=models[0].likelihood,
-        generalisation=attempts("overfitting", lambda: _generalisation(repaired, train)),
+        declared_beta=declared_beta(repaired.model),
+        moments=attempts("moments of codes", lambda: _moments(repaired, regime, seen)),
+        weights=attempts("weight of the KL", lambda: _weights(repaired, regime)),
+        generalisation=held_out,
         stability=attempts("stability", lambda: _stability(codes, regime, models[1:], others)),
         evaluation=attempts("metrics", lambda: _evaluation(codes, factors)),
     )
@@ -286,7 +314,7 @@ def _decoder_evidence(evidence: Measurements, repaired: Repair, attempts: Attemp
     model, sample, used = repaired.model, repaired.sample, evidence.regime.used
     if not model.has_decoder:
         attempts.skipped["decoder"] = "the model has no decoder"
-        return evidence
+        return evidence if model.log_likelihood is None else _likelihood_evidence(evidence, repaired, attempts, clock)
     clock.say("reconstructing, and differentiating the decoder")
 
     def differentiate() -> DecoderDerivatives:
@@ -331,6 +359,15 @@ def _decoder_evidence(evidence: Measurements, repaired: Repair, attempts: Attemp
         elbo=None if evidence.data_range else attempts("ELBO", lambda: measure_elbo(sample)),
         eq12=None if derivatives is None else near_deterministic_ratio(derivatives),
     )
+    evidence = _gap_evidence(evidence, repaired, attempts, clock)
+    if evidence.gap is None or not validity_applies(sample, used):
+        return evidence
+    return replace(evidence, validity=attempts("validity", lambda: measure_validity(sample, used, clock)))
+
+
+def _gap_evidence(evidence: Measurements, repaired: Repair, attempts: Attempts, clock: Budget) -> Measurements:
+    """log p(x) and the gap, if no finding says that they mean nothing."""
+    sample, used = repaired.sample, evidence.regime.used
     broken = invalidates_gap(evidence)
     if broken is not None:
         attempts.skipped["gap"] = f"it means nothing with the finding {broken}"
@@ -338,10 +375,19 @@ def _decoder_evidence(evidence: Measurements, repaired: Repair, attempts: Attemp
     clock.say(f"measuring the gap between ELBO and log p(x), {max(0.0, clock.left):.0f} s left")
     if given_by_functions(sample):
         evidence = replace(evidence, marginal=attempts("log p(x)", lambda: estimate_marginal(sample, clock)))
-    evidence = replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, used, clock)))
-    if not validity_applies(sample, used):
-        return evidence
-    return replace(evidence, validity=attempts("validity", lambda: measure_validity(sample, used, clock)))
+    return replace(evidence, gap=attempts("gap", lambda: measure_gap(sample, used, clock)))
+
+
+def _likelihood_evidence(evidence: Measurements, repaired: Repair, attempts: Attempts, clock: Budget) -> Measurements:
+    """What log p(x|z) alone shows, without the decoder's output."""
+    sample, used = repaired.sample, evidence.regime.used
+    evidence = replace(
+        evidence,
+        reconstruction=attempts("reconstruction", lambda: measure_own_codes(sample)),
+        aggregate=attempts("aggregate posterior", lambda: measure_aggregate(sample, used)),
+        elbo=attempts("ELBO", lambda: measure_elbo(sample)),
+    )
+    return _gap_evidence(evidence, repaired, attempts, clock)
 
 
 def _check_flat(sample: EncodedSample, most: int = 64) -> None:
@@ -351,16 +397,38 @@ def _check_flat(sample: EncodedSample, most: int = 64) -> None:
         raise Skipped(f"{latents} latents form an image; channels and positions are reported instead")
 
 
-def _generalisation(repaired: Repair, train: object | None) -> Generalisation:
-    if train is None:
-        raise Skipped(Advice.naming("no training samples were given; pass {}", "train"))
-    if not repaired.model.has_decoder:
-        raise Skipped("the model has no decoder")
+def _training_sample(repaired: Repair, train: object) -> EncodedSample:
+    """Training samples, encoded."""
     x, auxiliary = train if isinstance(train, tuple) and repaired.model.conditional else (train, None)
     if repaired.model.auxiliary_dim and auxiliary is None:
         raise Skipped("the model takes an auxiliary input; pass train=(x, auxiliary)")
-    seen = read_samples(repaired.model.model, x, auxiliary)
-    return measure_generalisation(encode_sample(repaired.model, seen, None, EFFECT_SAMPLES), repaired.sample)
+    return encode_sample(repaired.model, read_samples(repaired.model.model, x, auxiliary), None, EFFECT_SAMPLES)
+
+
+def _generalisation(repaired: Repair, seen: EncodedSample | None) -> Generalisation:
+    if seen is None:
+        raise Skipped(Advice.naming("no training samples were given; pass {}", "train"))
+    if not repaired.model.has_decoder:
+        raise Skipped("the model has no decoder")
+    return measure_generalisation(seen, repaired.sample)
+
+
+def _moments(repaired: Repair, regime: Regime, seen: EncodedSample | None) -> CodeMoments | None:
+    """Only where the KL alone determines the scale of codes: not with a learned prior, or hardly any KL."""
+    model = repaired.model
+    fixed = model.normal_prior is None and model.prior_density is None
+    fixed = fixed and (not model.auxiliary_dim or model.conditional)
+    if not fixed or model.latent_shape is not None or model.latent_groups:
+        return None
+    return measure_moments(seen or repaired.sample, regime.used)
+
+
+def _weights(repaired: Repair, regime: Regime) -> Weights | None:
+    """Where the likelihood has no name here; Gaussian and Bernoulli decoders are judged by `measure_noise`."""
+    model = repaired.model
+    if model.log_likelihood is None or model.posterior_density is not None or model.prior_density is not None:
+        return None
+    return measure_weights(repaired.sample, regime.used)
 
 
 def _is_isotropic(model: LatentModel) -> bool:

@@ -15,6 +15,7 @@ from vaescope.analysis.gap import ElboGap, affordable_points
 from vaescope.analysis.geometry import Geometry, NearDeterministic, near_deterministic
 from vaescope.analysis.identification import Identification
 from vaescope.analysis.likelihood import ElboTerms, MarginalEstimate, mean_and_error
+from vaescope.analysis.stationarity import CodeMoments, Weights
 from vaescope.core.budget import Budget
 from vaescope.core.errors import InputError, Skipped, could_not_differentiate
 from vaescope.core.serialization import plain_fields
@@ -53,6 +54,12 @@ class Measurements:
     """Whether training maximised the ELBO of the posteriors that `encode` returns."""
     generative: bool = True
     """Whether the prior was meant to be sampled from: not if the likelihood is unknown."""
+    declared_beta: float = 1.0
+    """The weight of the KL that the caller states."""
+    moments: CodeMoments | None = None
+    """Of the training samples if they are given, otherwise of x."""
+    weights: Weights | None = None
+    """The weight of the KL that posteriors imply, where the likelihood is a function of the caller."""
     reconstruction: Reconstruction | None = None
     aggregate: Aggregate | None = None
     generalisation: Generalisation | None = None
@@ -77,6 +84,30 @@ class Measurements:
     codebook: CodebookUsage | None = None
     """How often each code of a VQ-VAE was chosen, which has no latents."""
     skipped: dict[str, str] = field(default_factory=dict)
+
+    def coverage(self) -> dict[str, str | None]:
+        """What a diagnosis is about, with the reason why it was not judged; None for what was judged."""
+        skipped, noise = self.skipped, self.noise
+        if self.codebook is not None:
+            return {"use of the codebook": None, "reconstruction": skipped.get("reconstruction")}
+        unknown = None if self.generative else "the likelihood is not known"
+        other = None if self.elbo_trained else "training maximised something else than the ELBO of these posteriors"
+        decoder = skipped.get("decoder", "it was not measured")
+        told = self.weights is not None or (noise is not None and noise.beta is not None)
+        unmoved = skipped.get("moments of codes", "the prior is not a fixed normal distribution")
+        weighted = None if self.declared_beta == 1 else f"it is judged for β = 1, not {self.declared_beta:g}"
+        unnamed = None if self.likelihood else "the likelihood is not a Gaussian one by name"
+        wide = skipped.get("noise", "posteriors are too wide to tell")
+        reasons = {
+            "collapse": None,
+            "convergence": other or (unmoved if self.moments is None else None),
+            "β": other or unknown or (None if told else wide),
+            "decoder variance": unknown or unnamed,
+            "encoder": other or (skipped.get("gap", unknown or decoder) if self.gap is None else weighted),
+            "data": skipped.get("reconstruction", decoder) if self.reconstruction is None else None,
+            "generalisation": skipped.get("overfitting", decoder) if self.generalisation is None else None,
+        }
+        return {what: reasons[what] for what in reasons if what != "decoder variance" or self.likelihood != "bernoulli"}
 
     def rows(self) -> list[dict[str, object]]:
         """A row per latent, highest KL first; per channel of a latent image, layer of a hierarchy, or code."""
@@ -134,6 +165,7 @@ class Measurements:
     def content(self) -> dict[str, object]:
         """Everything as numbers and text, for JSON."""
         near, held_out = self.near_deterministic(), self.generalisation
+        covered = self.coverage()
         names = (
             "latent_image",
             "geometry",
@@ -148,6 +180,10 @@ class Measurements:
         measured = {name: getattr(self, name) for name in names}
         return {name: None if value is None else value.to_data() for name, value in measured.items()} | {
             "latents": self.rows() if self.codebook is None else [],
+            "coverage": {
+                "judged": [what for what, why in covered.items() if why is None],
+                "not_judged": {what: why for what, why in covered.items() if why is not None},
+            },
             "skipped": self.skipped,
             "aggregate": None if self.aggregate is None else plain_fields(self.aggregate),
             "generalisation": None

@@ -204,9 +204,9 @@ def curvature(sample: EncodedSample, *, step: float = 0.05, user_step: float = 0
         user_step: the same of a user's log-likelihood, whose second differences are noisier.
     """
     model, z = sample.model, sample.mean
-    if not model.has_decoder or z.shape[1] > 256:
-        return None
     given, columns = model.log_likelihood is not None, []
+    if not (model.has_decoder or given) or z.shape[1] > 256:
+        return None
     log_p: Callable[[Tensor, Tensor], Tensor] | None = sample_log_likelihood(sample) if given else None
     try:
         x = sample.observations

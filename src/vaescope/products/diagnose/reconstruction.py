@@ -226,6 +226,14 @@ def measure_reconstruction(sample: EncodedSample, *, samples: int = 256) -> Reco
     )
 
 
+def measure_own_codes(sample: EncodedSample, *, samples: int = 256) -> Reconstruction:
+    """For a likelihood without a decoder: log p(x|z) at own and other codes; the rest is unknown (NaN)."""
+    subset, unknown = sample.random_subset(samples), math.nan
+    given = Trial("", unknown, unknown, _dispersion(subset))
+    linear = _linear_share(subset.mean.double(), subset.observations)
+    return Reconstruction(given, given, linear, unknown, unknown, unknown, _own_codes(subset))
+
+
 def _own_codes(sample: EncodedSample) -> OwnCodes | None:
     """None if some log-likelihoods are not finite."""
     log_p, x, z = sample_log_likelihood(sample), sample.observations, sample.mean
@@ -244,11 +252,14 @@ def _trial(sample: EncodedSample, change: str = "", formula: str = "") -> Trial:
         raise Skipped("x is constant")
     explained = 1 - float(error.mean() / total.mean())
     ratio = (total * (1 - explained) - error) / total.mean()
-    square = ((sample.mean - sample.prior_mean).double().square() + sample.variance.double()) / sample.prior_variance
-    dispersion = float(square.mean(0).clamp(1e-300, 1e300).log().abs().mean())
+    return Trial(change, explained, float(ratio.std() / len(x) ** 0.5), _dispersion(sample), formula)
+
+
+def _dispersion(sample: EncodedSample) -> float:
     if sample.model.latent_shape is not None:  # latent images are trained with hardly any KL
-        dispersion = 0.0
-    return Trial(change, explained, float(ratio.std() / len(x) ** 0.5), dispersion, formula)
+        return 0.0
+    square = ((sample.mean - sample.prior_mean).double().square() + sample.variance.double()) / sample.prior_variance
+    return float(square.mean(0).clamp(1e-300, 1e300).log().abs().mean())
 
 
 def _trials(sample: EncodedSample, generated: Float[Tensor, "N n"]) -> Iterator[Trial]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from vaescope.core.errors import Advice
 from vaescope.products.diagnose.codes import LatentImage, layer_rows
 from vaescope.products.diagnose.measurements import Measurements
-from vaescope.products.diagnose.noise import Noise
+from vaescope.products.diagnose.noise import Slope
 from vaescope.products.diagnose.reconstruction import Reconstruction, Trial
 from vaescope.products.diagnose.thresholds import LIMITS
 from vaescope.report.findings import Finding
-from vaescope.report.wording import amount, listed, times
+from vaescope.report.wording import amount, interval, listed, times
 
 Rule = Callable[[Measurements], Finding | None]
 LOAD_BOTH = "model.load_state_dict(checkpoint, strict=True)  # encoder and decoder together"
@@ -49,6 +50,8 @@ def explained(trial: Trial) -> str:
     >>> explained(Trial("", 0.784, 0.01, 0.0)), explained(Trial("", -40.0, 0.1, 0.0))
     ('78 % of the variance of x explained', 'a squared error 41 times the variance of x')
     """
+    if math.isnan(trial.explained):
+        return "unknown without a decoder"
     if trial.explained >= 0:
         return f"{100 * trial.explained:.0f} % of the variance of x explained"
     return f"a squared error {times(1 - trial.explained)} the variance of x"
@@ -160,12 +163,10 @@ def reconstruction(found: Measurements) -> Finding | None:
     own = found.reconstruction
     if own is None:
         return None
-    noise, decodes = found.noise, _decodes(own)  # instead of squared errors, which mean little for counts
-    weak_kl = noise is not None and (
-        noise.declared_beta < LIMITS.weak_kl
-        or (noise.beta is not None and noise.beta < noise.declared_beta / LIMITS.beta_factor)
-    )
-    if wrong_input(own, weak_kl=weak_kl) and not (decodes and own.given.dispersion <= LIMITS.dispersed):
+    weight, decodes = _WeightOfKL.of(found), _decodes(own)  # instead of squared errors, which mean little for counts
+    weak_kl = found.declared_beta < LIMITS.weak_kl or (weight is not None and weight.factor < 1 / LIMITS.beta_factor)
+    unsettled = weight is not None and weight.factor > LIMITS.wide_posteriors
+    if wrong_input(own, weak_kl=weak_kl, unsettled=unsettled) and not (decodes and own.given.dispersion <= LIMITS.dispersed):
         return Finding(
             "reconstruction",
             "error",
@@ -190,7 +191,8 @@ def reconstruction(found: Measurements) -> Finding | None:
     if _overfits(found, LIMITS.overfit_warning) and known is not None and known.explained > LIMITS.poor:
         return None
     if own.given.explained < LIMITS.worse_than_mean and own.given.explained < -3 * own.given.stderr:
-        return _worse_than_mean(own)
+        hardly_trained = own.given.explained > LIMITS.hardly_trained and _unsettled(found) is not None
+        return None if hardly_trained else _worse_than_mean(own)
     return None
 
 
@@ -204,17 +206,18 @@ def _call(trial: Trial) -> str:
     return f"vs.diagnose(model, {trial.formula})" if trial.formula else ""
 
 
-def wrong_input(found: Reconstruction, *, weak_kl: bool = False) -> bool:
+def wrong_input(found: Reconstruction, *, weak_kl: bool = False, unsettled: bool = False) -> bool:
     """Whether another input is clearly the one that the model was trained on.
 
     Args:
         found: reconstructions of x and of other inputs.
         weak_kl: whether codes may be far from the prior for another reason.
+        unsettled: whether posteriors are wider than those of a trained model, whatever its input.
     """
     given, best = found.given, found.best
     if not best.change or best.explained < max(LIMITS.poor, given.explained - LIMITS.poor):
         return False
-    expected = weak_kl and given.dispersion < LIMITS.wide_codes
+    expected = (weak_kl and given.dispersion < LIMITS.wide_codes) or unsettled
     poor = given.explained < LIMITS.poor or (given.dispersion > LIMITS.dispersed and not expected)
     if poor and best.dispersion <= max(0.5 * given.dispersion, LIMITS.unregularised):
         return best.explained > given.explained + 0.1 or given.dispersion > LIMITS.dispersed
@@ -325,6 +328,8 @@ def logits(found: Measurements) -> Finding | None:
 
 def collapse(found: Measurements) -> Finding | None:
     regime, total = found.regime, float(np.sum(found.regime.kl))
+    if _unsettled(found) is not None:  # latents may come into use yet
+        return None
     kind, what = regime.collapse.kind, regime.collapse.description
     title = "The posterior has collapsed: codes carry no information about x."
     if kind not in ("full", "repeats prior"):
@@ -354,7 +359,7 @@ def rotated(found: Measurements) -> Finding | None:
         return None
     if rotation.gain < LIMITS.rotation_gain or rotation.gain < LIMITS.rotation_share * rotation.before:
         return None
-    weak = found.noise is not None and found.noise.declared_beta < LIMITS.weak_kl
+    weak = found.declared_beta < LIMITS.weak_kl
     known = found.likelihood is not None and found.elbo_trained and not weak
     unknown = "The likelihood is unknown, so all outputs are assumed to be equally noisy. "
     return Finding(
@@ -369,15 +374,19 @@ def rotated(found: Measurements) -> Finding | None:
     )
 
 
+def _weak_kl(found: Measurements) -> bool:
+    """Whether the KL is stated to have hardly any weight, so that codes need not follow the prior."""
+    noise = found.noise
+    if noise is not None and noise.likelihood == "gaussian" and noise.declared is not None:
+        # a precision of 100 with β = 1 and one of 1 with β = 0.01 are the same model
+        return noise.declared / noise.declared_beta > noise.precision / LIMITS.weak_kl
+    return found.declared_beta < LIMITS.weak_kl
+
+
 def aggregate(found: Measurements) -> Finding | None:
-    codes, noise = found.aggregate, found.noise
+    codes, weak = found.aggregate, _weak_kl(found)
     if codes is None or found.latent_image is not None:  # the prior of a latent image is trained on the codes
         return None
-    weak = False  # a precision of 100 with β = 1 and one of 1 with β = 0.01 are the same model
-    if noise is not None and noise.declared is not None:
-        weak = noise.declared / noise.declared_beta > noise.precision / LIMITS.weak_kl
-        if noise.likelihood == "bernoulli":
-            weak = noise.declared_beta < LIMITS.weak_kl
     off = weak or codes.gain > LIMITS.apart_gain
     limit = LIMITS.nearly_apart if off else LIMITS.apart
     if codes.auc < limit or codes.auc - 2 * codes.stderr < limit - 0.06:
@@ -388,8 +397,9 @@ def aggregate(found: Measurements) -> Finding | None:
         "Samples from the prior will not look like data.",
         f"Codes of data are easily distinguished from draws from the prior: AUC {codes.auc:.2f}, 0.5 if alike "
         f"(a normal distribution fitted to the codes would save {codes.gain:.1f} nats).",
-        "To generate, sample from a density fitted to the codes, or train with a larger β (or a learned prior). For "
-        "reconstructions and codes it does not matter.",
+        "To generate, sample from a density fitted to the codes, or use a learned prior. If the ELBO of held-out "
+        "samples was still rising, train longer first: a larger β helps converged models only. For reconstructions and "
+        "codes it does not matter.",
         "z = GaussianMixture(10).fit(codes).sample(100)[0]  # sklearn.mixture, instead of torch.randn",
     )
 
@@ -529,6 +539,56 @@ def overfit(found: Measurements) -> Finding | None:
     )
 
 
+def _unsettled(found: Measurements) -> np.ndarray | None:
+    """Latents whose codes are clearly not at the scale and mean of the prior, if that costs enough to be a finding.
+
+    >>> from vaescope.products.diagnose.codes import no_latents
+    >>> error = np.full(2, 0.02)
+    >>> def of(*square):
+    ...     return Measurements(no_latents(), moments=CodeMoments([0, 1], np.zeros(2), error, np.array(square), error))
+    >>> _unsettled(of(2.0, 1.01)), _unsettled(of(1.1, 0.95))
+    (array([ True, False]), None)
+    """
+    moments, weight = found.moments, _WeightOfKL.of(found)
+    if moments is None or not found.elbo_trained:
+        return None
+    if found.declared_beta < LIMITS.weak_kl or (weight is not None and weight.factor < 1 / LIMITS.beta_factor):
+        return None  # a KL with little weight takes very long to settle the scale of codes
+    distance = np.abs(np.log(np.maximum(moments.square, 1e-300)))
+    scale, mean = moments.scores
+    off = (scale > LIMITS.unsettled_errors) & (distance > LIMITS.unsettled)
+    off |= (mean > LIMITS.unsettled_errors) & (np.abs(moments.mean) > LIMITS.unsettled_mean)
+    share = float(moments.saved.sum()) / max(float(np.sum(found.regime.kl)), 1e-300)
+    costs = float(distance.mean()) > LIMITS.unsettled_on_average or share > LIMITS.unsettled_share
+    return off if off.any() and costs else None
+
+
+def not_converged(found: Measurements) -> Finding | None:
+    """Training was stopped before scale and mean of the codes had settled, which they do last."""
+    off, moments = _unsettled(found), found.moments
+    if off is None or moments is None:
+        return None
+    worst = int(np.argmax(np.where(off, moments.saved, -1.0)))
+    value, error = moments.square[worst], moments.square_error[worst]
+    shift, shift_error = moments.mean[worst], moments.mean_error[worst]
+    saved, total = amount(float(moments.saved.sum())), amount(float(np.sum(found.regime.kl)))
+    return Finding(
+        "not-converged",
+        "warning",
+        "Training was stopped too early.",
+        "At every optimum, whatever β and the likelihood, codes have the mean and scale of the prior: E[μ] = 0 and "
+        f"E[μ² + σ²] = 1 in its units. {int(off.sum())} of {len(off)} latents are clearly off; latent "
+        f"{moments.latents[worst]} has {interval(shift, shift_error)} and {interval(value, error)}. Shifting and "
+        f"rescaling codes alone would save {saved} of {total} nats of KL.",
+        Advice.naming(
+            "Train several times as long with the same loss, until the ELBO of held-out samples no longer rises, and "
+            "diagnose again: what else looks wrong may vanish. A larger β would make it worse. If x are not like the "
+            "training samples, pass those as {}.",
+            "train",
+        ),
+    )
+
+
 def decoder_variance(found: Measurements) -> Finding | None:
     """A precision γ² with β is a precision γ²/β with β = 1: a variance is wrong only if it is in both readings."""
     noise = found.noise
@@ -554,52 +614,92 @@ def decoder_variance(found: Measurements) -> Finding | None:
     )
 
 
+@dataclass(frozen=True)
+class _WeightOfKL:
+    """The weight of the KL that posteriors imply, relative to the declared one."""
+
+    factor: float
+    scatter: float | None
+    """Of the logarithm of the weight between latents and samples; None if unknown."""
+    shift: float | None
+    slope: Slope | None
+
+    @classmethod
+    def of(cls, found: Measurements) -> _WeightOfKL | None:
+        """From Eq. 12 for Gaussian and Bernoulli decoders, otherwise from derivatives of log p(x|z)."""
+        noise, weights = found.noise, found.weights
+        if noise is not None and noise.beta is not None:
+            fit = None if found.scale is None else found.scale.taken
+            scatter = None if fit is None else fit.scatter
+            return cls(noise.beta / noise.declared_beta, scatter, noise.shift, noise.slope)
+        if weights is None:
+            return None
+        scatter = float(np.std(np.log(weights.beta))) if len(weights.beta) > 1 else None
+        return cls(weights.typical / found.declared_beta, scatter, weights.shift, None)
+
+
 def beta(found: Measurements) -> Finding | None:
     """The weight of the KL, relative to the declared one."""
-    noise, fit = found.noise, found.scale.taken if found.scale is not None else None
-    if noise is None or noise.beta is None or noise.declared is None or noise.implied is None or not found.elbo_trained:
+    weight, noise = _WeightOfKL.of(found), found.noise
+    if weight is None or not found.elbo_trained:
         return None
-    factor, declared = noise.beta / noise.declared_beta, noise.declared_beta
-    scatter = math.inf if fit is None else LIMITS.beyond_scatter * fit.scatter
-    if fit is not None and abs(math.log(factor)) < min(scatter, math.log(LIMITS.certain_factor)):
-        return None
-    if 1 / LIMITS.beta_factor <= factor <= LIMITS.beta_factor or _encoder_lags(found, noise, high=factor > 1):
+    factor, declared = weight.factor, found.declared_beta
+    scatter = LIMITS.beyond_scatter * (weight.scatter or 0.0)
+    if weight.scatter is not None and abs(math.log(factor)) < min(scatter, math.log(LIMITS.certain_factor)):
         return None
     high = factor > 1
-    reference = "of the likelihood" if declared == 1 else f"of β = {declared:g}"
-    loss = f"{amount(0.5 * noise.declared)} * ((x - x_hat) ** 2).flatten(1).sum(1)"
-    if noise.likelihood == "bernoulli":
-        loss = 'F.binary_cross_entropy(p, x, reduction="none").flatten(1).sum(1)'
+    if 1 / LIMITS.beta_factor <= factor <= LIMITS.beta_factor or _encoder_lags(found, weight, high=high):
+        return None
+    if noise is not None and noise.implied is not None and noise.declared is not None:
+        evidence = (
+            f"Posteriors are as {'wide' if high else 'narrow'} as those of a decoder with precision "
+            f"{amount(noise.implied)} (Eq. 12), but the decoder's is {amount(noise.declared)}."
+        )
+    else:
+        evidence = (
+            f"Posteriors are as {'wide' if high else 'narrow'} as training with a KL of weight "
+            f"{amount(factor * declared)} makes them, by the derivatives of log p(x|z)."
+        )
     return Finding(
         "beta-high" if high else "beta-low",
         "warning",
-        f"The effective weight of the KL is {times(factor)} that {reference}.",
-        f"Posteriors are as {'wide' if high else 'narrow'} as those of a decoder with precision "
-        f"{amount(noise.implied)} (Eq. 12), but the decoder's is {amount(noise.declared)}.",
+        f"The effective weight of the KL is {times(factor)} "
+        f"that {'of the likelihood' if declared == 1 else f'of β = {declared:g}'}.",
+        evidence,
         "If β should not be that high: sum the loss over pixels and latents instead of averaging over pixels."
         if high
         else "Samples from the prior will not look like data: raise β, or declare the precision that the loss implies.",
-        f"loss = {loss} + {declared:g} * kl.sum(1)  "
+        f"loss = {_reconstruction_loss(found)} + {declared:g} * kl.sum(1)  "
         + ("# sums, not means" if high else "# KL summed over latents, not averaged"),
     )
 
 
-def _encoder_lags(found: Measurements, noise: Noise, *, high: bool) -> bool:
+def _reconstruction_loss(found: Measurements) -> str:
+    """The reconstruction term of the loss as code, per sample."""
+    noise = found.noise
+    if found.likelihood == "bernoulli":
+        return 'F.binary_cross_entropy(p, x, reduction="none").flatten(1).sum(1)'
+    if noise is None or noise.declared is None:
+        return "-log_likelihood(x, z)"
+    return f"{amount(0.5 * noise.declared)} * ((x - x_hat) ** 2).flatten(1).sum(1)"
+
+
+def _encoder_lags(found: Measurements, weight: _WeightOfKL, *, high: bool) -> bool:
     """Whether widths of posteriors are off because the encoder is poor, and not because of a high or low β.
 
     A high β makes posteriors wide around the right means, and the decoder is trained with these; with a low one,
     posteriors lose fewer nats than the KL. The gap is that of β = 1, so with another stated β only a large shift of the
     means counts. Dropout, too, makes a decoder return other than E[x|z], but does not shift means.
     """
-    gap, shift = found.gap, noise.shift
-    if noise.declared_beta != 1 or gap is None:
+    gap, shift = found.gap, weight.shift
+    if found.declared_beta != 1 or gap is None:
         return high and shift is not None and shift > LIMITS.shifted
     lost = float(gap.amortization.median()) / float(np.sum(found.regime.kl))
     if not high:
         return lost > LIMITS.lost_share_warning
     if shift is None or gap.excess_error is None:
         return shift is not None and shift > LIMITS.shifted
-    miscalibrated = noise.slope is not None and noise.slope.off(*LIMITS.miscalibrated)
+    miscalibrated = weight.slope is not None and weight.slope.off(*LIMITS.miscalibrated)
     if miscalibrated and shift > LIMITS.slightly_shifted and lost > LIMITS.lost_share_warning:
         return True
     # of models with the same widths, each factor is larger for the poor encoder; the product separates them best
@@ -609,16 +709,16 @@ def _encoder_lags(found: Measurements, noise: Noise, *, high: bool) -> bool:
 
 def amortization(found: Measurements) -> Finding | None:
     """Only if training maximised the ELBO of the posterior that is given."""
-    gap, noise = found.gap, found.noise
-    if gap is None or not found.elbo_trained or (noise is not None and noise.declared_beta != 1):
+    gap, weight = found.gap, _WeightOfKL.of(found)
+    if gap is None or not found.elbo_trained or found.declared_beta != 1:
         return None
     lost, error = gap.mean("amortization")
     typical, low = (float(gap.amortization.quantile(q)) for q in (0.5, 0.25))
     spread = float((gap.elbo + gap.amortization).std()) if len(gap.elbo) > 1 else 0.0
     total = float(np.sum(found.regime.kl))
     poor_means = gap.excess_error is not None and gap.excess_error > LIMITS.poor_means
-    wide = noise is not None and noise.beta is not None and noise.beta >= LIMITS.beta_factor * noise.declared_beta
-    lags = wide and noise is not None and _encoder_lags(found, noise, high=True)
+    wide = weight is not None and weight.factor >= LIMITS.beta_factor
+    lags = wide and weight is not None and _encoder_lags(found, weight, high=True)
     warns = (
         typical > max(LIMITS.lost_share_warning * total, LIMITS.lost_spread_warning * spread)
         or (poor_means and typical > LIMITS.lost_share_poor_means * total)
@@ -723,6 +823,7 @@ RULES: tuple[Rule, ...] = (
     logits,
     collapse,
     overfit,
+    not_converged,
     decoder_variance,
     beta,
     amortization,
@@ -750,7 +851,12 @@ EXPLAINS: dict[str, frozenset[str]] = {
         ),
         frozenset({"*"}),
     ),
-    "overfit": frozenset({"amortization", "decoder-variance", "beta-low", "beta-high", "aggregate", "rotated"}),
+    "overfit": frozenset(
+        {"not-converged", "amortization", "decoder-variance", "beta-low", "beta-high", "aggregate", "rotated"}
+    ),
+    "not-converged": frozenset(
+        {"decoder-variance", "beta-low", "beta-high", "amortization", "aggregate", "rotated", "wide-posteriors"}
+    ),
     "decoder-variance": frozenset({"beta-high", "beta-low", "amortization", "aggregate", "too-many-latents"}),
     "beta-high": frozenset({"amortization", "too-many-latents", "aggregate", "rotated"}),
     "beta-low": frozenset({"amortization", "aggregate", "rotated"}),

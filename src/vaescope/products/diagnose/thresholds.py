@@ -63,6 +63,16 @@ class Thresholds:
     lost_spread_warning: float = 0.15
     lost_share_poor_means: float = 0.5  # that is a warning if means reconstruct badly
     poor_means: float = 1.75  # such an excess error; healthy models have up to 1.5
+    # convergence: |log E[(μ² + σ²)/σ†²]| and |E[μ - μ†]/σ†| of a latent, with their standard errors; the average of the
+    # first over latents, or the share of the KL that shifting and rescaling codes saves. Development half of
+    # `tests/zoo/strangers.py`
+    unsettled: float = 0.1
+    unsettled_mean: float = 0.2
+    unsettled_errors: float = 4.0
+    unsettled_on_average: float = 0.2
+    unsettled_share: float = 0.03
+    wide_posteriors: float = 2.0  # effective over declared β, above which codes far from the prior may be of training
+    hardly_trained: float = -1.0  # explained share of the variance of x, down to which more training may help
     # overfitting: held-out over training errors
     overfit: float = 1.5
     overfit_warning: float = 1.75  # healthy models have up to 1.65
