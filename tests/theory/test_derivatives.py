@@ -163,3 +163,18 @@ def test_a_decoder_that_is_constant_around_the_first_point_is_differentiated():
 
     z = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
     torch.testing.assert_close(vs.theory.jacobian(decoder, z), torch.stack([torch.zeros(2, 2), torch.eye(2)]))
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_decoders(kind):
+    """oneDNN's LSTM in float32 has no forward mode; reverse mode is the independent implementation."""
+    torch.manual_seed(0)
+    cell, out = kind(3, 8, batch_first=True), torch.nn.Linear(8, 1)
+
+    def decode(z):
+        return out(cell(z[:, None].expand(-1, 6, -1))[0]).squeeze(2)
+
+    z, enabled = torch.randn(5, 3), torch.backends.mkldnn.enabled
+    reverse = torch.autograd.functional.jacobian(lambda v: decode(v).sum(0), z).movedim(1, 0)
+    torch.testing.assert_close(jacobian(decode, z), reverse, rtol=1e-4, atol=1e-5)
+    assert torch.backends.mkldnn.enabled == enabled

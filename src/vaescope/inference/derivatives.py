@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -107,8 +109,29 @@ def hessian(
 def push_forward(function: Decoder, z: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """The value of a function, and its derivative in a direction, by forward-mode differentiation."""
     with sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward mode
-        found = torch.func.jvp(function, (z,), (direction,))
+        try:
+            found = torch.func.jvp(function, (z,), (direction,))
+        except (NotImplementedError, RuntimeError, ValueError) as error:
+            if "mkldnn_rnn_layer" not in str(error):
+                raise
+            with _native_recurrence():
+                found = torch.func.jvp(function, (z,), (direction,))
     return found[0], found[1]
+
+
+@contextlib.contextmanager
+def _native_recurrence() -> Iterator[None]:
+    """LSTM layers as PyTorch computes them without oneDNN, whose layers have no forward mode."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of TF32 on other devices, about any use of these flags
+        flags = torch.backends.mkldnn.flags(enabled=False)
+        flags.__enter__()
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            flags.__exit__(None, None, None)
 
 
 def along(function: Decoder, direction: Float[Tensor, "*shape"]) -> Decoder:

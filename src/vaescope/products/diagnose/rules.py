@@ -542,12 +542,13 @@ def overfit(found: Measurements) -> Finding | None:
 def _unsettled(found: Measurements) -> np.ndarray | None:
     """Latents whose codes are clearly not at the scale and mean of the prior, if that costs enough to be a finding.
 
+    >>> from vaescope.analysis.stationarity import CodeMoments
     >>> from vaescope.products.diagnose.codes import no_latents
     >>> error = np.full(2, 0.02)
     >>> def of(*square):
     ...     return Measurements(no_latents(), moments=CodeMoments([0, 1], np.zeros(2), error, np.array(square), error))
-    >>> _unsettled(of(2.0, 1.01)), _unsettled(of(1.1, 0.95))
-    (array([ True, False]), None)
+    >>> _unsettled(of(2.0, 1.01)).tolist(), _unsettled(of(1.1, 0.95))
+    ([True, False], None)
     """
     moments, weight = found.moments, _WeightOfKL.of(found)
     if moments is None or not found.elbo_trained:
