@@ -166,7 +166,9 @@ def reconstruction(found: Measurements) -> Finding | None:
     weight, decodes = _WeightOfKL.of(found), _decodes(own)  # instead of squared errors, which mean little for counts
     weak_kl = found.declared_beta < LIMITS.weak_kl or (weight is not None and weight.factor < 1 / LIMITS.beta_factor)
     unsettled = weight is not None and weight.factor > LIMITS.wide_posteriors
-    if wrong_input(own, weak_kl=weak_kl, unsettled=unsettled) and not (decodes and own.given.dispersion <= LIMITS.dispersed):
+    if wrong_input(own, weak_kl=weak_kl, unsettled=unsettled) and not (
+        decodes and own.given.dispersion <= LIMITS.dispersed
+    ):
         return Finding(
             "reconstruction",
             "error",
@@ -561,13 +563,24 @@ def _unsettled(found: Measurements) -> np.ndarray | None:
     off |= (mean > LIMITS.unsettled_errors) & (np.abs(moments.mean) > LIMITS.unsettled_mean)
     share = float(moments.saved.sum()) / max(float(np.sum(found.regime.kl)), 1e-300)
     costs = float(distance.mean()) > LIMITS.unsettled_on_average or share > LIMITS.unsettled_share
+    codes = found.aggregate  # codes of a converged model may have clusters, but not another mean and covariance
+    costs |= codes is not None and codes.auc > LIMITS.nearly_apart and codes.gain > LIMITS.apart_gain
     return off if off.any() and costs else None
+
+
+def _other_encoder(found: Measurements) -> bool:
+    """Whether the decoder was clearly not trained with this encoder: other codes reconstruct far better, and the
+    encoder loses more than the KL. Training that was stopped leaves means about right, for this decoder."""
+    gap = found.gap
+    if gap is None or gap.excess_error is None or gap.excess_error < LIMITS.poor_means:
+        return False
+    return float(gap.amortization.median()) > LIMITS.lost_share_warning * float(np.sum(found.regime.kl))
 
 
 def not_converged(found: Measurements) -> Finding | None:
     """Training was stopped before scale and mean of the codes had settled, which they do last."""
     off, moments = _unsettled(found), found.moments
-    if off is None or moments is None:
+    if off is None or moments is None or _other_encoder(found):
         return None
     worst = int(np.argmax(np.where(off, moments.saved, -1.0)))
     value, error = moments.square[worst], moments.square_error[worst]

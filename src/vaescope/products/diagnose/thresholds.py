@@ -69,7 +69,7 @@ class Thresholds:
     unsettled: float = 0.1
     unsettled_mean: float = 0.2
     unsettled_errors: float = 4.0
-    unsettled_on_average: float = 0.3
+    unsettled_on_average: float = 0.25
     unsettled_share: float = 0.03
     wide_posteriors: float = 2.0  # effective over declared β, above which codes far from the prior may be of training
     hardly_trained: float = -1.0  # explained share of the variance of x, down to which more training may help
