@@ -346,7 +346,7 @@ EXPECTED = {
     "deviation": {"scale-of-variance"},
     "sampling": {"scale-of-variance"},
     "sigmoid": {"sigmoid-twice"},
-    "inputs": {"reconstruction", "data-range"},
+    "inputs": {"reconstruction", "data-range", "scale of x"},
     "mixed": {"reconstruction"},
     "precision": {"decoder-variance"},
 }
@@ -561,6 +561,8 @@ def certify(s: Stranger) -> tuple[str, str]:
     kl = 0.5 * (mean.square() + logvar.exp() - logvar - 1).mean(0)
     handed = next(row for row in curve if row[0] == s.steps[0])
     total = float(kl.sum())
+    if not math.isfinite(total) or not math.isfinite(handed[1]):
+        return "none of these", "diverged"
     if s.fault == "none":
         later = max(curve, key=lambda row: row[1])
         gain = later[1] - handed[1]
@@ -608,12 +610,15 @@ def diagnose(s: Stranger) -> dict[str, object]:
     condition, measured = certify(s)
     model, x, more, _ = handed_over(s)
     started = time.process_time()
-    found = vs.diagnose(model, x, budget=BUDGET, progress=None, **more)
-    codes = [f.code for f in found.findings if f.severity != "note"]
+    try:
+        findings = vs.diagnose(model, x, budget=BUDGET, progress=None, **more).findings
+        codes = [f.code for f in findings if f.severity != "note"]
+    except vs.InputError as error:  # one line that says what is wrong with x is an answer too
+        findings, codes = [], ["scale of x" if "check the scale of x" in str(error) else "refused"]
     return {
         "name": s.name, "data": s.data, "network": s.network, "likelihood": s.likelihood, "fault": s.fault,
         "declaration": s.declaration, "condition": condition, "measured": measured, "findings": codes,
-        "notes": [f.code for f in found.findings if f.severity == "note"],
+        "notes": [f.code for f in findings if f.severity == "note"],
         "verdict": verdict(condition, codes), "seconds": round(time.process_time() - started, 1),
     }  # fmt: skip
 
