@@ -10,7 +10,7 @@ import vaescope as vs
 from tests.diagnose.models import X, linear
 from tests.diagnose.test_kl_weight import trained_with
 from vaescope.analysis.encoding import encode
-from vaescope.analysis.stationarity import measure_moments, measure_weights
+from vaescope.analysis.likelihood import measure_moments, measure_weights
 
 
 def declared(model, how, scale=1.0):

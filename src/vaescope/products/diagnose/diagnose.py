@@ -29,7 +29,15 @@ from vaescope.analysis.geometry import (
     near_deterministic_ratio,
 )
 from vaescope.analysis.identification import Identification, identify
-from vaescope.analysis.likelihood import estimate_marginal, given_by_functions, measure_elbo
+from vaescope.analysis.likelihood import (
+    CodeMoments,
+    Weights,
+    estimate_marginal,
+    given_by_functions,
+    measure_elbo,
+    measure_moments,
+    measure_weights,
+)
 from vaescope.analysis.models import Repair, as_models, repair, weights_are_initial, with_normal_prior
 from vaescope.analysis.samples import (
     ModelInputs,
@@ -38,7 +46,6 @@ from vaescope.analysis.samples import (
     read_samples_of_each,
     spread_rows,
 )
-from vaescope.analysis.stationarity import CodeMoments, Weights, measure_moments, measure_weights
 from vaescope.core import validation
 from vaescope.core.budget import Budget, Progress, to_stderr
 from vaescope.core.checks import number

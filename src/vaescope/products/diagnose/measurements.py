@@ -14,8 +14,7 @@ from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.gap import ElboGap, affordable_points
 from vaescope.analysis.geometry import Geometry, NearDeterministic, near_deterministic
 from vaescope.analysis.identification import Identification
-from vaescope.analysis.likelihood import ElboTerms, MarginalEstimate, mean_and_error
-from vaescope.analysis.stationarity import CodeMoments, Weights
+from vaescope.analysis.likelihood import CodeMoments, ElboTerms, MarginalEstimate, Weights, mean_and_error
 from vaescope.core.budget import Budget
 from vaescope.core.errors import InputError, Skipped, could_not_differentiate
 from vaescope.core.serialization import plain_fields

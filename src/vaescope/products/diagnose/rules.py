@@ -544,7 +544,7 @@ def overfit(found: Measurements) -> Finding | None:
 def _unsettled(found: Measurements) -> np.ndarray | None:
     """Latents whose codes are clearly not at the scale and mean of the prior, if that costs enough to be a finding.
 
-    >>> from vaescope.analysis.stationarity import CodeMoments
+    >>> from vaescope.analysis.likelihood import CodeMoments
     >>> from vaescope.products.diagnose.codes import no_latents
     >>> error = np.full(2, 0.02)
     >>> def of(*square):
