@@ -269,15 +269,15 @@ def measure_weights(sample: EncodedSample, used: list[int], *, samples: int = 12
     if not bool(curved.isfinite().all() and pulled.isfinite().all()):
         raise Skipped("the derivatives of log p(x|z) are not finite")
     room = 1 - scale.square() / width
-    told = (room.mean(0) > 0.5) & (curved.mean(0) > 0)  # wider posteriors are determined by the prior
-    if not bool(told.any()):
+    clear = (room.mean(0) > 0.5) & (curved.mean(0) > 0)  # wider posteriors are determined by the prior
+    if not bool(clear.any()):
         return None
-    curved, room, pulled, scale = (v[:, told] for v in (curved, room, pulled, scale))
+    curved, room, pulled, scale = (v[:, clear] for v in (curved, room, pulled, scale))
     beta = curved.mean(0) / room.mean(0)
     stderr = (curved - beta * room).std(0) / len(subset) ** 0.5 / room.mean(0)
-    pull = ((subset.mean.double()[:, latents] - centre) / width)[:, told]
+    pull = ((subset.mean.double()[:, latents] - centre) / width)[:, clear]
     shift = (scale / beta.median() * (pulled - beta.median() * pull)).square().mean(1).median()
-    kept = [k for k, keep in zip(latents, told.tolist(), strict=True) if keep]
+    kept = [k for k, keep in zip(latents, clear.tolist(), strict=True) if keep]
     return Weights(kept, beta.numpy(), stderr.numpy(), float(shift))
 
 

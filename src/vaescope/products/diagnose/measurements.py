@@ -92,7 +92,7 @@ class Measurements:
         unknown = None if self.generative else "the likelihood is not known"
         other = None if self.elbo_trained else "training maximised something else than the ELBO of these posteriors"
         decoder = skipped.get("decoder", "it was not measured")
-        told = self.weights is not None or (noise is not None and noise.beta is not None)
+        clear = self.weights is not None or (noise is not None and noise.beta is not None)
         unmoved = skipped.get("moments of codes", "the prior is not a fixed normal distribution")
         weighted = None if self.declared_beta == 1 else f"it is judged for β = 1, not {self.declared_beta:g}"
         unnamed = None if self.likelihood else "the likelihood is not a Gaussian one by name"
@@ -100,7 +100,7 @@ class Measurements:
         reasons = {
             "collapse": None,
             "convergence": other or (unmoved if self.moments is None else None),
-            "β": other or unknown or (None if told else wide),
+            "β": other or unknown or (None if clear else wide),
             "decoder variance": unknown or unnamed,
             "encoder": other or (skipped.get("gap", unknown or decoder) if self.gap is None else weighted),
             "data": skipped.get("reconstruction", decoder) if self.reconstruction is None else None,
