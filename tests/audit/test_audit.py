@@ -199,9 +199,9 @@ def test_a_required_number_and_an_output_that_is_no_logit():
 
 def test_assert_elbo():
     vs.audit(sum_of_squares).assert_elbo()
-    vs.audit(sum_of_squares).assert_elbo(precision=2)
+    vs.audit(sum_of_squares).assert_elbo(precision=2.0)
     with pytest.raises(AssertionError, match="expected 1"):
-        vs.audit(sum_of_squares).assert_elbo(precision=1)
+        vs.audit(sum_of_squares).assert_elbo(precision=1.0)
     with pytest.raises(AssertionError, match="averaged over the numbers"):
         vs.audit(lambda x, y, mu, s: F.mse_loss(y, x) + kl_of(mu, s).mean()).assert_elbo()
 

@@ -147,7 +147,7 @@ class Audit(Report):
         >>> def loss(y, x, mu, log_var):
         ...     kl = 0.5 * (mu**2 + log_var.exp() - 1 - log_var).sum(1)
         ...     return (0.5 * ((x - y) ** 2).sum(1) + kl).mean()
-        >>> audit(loss).assert_elbo(precision=1)
+        >>> audit(loss).assert_elbo(precision=1.0)
         """
         problems = [f"{f.title} {f.evidence}" for f in self.findings if f.severity in ("warning", "error")]
         extra = set(self.terms) - {"monte_carlo_kl"}
@@ -337,7 +337,7 @@ def audit(
     batch: Callable[[Tensor], object] | None = None,
     encoder: str | None = None,
     decoder: str | None = None,
-    schedule: Mapping[str, Sequence[float]] | None = None,
+    schedule: Mapping[str, Sequence[int | float]] | None = None,
     name: str | None = None,
 ) -> Audit:
     """Find out which objective a loss really is: likelihood, β, reductions, further terms, and faults.
@@ -369,7 +369,7 @@ def audit(
     >>> def loss(recon_x, x, mu, log_var):
     ...     return F.mse_loss(recon_x, x) - 0.5 * (1 + log_var - mu**2 - log_var.exp()).sum(1).mean()
     >>> found = audit(loss, latent_dim=2)
-    >>> found.faults, found.beta, found.beta_over_precision
+    >>> found.faults, round(found.beta, 6), round(found.beta_over_precision, 6)
     (('reconstruction_averaged_over_pixels',), 12.0, 6.0)
     """
     if latent_dim is not None:
@@ -468,7 +468,7 @@ def _spectrum(samples: Tensor | None, largest: int = 5000) -> Spectrum | None:
 
 
 def _over_training(
-    objective: Objective, found: Identified, schedule: Mapping[str, Sequence[float]]
+    objective: Objective, found: Identified, schedule: Mapping[str, Sequence[int | float]]
 ) -> list[tuple[float, float]]:
     """The scheduled argument, and the ratio of the weights."""
     if not schedule:

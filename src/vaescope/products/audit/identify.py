@@ -692,7 +692,7 @@ def _others(found: Divergence, high: Tensors, low: Tensors) -> float:
     """The change of fitted terms other than the KL between two points."""
     names = [n for n in found.columns if n not in Terms.kl and found.coefficients.get(n)]
     at = [_columns(found.scale, {r: t[r] for r in ("mu", "s")}, names) for t in (high, low)]
-    return sum(found.coefficients[n] * float(at[0][n] - at[1][n]) for n in at[0])
+    return math.fsum(found.coefficients[n] * float(at[0][n] - at[1][n]) for n in at[0])
 
 
 def _share_of_kl(objective: Objective, low: Tensors, found: Divergence) -> float | None:

@@ -46,7 +46,7 @@ class Reductions:
         """What the weight is multiplied by because of the shapes."""
         sizes = [len(space.x), *space.x.shape[1:], math.prod(space.latents)]
         powers = [self.batch, *self.data, self.latents]
-        return math.prod(size ** (power or 0) for size, power in zip(sizes, powers, strict=True))
+        return math.prod(float(size) ** (power or 0) for size, power in zip(sizes, powers, strict=True))
 
     def averaged_axes(self, space: Space) -> tuple[int, ...]:
         return tuple(k for k, power in enumerate(self.data) if power == -1 and space.x.shape[1 + k] > 1)

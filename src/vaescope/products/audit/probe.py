@@ -169,8 +169,9 @@ def fit(blocks: Sequence[tuple[Tensor, Mapping[str, Tensor]]]) -> Fit:
     Args:
         blocks: targets, and the columns by name; absent columns are zero.
 
-    >>> fit([(torch.tensor([2.0, 4.0]), {"a": torch.tensor([1.0, 2.0])})]).coefficients
-    {'a': 2.0}
+    >>> found = fit([(torch.tensor([2.0, 4.0]), {"a": torch.tensor([1.0, 2.0])})])
+    >>> round(found.coefficients["a"], 6), found.exact
+    (2.0, True)
     """
     names = list(dict.fromkeys(name for _, columns in blocks for name in columns))
     targets, rows = [], []
