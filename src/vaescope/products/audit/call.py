@@ -95,6 +95,7 @@ class Objective:
         networks: copies of the user's modules.
         title: what the user calls it.
         parts: of the model, if it is a step.
+        function: the user's own.
     """
 
     run: Callable[[Tensors, Mapping[str, object]], tuple[object, Tensor | None]]
@@ -106,6 +107,7 @@ class Objective:
     networks: tuple[nn.Module, ...] = ()
     title: str = "loss"
     parts: Parts | None = None
+    function: Callable[..., object] | None = None
 
     @property
     def is_step(self) -> bool:
@@ -248,6 +250,7 @@ def read_objective(
         total,
         (owner,) if isinstance(owner, nn.Module) else networks_behind(function),
         title,
+        function=function,
     )
     steps = method in ("training_step", "train_step") or (method == "forward" and len(names) == 1 and not any_number)
     if model is None and names and re.fullmatch(r"model|net|network|vae|module", names[0]):

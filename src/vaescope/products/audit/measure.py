@@ -292,9 +292,8 @@ def _value_changes(
 
 def _strings(objective: Objective) -> list[str]:
     """Texts in the source of the user's function: choices that its arguments may have."""
-    code = [cell.cell_contents for cell in getattr(objective.run, "__closure__", None) or ()]
     found: list[str] = []
-    pending = [getattr(f, "__code__", None) for f in code if callable(f)]
+    pending = [getattr(objective.function, "__code__", None)]
     while pending:
         item = pending.pop()
         if item is None:
