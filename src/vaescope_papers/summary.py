@@ -36,7 +36,7 @@ def items(paper: str) -> list[Item]:
     """The items of a paper; `paper` is the name of its folder.
 
     >>> [item.name for item in items("polarised_regime")][:2]
-    ['Fig. 1', 'Figs. 2 to 4']
+    ['Fig. 1', 'Fig. 2']
     """
     data = _declared(paper)
     return [

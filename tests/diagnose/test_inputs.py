@@ -292,4 +292,4 @@ def test_print_shows_evidence_and_what_was_left_out():
     assert "left out: gap" in text
     table = repr(found.summary())
     assert table.splitlines()[0].split()[:5] == ["latent", "kind", "identified", "as", "KL"]
-    assert len(table.splitlines()) == 3
+    assert len(table.splitlines()) == 4  # names, two latents, and what was judged

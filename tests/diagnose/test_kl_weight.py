@@ -8,7 +8,7 @@ import torch
 import vaescope as vs
 from tests.diagnose.models import VARIANCE, W, X, codes, linear
 from vaescope.analysis.encoding import encode
-from vaescope.core.errors import Skipped
+from vaescope.core.errors import InputError
 from vaescope.products.diagnose.noise import reconstruct_draws, ruled_out
 
 
@@ -130,7 +130,7 @@ def test_without_variation_or_with_another_shape_there_is_no_slope():
     constant = encode(linear(decode=lambda z: torch.zeros(len(z), 5)), X)
     assert slope_of_draws(constant, draws=2) is None
     wide = encode(linear(decode=lambda z: torch.zeros(len(z), 7)), X)
-    with pytest.raises(Skipped, match="returns 7 numbers per sample"):
+    with pytest.raises(InputError, match="returns 7 numbers per sample"):
         slope_of_draws(wide, draws=2)
 
 

@@ -201,6 +201,7 @@ def prior_rows(prior: Normal, mean: Float[Tensor, "N d"]) -> list[Float[Tensor, 
         raise InputError(f"the prior is for latents of shape {shape}, but the model has {mean.shape[1]}.") from None
 
 
+ENTRIES = 2**26  # of the columns that are kept
 DIFFERENCE_STEP = 0.01  # in standard deviations of the prior
 
 
@@ -258,7 +259,7 @@ def _forward_mode(codes: EncodedSample, latents: list[int]) -> _ForwardMode:
     z = codes.mean
     check_latents(z)
     outputs = check_decoder(lambda z: codes.decode(z, slice(0, 1)), z)
-    kept = min(len(z), max(4, 2**26 // (outputs * max(1, len(latents)))))  # at most 2**26 numbers
+    kept = min(len(z), max(4, ENTRIES // (outputs * max(1, len(latents)))))
     columns = torch.zeros(kept, outputs, len(latents), dtype=torch.float64)
     norms = torch.zeros_like(z)
     step = max(1, CHUNK_ELEMENTS // outputs)

@@ -568,19 +568,16 @@ def _unsettled(found: Measurements) -> np.ndarray | None:
     return off if off.any() and costs else None
 
 
-def _other_encoder(found: Measurements) -> bool:
-    """Whether the decoder was clearly not trained with this encoder: other codes reconstruct far better, and the
-    encoder loses more than the KL. Training that was stopped leaves means about right, for this decoder."""
-    gap = found.gap
-    if gap is None or gap.excess_error is None or gap.excess_error < LIMITS.poor_means:
-        return False
-    return float(gap.amortization.median()) > LIMITS.lost_share_warning * float(np.sum(found.regime.kl))
+def _other_cause(found: Measurements) -> bool:
+    """Whether the encoder is not the decoder's, or latents are rotated: their codes are off the prior's scale too."""
+    causes = (rule(found) for rule in (amortization, rotated))
+    return any(cause is not None and cause.severity == "warning" for cause in causes)
 
 
 def not_converged(found: Measurements) -> Finding | None:
     """Training was stopped before scale and mean of the codes had settled, which they do last."""
     off, moments = _unsettled(found), found.moments
-    if off is None or moments is None or _other_encoder(found):
+    if off is None or moments is None or _other_cause(found):
         return None
     worst = int(np.argmax(np.where(off, moments.saved, -1.0)))
     value, error = moments.square[worst], moments.square_error[worst]
@@ -868,9 +865,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "overfit": frozenset(
         {"not-converged", "amortization", "decoder-variance", "beta-low", "beta-high", "aggregate", "rotated"}
     ),
-    "not-converged": frozenset(
-        {"decoder-variance", "beta-low", "beta-high", "amortization", "aggregate", "rotated", "wide-posteriors"}
-    ),
+    "not-converged": frozenset({"decoder-variance", "beta-low", "beta-high", "aggregate", "wide-posteriors"}),
     "decoder-variance": frozenset({"beta-high", "beta-low", "amortization", "aggregate", "too-many-latents"}),
     "beta-high": frozenset({"amortization", "too-many-latents", "aggregate", "rotated"}),
     "beta-low": frozenset({"amortization", "aggregate", "rotated"}),
