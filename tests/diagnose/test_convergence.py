@@ -108,7 +108,7 @@ def test_training_that_is_stopped_and_training_to_the_end():
                 precision=100.0,
             )
             verdicts[step] = warned(model, X[300:].double())
-    assert verdicts[60][:1] == ["not-converged"]
+    assert verdicts[60][:1] == ["amortization"]  # the encoder is the part that is farthest behind
     assert verdicts[4000] == []
 
 
