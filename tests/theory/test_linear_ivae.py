@@ -189,7 +189,6 @@ def test_rotating_and_shifting_x_moves_the_axes_and_nothing_else():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"covariance": torch.eye(4, dtype=F64).expand(2, 4, 4)}, "a matrix per group"),
         ({"precision": 0.0}, "precision"),
         ({"prior_mean": "free"}, "prior_mean"),
         ({"weights": torch.tensor([1.0, -1.0, 1.0])}, "not negative"),
