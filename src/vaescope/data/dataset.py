@@ -21,12 +21,12 @@ from vaescope.core.validation import ImageShape
 class Split:
     """Rows for training, for early stopping and for reported results."""
 
-    train: Float[Tensor, "*D N n"]
-    validation: Float[Tensor, "*D M n"]
-    test: Float[Tensor, "*D T n"]
+    train: Shaped[Tensor, "*D N n"]
+    validation: Shaped[Tensor, "*D M n"]
+    test: Shaped[Tensor, "*D T n"]
 
 
-def split(x: Float[Tensor, "N n"], *, fractions: tuple[float, float] = (0.7, 0.2)) -> Split:
+def split(x: Shaped[Tensor, "N n"], *, fractions: tuple[float, float] = (0.7, 0.2)) -> Split:
     """Split rows in order: training, then validation, then test. Shuffle ordered rows first.
 
     Args:
