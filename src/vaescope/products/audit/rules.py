@@ -134,7 +134,7 @@ def _averaged(facts: Facts, fault: str) -> Finding:
 
 
 class Sentences:
-    """What is said about each fault."""
+    """The sentences of each fault."""
 
     faults: ClassVar[Mapping[str, tuple[str, str, str, str, tuple[str, ...]]]] = {
         "kl_missing_half": (
