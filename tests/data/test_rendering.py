@@ -9,7 +9,7 @@ import torch
 import vaescope as vs
 from vaescope import theory
 from vaescope.data.rendering import DSprites, Shapes3D, Sprites
-from vaescope.data.rendering.shapes import SHAPES, coverage, hue_to_rgb, sprite_coordinates
+from vaescope.data.rendering.images import SHAPES, coverage, hue_to_rgb, sprite_coordinates
 from vaescope.distributions import Beta, Normal
 
 RENDERERS = {"sprites": Sprites(size=32, shapes=("triangle", "heart"), rotating=True), "dsprites": DSprites(size=32)}

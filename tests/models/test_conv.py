@@ -6,8 +6,7 @@ from torch import nn
 
 import vaescope as vs
 from vaescope.models import VAE, ConvNetworks, FixedMaps, Member
-from vaescope.models.architectures import ARCHITECTURES
-from vaescope.models.conv import ConvNet, Layer
+from vaescope.models.architectures import ARCHITECTURES, ConvNet, Layer
 from vaescope.training import MemberSpec, TrainSettings, train
 
 IMAGE_SHAPE = (3, 32, 32)

@@ -9,8 +9,8 @@ import vaescope as vs
 from vaescope.core.errors import InputError
 from vaescope.models import VAE
 from vaescope.objectives import Capacity, Factor, beta_elbo
+from vaescope.objectives.disentanglement import permute_latents
 from vaescope.objectives.elbo import elbo
-from vaescope.objectives.factor import permute_latents
 from vaescope.objectives.names import NAMES
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 from vaescope.training.step import adam_, adam_scales

@@ -11,7 +11,7 @@ import vaescope as vs
 from vaescope.core.errors import InputError
 from vaescope.models import VAE, Terms
 from vaescope.objectives import DIP, BetaTC, Capacity, Factor, beta_elbo, decomposition
-from vaescope.objectives.total_correlation import decompose, log_weights
+from vaescope.objectives.disentanglement import decompose, log_weights
 from vaescope.training import MemberSpec, NoProgress, TrainSettings, train
 
 N, D = 7, 2

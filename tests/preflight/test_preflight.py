@@ -199,10 +199,10 @@ def test_mistakes_are_one_line(x, options, message):
 
 
 def test_confirm_trains_a_grid(monkeypatch):
-    from vaescope.products.preflight import confirm
+    from vaescope.products.preflight import recommend
 
-    monkeypatch.setattr(confirm, "STEPS", 40)
-    monkeypatch.setattr(confirm, "VARIANCES", 3)
+    monkeypatch.setattr(recommend, "STEPS", 40)
+    monkeypatch.setattr(recommend, "VARIANCES", 3)
     found = vs.preflight(TABLE, latent_dim=4, confirm=True)
     assert {c.latents for c in found.confirmation.cells} == {2, 4}
     assert {c.beta for c in found.confirmation.cells} == {1.0, 4.0}
@@ -212,12 +212,12 @@ def test_confirm_trains_a_grid(monkeypatch):
 
 def test_the_unit_of_the_data_changes_nothing(monkeypatch):
     """Networks that are trained on small numbers would look collapsed."""
-    from vaescope.products.preflight import confirm
+    from vaescope.products.preflight import recommend
 
-    monkeypatch.setattr(confirm, "STEPS", 100)
-    monkeypatch.setattr(confirm, "VARIANCES", 3)
+    monkeypatch.setattr(recommend, "STEPS", 100)
+    monkeypatch.setattr(recommend, "VARIANCES", 3)
     plain, small = (
-        confirm.confirm(x, "gaussian", np.linalg.eigvalsh(np.cov(x.T, bias=True)), 3) for x in (TABLE, TABLE / 128)
+        recommend.confirm(x, "gaussian", np.linalg.eigvalsh(np.cov(x.T, bias=True)), 3) for x in (TABLE, TABLE / 128)
     )
     assert [(c.latents, c.predicted, c.used) for c in small.cells] == [
         (c.latents, c.predicted, c.used) for c in plain.cells

@@ -5,7 +5,7 @@ import torch
 
 import vaescope as vs
 from vaescope.core.errors import InputError
-from vaescope_papers.embrace_the_gap.flows import (
+from vaescope_papers.embrace_the_gap.ima_flow import (
     FlowSettings,
     FlowSpec,
     Unmixing,

@@ -12,9 +12,8 @@ from benchmarks.watch import SEEDS
 import vaescope as vs
 from tests.watch.faults import NAMES, SCORED, _mlp, run, suitable
 from tests.watch.score import outcomes
-from vaescope.products.watch.page import Line, chart
 from vaescope.products.watch.probe import DataFacts, Probe
-from vaescope.products.watch.watch import Clock
+from vaescope.products.watch.watch import Clock, Line, chart
 
 TINY = (_mlp("blobs", 8, 3),)
 

@@ -11,13 +11,13 @@ from scipy.spatial.distance import cdist, pdist
 
 from vaescope import metrics
 from vaescope.metrics.correlation import (
+    Stability,
     best_matching,
     held_out_r2,
     pearson_correlations,
     spearman_correlations,
 )
 from vaescope.metrics.inputs import CodesAndFactors, standardise
-from vaescope.metrics.stability import Stability
 
 
 def canonical_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:

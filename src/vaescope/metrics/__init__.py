@@ -4,14 +4,13 @@
 """
 
 from vaescope.metrics.conditional import conditional_mcc, mcc_crossfitted, tmex
-from vaescope.metrics.correlation import amari, linear_r2, mcc
+from vaescope.metrics.correlation import amari, linear_r2, mcc, stability, udr
 from vaescope.metrics.evaluate import evaluate
 from vaescope.metrics.importances import dci, dci_es
 from vaescope.metrics.information import aggregated_mig, edi, mig, mig_sup, sap
 from vaescope.metrics.information import mutual_information as mutual_information
 from vaescope.metrics.informativeness import infomec, modularity_explicitness
 from vaescope.metrics.interventions import beta_vae_score, factor_vae_score, irs
-from vaescope.metrics.stability import stability, udr
 
 __all__ = [
     "aggregated_mig",

@@ -6,10 +6,8 @@ from typing import cast
 
 from vaescope.core.errors import InputError
 from vaescope.core.plugins import plugin, plugins
-from vaescope.objectives.dip import DIP
+from vaescope.objectives.disentanglement import DIP, BetaTC, Factor
 from vaescope.objectives.elbo import Capacity, Objective, beta_elbo
-from vaescope.objectives.factor import Factor
-from vaescope.objectives.total_correlation import BetaTC
 
 NAMES = ("beta", "beta-tc", "factor", "dip-1", "dip-2", "capacity")
 CAPACITY_STEPS = 100_000  # to reach 25 nats: Burgess et al. 2018 on dSprites

@@ -34,12 +34,12 @@ from vaescope.training.loop import EpochMetrics
 from vaescope_papers.claims import show
 from vaescope_papers.experiment import ReportFigure, ReportTable
 from vaescope_papers.polarised_regime import EXPERIMENTS
-from vaescope_papers.polarised_regime.judged import THRESHOLDS, Spec, judged_statements
-from vaescope_papers.polarised_regime.rows import (
+from vaescope_papers.polarised_regime.judged import (
     COMPARED,
     MODELS,
     PANELS,
     PUBLISHED,
+    THRESHOLDS,
     Accuracy,
     Distance,
     Histogram,
@@ -51,9 +51,11 @@ from vaescope_papers.polarised_regime.rows import (
     RegimeResult,
     RegimeSettings,
     Results,
+    Spec,
     StatementRow,
     Truncation,
     active_counts,
+    judged_statements,
     of_model,
     select,
 )

@@ -13,21 +13,25 @@ from vaescope.analysis.encoding import encode
 from vaescope.regime.verify import STATEMENTS
 from vaescope_papers.claims import PublishedRuns, Statement, Verdict, judge_claims
 from vaescope_papers.criteria import Bound, at_most
-from vaescope_papers.polarised_regime.judged import LOOKS, THRESHOLDS, VARIANCE_RULE, LatentValue, WorstLatent
-from vaescope_papers.polarised_regime.polarised_regime import PolarisedRegimeExperiment, _optimal_ratios
-from vaescope_papers.polarised_regime.rows import (
+from vaescope_papers.polarised_regime.judged import (
+    LOOKS,
     MODELS,
     PANELS,
+    THRESHOLDS,
+    VARIANCE_RULE,
     Accuracy,
     Distance,
     Histogram,
+    LatentValue,
     PerLatent,
     RegimeCurve,
     RegimeMeasurement,
     StatementRow,
     Truncation,
+    WorstLatent,
     worst_by_seed,
 )
+from vaescope_papers.polarised_regime.polarised_regime import PolarisedRegimeExperiment, _optimal_ratios
 
 SEEDS = LOOKS[-1]
 
