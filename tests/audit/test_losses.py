@@ -12,9 +12,9 @@ import torch.distributions as td
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.audit.losses import Case, development, scored
+from tests.audit.losses import Case, blind, development, scored
 
-cases = [*development.cases, *scored.cases]
+cases = [*development.cases, *scored.cases, *blind.cases]
 every_case = pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 
@@ -71,6 +71,8 @@ def minus_log_likelihood(case: Case, t: dict[str, Tensor]) -> Tensor:
             terms = -continuous - td.OneHotCategorical(logits=y[:, 2:]).log_prob(x[:, 2:])
         case "none":
             terms = -(y * torch.log(x) + (1 - y) * torch.log(1 - x))
+        case "other":
+            terms = torch.zeros_like(y)
     return terms.reshape(len(y), -1).sum(1)
 
 
@@ -88,6 +90,7 @@ def divergence(case: Case, t: dict[str, Tensor]) -> Tensor:
         "kl_sign_of_mean": -(mu**2),
         "kl_mean_not_squared": (mu - mu**2) / 2,
         "kl_entropy_only": -(mu**2 + sigma**2) / 2,
+        "kl_sign_of_variance": -(sigma**2),
     }
     return right + sum((changes[fault] for fault in case.truth.faults if fault in changes), torch.zeros_like(mu))
 
@@ -98,6 +101,8 @@ def kl_part(case: Case, t: dict[str, Tensor], weight: float) -> Tensor:
         level, batch = terms["capacity"]["level"], terms["capacity"]["over"] == "batch"
         per_sample = kl.sum(1)
         return weight * ((per_sample.mean() - level).abs() if batch else (per_sample - level).abs().mean())
+    if "free_bits" in terms and terms["free_bits"]["per"] == "batch":
+        return weight * kl.sum(1).mean().clamp(min=terms["free_bits"]["level"])
     if "free_bits" in terms:
         parts = {"sample": kl.sum(1, True), "latent": kl, "latent_mean": kl.mean(0, True)}[terms["free_bits"]["per"]]
         return weight * parts.clamp(min=terms["free_bits"]["level"]).sum(1).mean()
@@ -136,7 +141,7 @@ def extra_terms(case: Case, t: dict[str, Tensor]) -> Tensor:
 def value(case: Case, t: dict[str, Tensor]) -> Tensor:
     """Of the loss; where it draws z itself, that z is put into the tensors."""
     torch.manual_seed(1)
-    result = case.value(t)
+    result = case.value(t).squeeze()
     if case.inputs.submodules:
         t["z"] = case.loss.decoder.received
     return result
@@ -159,18 +164,14 @@ def test_value_differences_are_those_of_the_stated_objective(case, samples):
         second["x"], second["dispersion"] = first["x"], first["dispersion"]
         if case.truth.likelihood == "gaussian_optimal":
             second["y"] = first["x"] + 1.5 * (first["y"] - first["x"])
-        for roles in (
-            ["y", "y_scale"],
-            ["mu"],
-            ["s"],
-            ["mu", "s"],
-            ["z", "discriminator", "label_logits"],
-            list(second),
-        ):
+        only_kl = [["mu"], ["s"], ["mu", "s"]]
+        every = [["y", "y_scale"], *only_kl, ["z", "discriminator", "label_logits"], list(second)]
+        for roles in only_kl if case.truth.likelihood == "other" else every:
             changed = {**first, **{role: second[role] for role in roles}}
             got = value(case, changed) - value(case, first)
             expected = reference(case, changed, n_samples) - reference(case, first, n_samples)
-            torch.testing.assert_close(got.double(), expected, rtol=1e-7, atol=1e-7, check_dtype=False)
+            precision = 1e-7 if got.dtype == torch.float64 else 1e-5  # a tensor of the module may be in float32
+            torch.testing.assert_close(got.double(), expected, rtol=precision, atol=precision)
 
 
 @every_case
@@ -235,11 +236,11 @@ def test_noise_of_steps_is_normal_with_the_stated_deviation_unless_a_fault_says_
         right = bool(excess.mean().abs() < 0.05 and (excess * s).mean().abs() < 0.05 * s.square().mean().sqrt())
         assert right == (not faults)
         assert noise.mean().abs() < 0.05
-        assert noise.std(0).mean() > 0.5
+        assert noise.std(0).mean() > 0.05
 
 
 def test_halves_are_balanced_and_names_unique():
-    by_half = [Counter(case.kind for case in half.cases) for half in (development, scored)]
+    by_half = [Counter(case.kind for case in half.cases) for half in (development, scored)]  # drawn; `blind` was not
     assert all(sum(half.values()) >= 32 for half in by_half)
     assert all(abs(by_half[0][kind] - by_half[1][kind]) <= 1 for kind in by_half[0] | by_half[1])
     assert len({case.name for case in cases}) == len(cases)
