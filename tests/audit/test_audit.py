@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 import vaescope as vs
-from tests.audit.losses import development, scored
+from tests.audit.losses import blind, development, scored
 from tests.audit.scoring import audited, differences, false_alarms
 from vaescope.cli import dispatch
 
 
-@pytest.mark.parametrize("half", [development, scored], ids=["development", "scored"])
+@pytest.mark.parametrize("half", [development, scored, blind], ids=["development", "scored", "blind"])
 def test_losses_are_identified_exactly(half):
-    """At least 95 % exact, no alarm on a correct ELBO, and each fault found in at least 90 % of its losses."""
+    """At least 95 % exact, no alarm on a correct ELBO, and all faults found in at least 90 % of the wrong losses."""
     found = {case.name: audited(case) for case in half.cases}
     wrong = {case.name: w for case in half.cases if (w := differences(case, found[case.name]))}
     assert len(wrong) <= 0.05 * len(half.cases), wrong
@@ -36,9 +36,9 @@ def test_losses_are_identified_exactly(half):
         case.name: a for case in half.cases if (a := false_alarms(case, found[case.name])) and case.kind == "elbo"
     }
     assert alarms == {}
-    named = [(case.name, fault) for case in half.cases for fault in case.truth.faults]
-    missed = [(name, fault) for name, fault in named if fault not in found[name].faults]
-    assert len(missed) <= 0.1 * len(named), missed
+    faulty = [case for case in half.cases if case.truth.faults]
+    missed = [case.name for case in faulty if set(case.truth.faults) - set(found[case.name].faults)]
+    assert len(missed) <= 0.1 * len(faulty), missed
 
 
 # laws and planted truth -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
@@ -39,7 +39,7 @@ class Words:
         "dispersion": r"px_r|theta|dispersion|inverse_dispersion|total_count",
         "label_logits": r"(?:class|label|clf|cls|y|digit|classifier)_?(?:logits?|scores?|pred\w*|hat|prob\w*)",
         "discriminator": r"d_?z\w*|disc\w*|tc_logits|critic\w*",
-        "z": r"z|z_?sampled?|sampled?_?z|latents?|latent_(?:sample|code)s?|z_tilde|codes?|samples?",
+        "z": r"zs?|z_?sampled?|sampled?_?z|latents?|latent_(?:sample|code)s?|z_tilde|codes?|samples?",
         "mu": before + r"(?:mu|mus|mean|means|loc|m|average|embedding)" + after,
         "s": before
         + r"(?:logv|logvar\w*|var|variance|lvar|sigma|std|stddev|sd|stdev|deviation|scale|covariance|logcov\w*|v|s"
@@ -246,7 +246,7 @@ def read_objective(
         (),
         {},
         {**numbers, **keywords},
-        _attributes(owner),
+        _without(_attributes(owner), defaults),
         total,
         (owner,) if isinstance(owner, nn.Module) else networks_behind(function),
         title,
@@ -257,7 +257,7 @@ def read_objective(
         raise InputError(f"{title}({', '.join(names)}) is a step: pass its model, vs.audit({title}, model=model, x=x).")
     if model is not None:
         copied = _copied(model)
-        base = replace(base, networks=(copied,), attributes=_attributes(copied))
+        base = replace(base, networks=(copied,), attributes=_without(_attributes(copied), defaults))
         return _step(base, partial(function, copied), copied, names[1:], examples[0], batch, decoder, encoder)
     if steps and isinstance(owner, nn.Module):
         return _step(base, function, owner, names, examples[0], batch, decoder, encoder)
@@ -314,6 +314,11 @@ def _attributes(module: object) -> dict[str, float]:
         for name, value in values.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and not name.startswith("_")
     }
+
+
+def _without(values: Mapping[str, float], names: Collection[str]) -> dict[str, float]:
+    """Attributes that are no arguments too: an argument of the same name is another number."""
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _parameters(function: Callable[..., object]) -> tuple[list[str], dict[str, object], bool]:
@@ -380,7 +385,7 @@ def _function(
     def with_roles(roles: tuple[str, ...]) -> Objective:
         def run(tensors: Tensors, keywords: Mapping[str, object]) -> tuple[object, None]:
             values = _values(roles, tensors)
-            with _set_attributes(base.networks, keywords):
+            with _set_attributes(base, keywords):
                 given = {
                     key: value for key, value in keywords.items() if key not in base.attributes or key in base.keywords
                 }
@@ -462,7 +467,8 @@ def _orders(names: Sequence[str]) -> list[tuple[str, ...]]:
         lacking = 10.0 * len({"mu", "s"} - set(members))
         found_orders.append((preference + order + lacking, roles))
     if not found_orders and any(options and set(usual) - set(options) for options in possible) and len(names) > 3:
-        return _orders([name if set(o) & {"mu", "s"} else "?" for name, o in zip(names, possible, strict=True)])
+        known = [name if set(o) & {"mu", "s"} else "?" for name, o in zip(names, possible, strict=True)]
+        return [] if known == list(names) else _orders(known)
     return [roles for _, roles in sorted(found_orders)][:200]
 
 
@@ -533,9 +539,10 @@ def _is_linear(objective: Objective, role: str, example: Tensors) -> bool:
 
 
 @contextlib.contextmanager
-def _set_attributes(networks: Sequence[nn.Module], keywords: Mapping[str, object]) -> Iterator[None]:
+def _set_attributes(base: Objective, keywords: Mapping[str, object]) -> Iterator[None]:
     """Numbers of a module as keyword arguments say, inside the block."""
-    changed = [(n, key, value) for n in networks for key, value in keywords.items() if key in _attributes(n)]
+    wanted = {key: value for key, value in keywords.items() if key in base.attributes}
+    changed = [(n, key, value) for n in base.networks for key, value in wanted.items() if key in _attributes(n)]
     before = [(network, key, vars(network).get(key)) for network, key, _ in changed]
     try:
         for network, key, value in changed:
@@ -591,7 +598,7 @@ def _step(
     def run(tensors: Tensors, keywords: Mapping[str, object]) -> tuple[object, Tensor | None]:
         received: list[Tensor] = []
         own = {key: value for key, value in keywords.items() if key in base.keywords and key not in base.attributes}
-        with _set_attributes([model], keywords), _replaced(model, parts, tensors, received), _captured_loss():
+        with _set_attributes(base, keywords), _replaced(model, parts, tensors, received), _captured_loss():
             try:
                 found = function(form(tensors["x"].clone()), *rest, **own)
             except Captured as ended:

@@ -635,6 +635,8 @@ def interpret(scale: str, fitted: Mapping[str, float], tolerance: float = 1e-5) 
         weight, faults = p, ("kl_missing_mean",)
     elif same(p, q) and same(m, -p):
         weight, faults = p, ("kl_sign_of_mean",)
+    elif same(m, q) and same(p, -m):
+        weight, faults = m, ("kl_sign_of_variance",)
     elif same(p, q) and p != 0:
         weight = p
         terms["mean_penalty"] = {"weight": (m - p) / 2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -99,9 +99,10 @@ def _reduction_faults(found: Identified) -> list[str]:
         named += [alone] if alone and all(own) else []
         named.append("depends_on_batch_size")
     averaged, divided = r.averaged_axes(found.space), k.averaged_axes(found.space)
-    undone = any(close(abs(found.reconstruction.weight), v) for v in (0.5, 1.0, 2.0)) and not any(
-        close(bare.reconstruction, v) for v in (0.5, 1.0, 2.0)
-    )
+    natural = [
+        any(close(w, v) for v in (0.5, 1.0, 2.0)) for w in (abs(found.reconstruction.weight), bare.reconstruction)
+    ]
+    undone = natural[0] and (not natural[1] or close(replace(r, batch=0, latents=0).divisor(found.space), 1.0))
     if set(averaged) - set(divided) and not undone:
         named.append("reconstruction_averaged_over_pixels")
     if set(divided) - set(averaged):

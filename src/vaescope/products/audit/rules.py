@@ -179,6 +179,13 @@ class Sentences:
             "Change the sign of the squared means.",
             ("kl",),
         ),
+        "kl_sign_of_variance": (
+            "error",
+            "σ² has the wrong sign in the KL.",
+            "The loss has no minimum: it falls without limit as variances grow.",
+            "Change the sign of the variance.",
+            ("kl",),
+        ),
         "kl_mean_not_squared": (
             "error",
             "The KL has μ in the place of μ².",
