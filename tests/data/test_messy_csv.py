@@ -155,6 +155,8 @@ READ = {
         "0.5,1.5,2.5,3.5\n1.5,2.5,3.5,4.5\n",
         [[0.5, 1.5, 2.5, 3.5], [1.5, 2.5, 3.5, 4.5]],
     ),
+    "a last column without a name": ("a,\n0.5,2\n0.25,4\n", [[0.5, 2], [0.25, 4]]),
+    "round numbers in the first row": ("0.5,2.25\n1.125,-3.5\n2.5,4.125\n", [[0.5, 2.25], [1.125, -3.5], [2.5, 4.125]]),
     "one row": ("1,2,3\n", [[1, 2, 3]]),
     "one column": ("x\n1\n2.5\n", [[1], [2.5]]),
     "infinity": ("a,b\nInfinity,2\n-inf,4\n", [[INF, 2], [-INF, 4]]),
@@ -205,6 +207,15 @@ REFUSED = {
     "a quotation mark that is not closed": ('a,b\n1,x\n2,"foo\n3,bar\n4,baz\n', "has 3,bar inside a text"),
     "a quotation mark that is closed later": ('a,b\n1,x\n2,"foo\n3,bar\n4,baz"\n5,y\n', "has 3,bar inside a text"),
     "a comment behind the first number": ("1 # odd\n1\n1\n", "cannot be read as a table in one way"),
+    "names that are fractions": (
+        "0.5,1.5\n1.712,-2.996\n0.4285,0.892\n",
+        "line 1 has rounder numbers than every other",
+    ),
+    "names of R above delimiters at the end": (
+        "price;kind;\n1;red;15:11\n2;blue;18:29\n",
+        "the last column has no name and the first may be row labels, so names may be off by one",
+    ),
+    "a comment behind a row": ("1.5,2020-05,17 # odd\n", "'17 # odd' in line 1, column 3 is a number and a comment"),
     "numbers and booleans": ("a,b\nTrue,1.5\n1,2\n", "'True' in line 2"),
 }
 

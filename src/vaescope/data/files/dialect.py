@@ -164,6 +164,10 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
         if not re.fullmatch(r"\s*|Unnamed: \d+(\.\d+)*|__index_level_\d+__", first[k]) or k == width - 1:
             break
         kinds[k] = _labels_or_data(k, kinds[k], rows)
+    labels = [row[0].strip() for _, row in rows]  # R writes row names as a first column that the line of names lacks
+    labelled = (kinds[0] == "text" or all(label.isdigit() for label in labels)) and len(set(labels)) == len(labels)
+    if has_names and labelled and not first[-1].strip() and kinds[-1] != "empty":
+        raise _Refused("the last column has no name and the first may be row labels, so names may be off by one")
     if delimiter == ONE_COLUMN:
         if kinds[0] == "text" or (has_names and any(mark in first[0] for mark in ',;\t|"')):
             raise _Refused("one column of text")
@@ -218,6 +222,8 @@ def _kind(k: int, rows: Sequence[tuple[int, list[str]]], decimal: str) -> str:
             raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number written in another way")
     if not any(re.search(r"\w", value) for _, value in others):
         raise _Refused(f"column {k + 1} has {value!r} and nothing else")
+    if all(re.match(r"\s*[+-]?[\d.,]+([eE][+-]?\d+)?\s*(#|//)", value) for _, value in others):
+        raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number and a comment")
     parts = [re.fullmatch(r"([+-]?\d[\d.,]*)\s*([^\d.,\s][^\d]*)", value.strip()) for _, value in others]
     if all(parts) and len({part[2] for part in parts if part}) == 1 < len({part[1] for part in parts if part}):
         raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number with a unit")
@@ -263,7 +269,21 @@ def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str
         and any(_all_fractions([row[k] for row in body], decimal) for k, cell in filled if number(cell))
     ):
         raise _Refused("line 1 has integers above fractions, which may be names")
+    below = [[_decimals(row[k], decimal) for row in body if number(row[k])] for k, cell in filled]
+    if not others and all(
+        rows and _decimals(cell, decimal) + 2 <= min(rows) for (_, cell), rows in zip(filled, below, strict=True)
+    ):
+        raise _Refused("line 1 has rounder numbers than every other line, so it may be names")
     return False
+
+
+def _decimals(cell: str, decimal: str) -> int:
+    """How many decimals a number is written with.
+
+    >>> _decimals("-0.50", "."), _decimals("1,5e-07 ", ",")
+    (2, 1)
+    """
+    return len(re.sub(r"[eE].*", "", cell.strip()).partition(decimal)[2])
 
 
 def _rises_evenly(cells: Sequence[str], decimal: str) -> bool:
