@@ -1,5 +1,7 @@
 """Fixtures for all tests."""
 
+import os
+
 import jaxtyping
 import pytest
 import torch
@@ -21,3 +23,9 @@ def unchecked_shapes():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def keep_exit(monkeypatch):
+    """The command line replaces `os._exit` for the rest of its process, which here is that of the tests."""
+    monkeypatch.setattr(os, "_exit", os._exit)

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -265,6 +267,56 @@ def test_a_model_that_ends_the_program_is_not_a_diagnosis(run, capsys):
         cli.dispatch(["diagnose", f"{run}/ends_later.py:ends", *data])
     with pytest.raises(InputError, match=r"encode failed on .*: SystemExit: 0"):
         cli.dispatch(["diagnose", f"{run}/encodes.py:model", *data])
+
+
+EXIT = "import os\n"
+EXITS = {
+    "at import": EXIT + "os._exit(0)",
+    "in a function": EXIT + "def vae():\n    os._exit(0)",
+    "while it encodes": EXIT
+    + "import vaescope as vs\nvae = vs.adapters.from_callables(encode=lambda x: os._exit(0), latent_dim=2)",
+}
+
+
+@pytest.mark.parametrize("case", EXITS)
+def test_no_exit_of_a_model_gives_code_0(run, monkeypatch, case):
+    left = []
+
+    def leave(status):
+        left.append(status)
+        sys.exit()
+
+    monkeypatch.setattr(os, "_exit", leave)
+    (run / "leaves.py").write_text(EXITS[case])
+    monkeypatch.setattr(
+        sys, "argv", ["vaescope", "diagnose", f"{run}/leaves.py:vae", "--data", str(run / "x.npy"), "--fail-on", "note"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert left == [2]
+    assert ended.value.code == 2
+    with pytest.raises(SystemExit):
+        os._exit(0)  # later, as functions of `atexit` and other threads can
+    assert left == [2, 2]
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # in a fork
+    with pytest.raises(SystemExit):
+        os._exit(0)
+    assert left == [2, 2, 0]
+
+
+def test_a_file_that_exits_at_once_ends_the_command_with_code_2(tmp_path):
+    (tmp_path / "leaves.py").write_text("import os\nos._exit(0)")
+    np.save(tmp_path / "x.npy", np.zeros((9, 3)))
+    call = [sys.executable, "-m", "vaescope", "diagnose", "leaves.py:vae", "--data", "x.npy", "--fail-on", "note"]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "vaescope: the command did not finish: a model or its imports called os._exit; remove that.\n"
+
+
+def test_exceptions_that_are_no_errors_are_one_line(run):
+    (run / "cancelled.py").write_text("import asyncio\nraise asyncio.CancelledError\n")
+    with pytest.raises(RunError, match="a model or its imports raised CancelledError; remove that"):
+        cli.dispatch(["diagnose", f"{run}/cancelled.py:vae", "--data", str(run / "x.npy")])
 
 
 ENDS_WHILE_IT_ENCODES = """

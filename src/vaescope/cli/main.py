@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import tyro
 
@@ -36,16 +38,46 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 
 
+@dataclass
+class _Exit:
+    """`os._exit` of this process while it runs a command: a model's code cannot end the command with code 0 by it.
+
+    Nothing can catch `os._exit`, so it is replaced; forks keep the original. What ends a process in C, or replaces it
+    by another program (`os.exec`), is not seen.
+    """
+
+    end: Callable[[int], NoReturn]
+    process: int
+    code: int | None = None
+    """Of the command; None until it has finished."""
+
+    def __call__(self, status: int) -> NoReturn:
+        if os.getpid() == self.process:
+            if self.code is None:
+                os.write(
+                    2, b"vaescope: the command did not finish: a model or its imports called os._exit; remove that.\n"
+                )
+            status = status or (2 if self.code is None else self.code)
+        self.end(status)
+
+
 def main() -> None:
     """Run the command line: a user's error is one line and exit code 2."""
+    ending = _Exit(os._exit, os.getpid())
+    os._exit = ending
+    ending.code = _exit_code()
+    sys.exit(ending.code)
+
+
+def _exit_code() -> int:
     try:
-        sys.exit(dispatch(sys.argv[1:]))
+        return dispatch(sys.argv[1:])
     except (InputError, RunError) as error:
         print(f"vaescope: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
     except KeyboardInterrupt:
         print("vaescope: interrupted; finished work is saved, run the same command to continue.", file=sys.stderr)
-        sys.exit(130)
+        return 130
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -54,11 +86,11 @@ def dispatch(arguments: list[str]) -> int:
     command = _parse(arguments or ["--help"])
     try:
         code: int = command.run()
-    except SystemExit as ended:
-        raise RunError(
-            f"the command did not finish: a model or its imports ended the program with code {ended.code}; "
-            "remove sys.exit from it."
-        ) from None
+    except BaseException as ended:
+        if isinstance(ended, Exception | KeyboardInterrupt):
+            raise
+        how = "called sys.exit" if isinstance(ended, SystemExit) else f"raised {type(ended).__name__}"
+        raise RunError(f"the command did not finish: a model or its imports {how}; remove that.") from None
     return code
 
 
