@@ -21,7 +21,6 @@ from vaescope.core.errors import InputError
 BLOCK_BYTES = 2**20
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars", " ": "spaces"}
 ONE_COLUMN = "\x1f"  # a delimiter that text does not contain
-THOUSANDS = "may be thousands or a fraction"
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>")
 BOOLEANS = ("true", "false", "True", "False", "TRUE", "FALSE")
 _NUMBER = {
@@ -78,6 +77,10 @@ class _Refused(Exception):
     """Why a table cannot be read in one way."""
 
 
+class _Ambiguous(_Refused):
+    """What means something else in another reading, so that no reading can be chosen."""
+
+
 def read_dialect(path: Path) -> Dialect:
     """The one dialect that explains the first block of a table.
 
@@ -87,6 +90,7 @@ def read_dialect(path: Path) -> Dialect:
     encoding, text = _first_block(path)
     found: list[Dialect] = []
     reasons: list[tuple[str, str]] = []
+    ambiguous: list[str] = []
     for delimiter in (*DELIMITERS, ONE_COLUMN):
         for decimal in ".,":
             try:
@@ -94,15 +98,15 @@ def read_dialect(path: Path) -> Dialect:
                 break  # without decimal marks both explain it
             except _Refused as refused:
                 reasons.append((delimiter, str(refused)))
-    thousands = [reason for _, reason in reasons if reason.endswith(THOUSANDS)]
-    if len(found) == 1 and not thousands:
+                ambiguous += [str(refused)] * isinstance(refused, _Ambiguous)
+    if len(found) == 1 and not ambiguous:
         return found[0]
     if len(found) > 1:
         raise InputError(f"{path.name} can be read in several ways: {' or '.join(map(str, found))}; {converted(path)}")
     split = [reason for delimiter, reason in reasons if delimiter != ONE_COLUMN and reason]
     cells = [reason for reason in split if not reason.startswith("line ")]
     names = [reason for _, reason in reasons if " may be " in reason or " blank before " in reason]
-    reason = next(iter(thousands or names or cells or split or [reason for _, reason in reasons if reason]))
+    reason = next(iter(ambiguous or names or cells or split or [reason for _, reason in reasons if reason]))
     raise InputError(f"{path.name} cannot be read as a table in one way: {reason}; {converted(path)}")
 
 
@@ -157,6 +161,8 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
     (_, first), *body = numbered
     has_names = _has_names(first, [row for _, row in body], decimal)
     rows = body if has_names else numbered
+    if not has_names and not lines[0]:
+        raise _Refused("line 1 is blank, so it may be the names")
     if not has_names and _only_first_quoted(text, width):
         raise _Refused("line 1 is in quotes and the others are not, so it may be names")
     kinds = [_kind(k, rows, decimal) for k in range(width)]
@@ -174,10 +180,15 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
         before = [row[0].split(",")[0].strip() for _, row in rows]
         if decimal == "," and len(set(before)) == len(before) > 1 and all(label.isdigit() for label in before):
             raise _Refused(f"{rows[0][1][0]!r} may be a row label and a number, or a fraction")
+        lone = next((number for number, row in rows if decimal == "," not in row[0]), None)
+        if lone is not None and any("," in row[0] for _, row in rows):
+            raise _Refused(f"line {lone} has no comma, so those of other lines may be delimiters or decimal marks")
+    if (delimiter, width, has_names) == (",", 2, False) and all(_NUMBER[","].fullmatch(",".join(r)) for _, r in rows):
+        raise _Ambiguous(f"{','.join(rows[0][1])!r} may be two numbers or a fraction")
     if (delimiter, decimal) != (",", "."):
         fractions = [row[k] for _, row in rows for k in range(width) if kinds[k] == "number" and decimal in row[k]]
         if fractions and all(_THOUSANDS.fullmatch(cell) for cell in fractions):
-            raise _Refused(f"{fractions[0].strip()!r} {THOUSANDS}")
+            raise _Ambiguous(f"{fractions[0].strip()!r} may be thousands or a fraction")
     generated = [f"column {k + 1}" for k in range(width)]
     names = [name.strip() or other for name, other in zip(first, generated, strict=True)] if has_names else generated
     return Dialect(encoding, delimiter, decimal, tuple(names), tuple(kinds), has_names)
@@ -269,12 +280,21 @@ def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str
         and any(_all_fractions([row[k] for row in body], decimal) for k, cell in filled if number(cell))
     ):
         raise _Refused("line 1 has integers above fractions, which may be names")
-    below = [[_decimals(row[k], decimal) for row in body if number(row[k])] for k, cell in filled]
-    if not others and all(
-        rows and _decimals(cell, decimal) + 2 <= min(rows) for (_, cell), rows in zip(filled, below, strict=True)
-    ):
-        raise _Refused("line 1 has rounder numbers than every other line, so it may be names")
+    below = [[row[k] for row in body if number(row[k])] for k, _ in filled]
+    if not others and all(below):
+        _refuse_possible_names(numbers, below, decimal)
     return False
+
+
+def _refuse_possible_names(first: Sequence[str], columns: Sequence[Sequence[str]], decimal: str) -> None:
+    """Refuse a first line of numbers that are written in another way than the numbers below them."""
+    rounder = True
+    for cell, column in zip(first, columns, strict=True):
+        if decimal in cell and not any(decimal in other or "e" in other.lower() for other in column):
+            raise _Refused(f"line 1 has {cell!r} above integers, so it may be names")
+        rounder &= _decimals(cell, decimal) + 2 <= min(_decimals(other, decimal) for other in column)
+    if rounder:
+        raise _Refused("line 1 has rounder numbers than every other line, so it may be names")
 
 
 def _decimals(cell: str, decimal: str) -> int:
