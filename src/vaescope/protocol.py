@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any
 
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from vaescope.core import validation
 from vaescope.core.errors import InputError
@@ -24,8 +24,8 @@ from vaescope.distributions.likelihoods import LIKELIHOODS
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 """(x, z) -> log p(x|z), a number per row."""
-ObservationSampler = Callable[[Tensor, Generator], Tensor]
-"""(z, generator) -> draws of x from p(x|z), one per row of z."""
+ObservationSampler = Callable[..., Tensor]
+"""(z, generator) -> draws of x from p(x|z), one per row of z; of conditional models, (z, generator, auxiliary)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class ModelSpec:
     log_likelihood: LogLikelihood | None = None
     """(x, z) -> log p(x|z) for likelihoods that have no name here."""
     sample_observations: ObservationSampler | None = None
-    """(z, generator) -> draws from p(x|z), for likelihoods that have no name here."""
+    """(z, generator) -> draws from p(x|z), for likelihoods that have no name here; conditional: with the auxiliary."""
     beta: float = 1.0
     """The weight of the KL in training."""
     objective: str = "elbo"

@@ -287,3 +287,77 @@ def test_the_band_contains_uniform_ranks_as_often_as_it_says(latents):
     outside = ((counts < low) | (counts > high)).any((1, 2)).mean()
     assert outside <= 0.1 + 0.03  # counts are whole numbers, so the band may be wider
     assert outside >= 0.02
+
+
+# conditional models ----------------------------------------------------------------------------
+
+
+class ConditionalLinear:
+    """x = W z + V y + noise, with its exact posterior N(Λ⁻¹ γ² Wᵀ (x - V y), Λ⁻¹); columns of W are orthogonal."""
+
+    V = torch.randn(4, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def __init__(self, kind="gaussian"):
+        self.kind, self.shift = kind, 2.0
+
+    def offset(self, y):
+        return self.shift * self.V[y.reshape(-1).long()]
+
+    def decode(self, z, y):
+        return PLANTED.decode(z) + self.offset(y).to(z)
+
+    def model(self, encode):
+        known = {"precision": 10.0}
+        if self.kind == "own":  # the same likelihood without a name
+            known = {
+                "log_likelihood": lambda x, z, y: (
+                    -5 * (x.double() - self.decode(z.double(), y)).square().sum(1) + 4 * np.log(10 / (2 * np.pi))
+                ),
+                "sample_observations": lambda z, generator, y: (
+                    self.decode(z, y) + torch.randn(len(z), 8, generator=generator, dtype=z.dtype) / 10**0.5
+                ),
+            }
+        return vs.adapters.from_callables(encode=encode, decode=self.decode, latent_dim=3, **known)
+
+    def draw(self, count):
+        y = torch.arange(count) % 4
+        return PLANTED.draw(count) + self.offset(y), y
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "own"])
+@pytest.mark.parametrize("labels", ["numbers", "columns"])
+def test_conditional_models_with_exact_posteriors_are_certified(kind, labels):
+    linear = ConditionalLinear(kind)
+    x, y = linear.draw(1000)
+    y = y.numpy() if labels == "numbers" else y[:, None].double()
+    exact = linear.model(lambda x, y: PLANTED.encode(x - linear.offset(y)))
+    found = certify(exact, x, auxiliary=y, simulations=1000, budget=2.0)
+    assert (codes(found.findings), found.transfers) == ([], True)
+    low, high = found.log_marginal_bounds.T
+    at = found.evidence.bounds
+    assert (high - low).max() < 0.5
+    assert at.gap[1] < 0.05  # orthogonal columns: the exact posterior is diagonal
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda m, v, y: (m, 1.5**2 * v), "too-wide"),
+        (lambda m, v, y: (m + 0.4 * v.sqrt(), v), "biased"),
+        (lambda m, v, y: (m, v.log()), "scale-of-variance"),
+        (lambda m, v, y: (m + 1.4 * v.sqrt() * (y.reshape(-1, 1) % 2 - 0.5), v), "scattered-means"),  # wrong by label
+    ],
+)
+def test_conditional_models_with_wrong_posteriors_are_not(change, code):
+    linear = ConditionalLinear()
+    x, y = linear.draw(200)
+    wrong = linear.model(lambda x, y: change(*PLANTED.encode(x - linear.offset(y)), y))
+    assert code in codes(certify(wrong, x, auxiliary=y, simulations=600).findings)
+
+
+def test_an_encoder_that_ignores_the_label_is_not_certified():
+    linear = ConditionalLinear()
+    x, y = linear.draw(200)
+    assert codes(certify(linear.model(lambda x, y: PLANTED.encode(x)), x, auxiliary=y).findings)
+    with pytest.raises(vs.InputError, match="this model is conditional: pass auxiliary="):
+        certify(linear.model(lambda x, y: PLANTED.encode(x)), x)

@@ -142,6 +142,9 @@ def test_batches_and_covariates_of_scvi():
     np.testing.assert_allclose(found.sample.mean.numpy(), mean[found.sample.rows], atol=1e-4)
     np.testing.assert_allclose(found.sample.variance.numpy(), variance[found.sample.rows], rtol=1e-3)
     assert found.evidence.elbo is not None
+    certified = vs.certify(adapted, data, simulations=200, budget=0.1, progress=None)
+    assert certified.ranks.shape == (200, 2)
+    assert certified.log_marginal_bounds is not None
     with pytest.raises(vs.InputError, match=r"2 batches \(a, b\) or covariates; pass AnnData as x"):
         vs.diagnose(adapted, counts, progress=None)
 

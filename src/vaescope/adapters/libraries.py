@@ -106,11 +106,11 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
         counts: Tensor = generate(z, library, *given).log_prob(x.float()).sum(1)
         return counts.to(z)
 
-    def sample_observations(z: Tensor, generator: torch.Generator) -> Tensor:
+    def sample_observations(z: Tensor, generator: torch.Generator, *given: Tensor) -> Tensor:
         library = libraries[torch.randint(len(libraries), (len(z), 1), generator=generator)].log()
         with torch.random.fork_rng(devices=[]):  # its distributions draw from the global generator
             torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
-            counts: Tensor = generate(z, library).sample()
+            counts: Tensor = generate(z, library, *given).sample()
         return counts
 
     conditional = bool(inputs.columns)
@@ -118,7 +118,7 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
         latent_dim=int(module.n_latent),
         name=name,
         log_likelihood=log_likelihood,
-        sample_observations=None if conditional else sample_observations,
+        sample_observations=sample_observations,
         conditional=conditional,
         returns_variances=True,
     )

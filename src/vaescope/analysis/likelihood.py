@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample
@@ -16,10 +16,12 @@ from vaescope.analysis.models import RepairedModel, likelihood_is_known, sample_
 from vaescope.analysis.posteriors import posteriors_of
 from vaescope.core import randomness
 from vaescope.core.budget import Budget
+from vaescope.core.calls import call_user_function, evaluation_mode
 from vaescope.core.errors import InputError, Skipped
 from vaescope.distributions import Prior
 from vaescope.inference.joint import LikelihoodJoint
 from vaescope.inference.marginal import smoothed_mean
+from vaescope.protocol import LatentModel
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
@@ -82,6 +84,44 @@ def measure_elbo(sample: EncodedSample, *, draws: int = 8) -> ElboTerms:
     if not bool(found.elbo.isfinite().all()):
         raise Skipped("the ELBO of some samples is not finite")
     return found
+
+
+def draw_observations(
+    model: LatentModel,
+    z: Float[Tensor, "N d"],
+    generator: torch.Generator,
+    auxiliary: Shaped[Tensor, "N ..."] | None = None,
+) -> Float[Tensor, "N ..."]:
+    """One draw from p(x|z), or p(x|z, auxiliary), per row of z.
+
+    Args:
+        model: with a decoder and a known likelihood, a Gaussian one with its precision.
+        z: latents.
+        generator: of the draws.
+        auxiliary: of each row, for conditional models.
+
+    >>> from vaescope.adapters import from_callables
+    >>> plain = from_callables(encode=lambda x: (x, x), decode=lambda z: 0 * z, latent_dim=2, precision=4.0)
+    >>> x = draw_observations(plain, torch.zeros(10_000, 2), torch.Generator().manual_seed(0))
+    >>> round(float(x.var()), 2)
+    0.25
+    """
+    given = () if auxiliary is None or not model.conditional else (auxiliary,)
+    if model.log_likelihood is not None or model.sample_observations is not None:
+        if model.sample_observations is None:
+            raise Skipped("the likelihood is the model's own, and it cannot be sampled; pass sample_observations=")
+        drawer: Callable[..., Tensor] = model.sample_observations
+        with evaluation_mode(model.trained_networks()):
+            return call_user_function("sample_observations", lambda codes: drawer(codes, generator, *given), z)
+    mean = model.decode_given(z, *given) if given else model.decode(z)
+    if model.likelihood == "bernoulli":
+        return torch.bernoulli(mean.clamp(0, 1), generator=generator)
+    if model.likelihood != "gaussian" or model.precision is None:
+        raise Skipped(
+            "the likelihood is not known; pass precision=, likelihood= or sample_observations= to the adapter"
+        )
+    noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+    return mean + noise / model.precision**0.5
 
 
 def joint_of(sample: EncodedSample, prior: Prior, points: int | None = None) -> LikelihoodJoint:

@@ -172,7 +172,8 @@ def certify(
             first (the best member).
         x: real samples, a row or an image each.
         simulations: number of simulated x.
-        auxiliary: the auxiliary input of an iVAE, a label or a row of numbers per sample.
+        auxiliary: the auxiliary input of an iVAE or a conditional VAE, a label or a row of numbers per sample.
+            Simulated x have the inputs of random rows.
         name: what the report calls the model.
         budget: seconds that this may take; bounds on log p(x) use what is left of it.
         seed: of all draws.
@@ -191,8 +192,6 @@ def certify(
     first = as_models(model)[0]
     if not first.has_decoder:
         raise InputError("certify needs a decoder: it simulates x from draws of the prior.")
-    if first.conditional:
-        raise InputError("certify needs a decoder of z alone: pass decode=lambda z: decoder(z, y) with one y.")
     given = read_samples(first, x, auxiliary)
     clock.say(f"simulating {simulations} x from the prior and the decoder")
     repaired = repair(first, given, None, 1000)

@@ -13,10 +13,9 @@ from scipy import stats
 from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample
-from vaescope.analysis.likelihood import joint_of
+from vaescope.analysis.likelihood import draw_observations, joint_of
 from vaescope.core import randomness
 from vaescope.core.budget import Budget
-from vaescope.core.calls import call_user_function
 from vaescope.core.errors import Skipped
 from vaescope.distributions import DiagonalGaussian, Normal, Prior
 from vaescope.inference.annealing import Sandwich, bound_log_marginal
@@ -81,7 +80,7 @@ class Simulation:
     """The simulated x with the encoder's posteriors, moments in z."""
     prior: Prior
     """p(z), or p(z|auxiliary) with a row per draw."""
-    auxiliary: Tensor | np.ndarray | None = None
+    auxiliary: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.z)
@@ -109,19 +108,20 @@ def simulate(model: LatentModel, real: EncodedSample, count: int, auxiliary: obj
         model: a model with a decoder and a known likelihood, Gaussian outputs with a precision.
         real: encoded samples, from which simulated x take their shape and floating-point type.
         count: number of draws.
-        auxiliary: of an iVAE, one row per row of x; rows are drawn from it.
+        auxiliary: of an iVAE or a conditional VAE, one row per row of x; rows are drawn from it.
         seed: of all draws.
     """
     generator = randomness.generator(seed, "simulation")
     labels, like = None, real.mean
     if isinstance(auxiliary, Tensor | np.ndarray):
-        rows = torch.randint(len(auxiliary), (count,), generator=generator)
-        labels = auxiliary[rows] if isinstance(auxiliary, Tensor) else auxiliary[rows.numpy()]
+        labels = torch.as_tensor(auxiliary)[torch.randint(len(auxiliary), (count,), generator=generator)]
     with torch.no_grad():
         prior = model.prior_at(labels, like=like.double()) if labels is not None else model.prior
         z = prior.sample(count, model.latent_dim, generator=generator, dtype=torch.float64)
-        parts = z.split(max(1, 2**22 // max(1, real.x[0].numel())))
-        x = torch.cat([draw_observations(model, part.to(like), generator) for part in parts])
+        at_once = max(1, 2**22 // max(1, real.x[0].numel()))
+        given = [None] * count if labels is None else labels.split(at_once)
+        parts = [(part.to(like), own) for part, own in zip(z.split(at_once), given, strict=False)]
+        x = torch.cat([draw_observations(model, codes, generator, own) for codes, own in parts])
     if not bool(x.isfinite().all()):
         raise Skipped("the decoder returned NaN or infinity for draws from the prior")
     real.check_output(x.flatten(1))
@@ -129,9 +129,7 @@ def simulate(model: LatentModel, real: EncodedSample, count: int, auxiliary: obj
     return Simulation(z, encode_simulated(model, x, prior, labels), prior, labels)
 
 
-def encode_simulated(
-    model: LatentModel, x: Tensor, prior: Prior, auxiliary: Tensor | np.ndarray | None
-) -> EncodedSample:
+def encode_simulated(model: LatentModel, x: Tensor, prior: Prior, auxiliary: Tensor | None) -> EncodedSample:
     """Encode simulated x in chunks, under any prior."""
     step = max(1, 2**22 // max(1, x[0].numel()))
     starts = range(0, len(x), step)
@@ -141,35 +139,8 @@ def encode_simulated(
     mean, variance = (torch.cat([pair[i] for pair in found]) for i in range(2))
     if not bool((mean.isfinite() & variance.isfinite()).all()):
         raise Skipped("the encoder returned NaN or infinity for simulated x")
-    moments = [torch.as_tensor(value).to(mean).expand(mean.shape) for value in prior.mean_and_variance()]
-    return EncodedSample(model, np.arange(len(x)), x, mean, variance, *moments)
-
-
-def draw_observations(
-    model: LatentModel, z: Float[Tensor, "N d"], generator: torch.Generator
-) -> Float[Tensor, "N ..."]:
-    """One draw from p(x|z) per row of z.
-
-    >>> from vaescope.adapters import from_callables
-    >>> plain = from_callables(encode=lambda x: (x, x), decode=lambda z: 0 * z, latent_dim=2, precision=4.0)
-    >>> x = draw_observations(plain, torch.zeros(10_000, 2), torch.Generator().manual_seed(0))
-    >>> round(float(x.var()), 2)
-    0.25
-    """
-    if model.log_likelihood is not None or model.sample_observations is not None:
-        if model.sample_observations is None:
-            raise Skipped("the likelihood is the model's own, and it cannot be sampled; pass sample_observations=")
-        drawer = model.sample_observations
-        return call_user_function("sample_observations", lambda codes: drawer(codes, generator), z)
-    mean = model.decode(z)
-    if model.likelihood == "bernoulli":
-        return torch.bernoulli(mean.clamp(0, 1), generator=generator)
-    if model.likelihood != "gaussian" or model.precision is None:
-        raise Skipped(
-            "the likelihood is not known; pass precision=, likelihood= or sample_observations= to the adapter"
-        )
-    noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
-    return mean + noise / model.precision**0.5
+    first, second = (torch.as_tensor(value).to(mean).expand(mean.shape) for value in prior.mean_and_variance())
+    return EncodedSample(model, np.arange(len(x)), x, mean, variance, first, second, auxiliary)
 
 
 BINS = 20  # of rank histograms
