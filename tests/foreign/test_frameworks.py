@@ -224,7 +224,7 @@ def test_conditional_functions_of_jax_with_labels():
     assert [f.code for f in found["jax"].findings] == [f.code for f in found["numpy"].findings]
     torch.testing.assert_close(*(elbo(f.evidence.elbo).mean() for f in found.values()), rtol=1e-5, atol=0.0)
     assert found["jax"].evidence.geometry is not None
-    assert "gap" not in _without_time(found["jax"])
+    assert "gap" not in {*found["jax"].skipped} - _for_time(found["jax"])
 
 
 # Keras: a backend is chosen when it is imported, so each has a process of its own -------------------

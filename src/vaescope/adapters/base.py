@@ -29,8 +29,6 @@ from vaescope.distributions import Normal, Prior
 from vaescope.distributions.base import PosteriorDensity, PriorDensity
 from vaescope.protocol import LatentModel, ModelSpec
 
-Foreign = Any
-"""An object of a library without types."""
 F = TypeVar("F", bound=Callable[..., object])
 Encoder = Callable[..., tuple[Tensor, Tensor]]
 """x, or x and the auxiliary input -> mean and variance."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vaescope.adapters.base import Adapted, Foreign
+from vaescope.adapters.base import Adapted
 from vaescope.core import validation
 from vaescope.core.calls import evaluation_mode
 from vaescope.core.errors import InputError, first_line
@@ -16,7 +17,7 @@ from vaescope.protocol import ModelSpec
 
 
 def from_diffusers(
-    model: Foreign,
+    model: Any,
     *,
     image_shape: tuple[int, int, int] | None = None,
     sample_shape: tuple[int, ...] | None = None,
@@ -78,7 +79,7 @@ def from_diffusers(
     return adapted
 
 
-def _probe(model: Foreign, kind: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _probe(model: Any, kind: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The first of these shapes of a sample that can be encoded, and (channels, positions ...) of its latents."""
     weights, failures, found = next(model.parameters()), [], None
     for given in shapes:
@@ -114,7 +115,7 @@ def _moments(found: object) -> tuple[Tensor, Tensor] | None:
     return (mean, variance) if isinstance(mean, Tensor) and isinstance(variance, Tensor) else None
 
 
-def _scaling(model: Foreign, channels: int) -> tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]] | None:
+def _scaling(model: Any, channels: int) -> tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Scaling and shift, numbers or one per channel: a model of the codes is trained on (z - shift) · scaling."""
     mean, std = (getattr(model.config, part, None) for part in ("latents_mean", "latents_std"))
     if mean is None or std is None:

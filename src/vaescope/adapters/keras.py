@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vaescope.adapters.base import SCALES, Adapted, Foreign, from_callables
+from vaescope.adapters.base import SCALES, Adapted, from_callables
 from vaescope.adapters.bridge import on_jax
 from vaescope.adapters.jax import mirror
 from vaescope.core import validation
 from vaescope.core.errors import InputError, first_line, require
 
 
-def from_keras(model: Foreign, decoder: Foreign = None, *, scale: str = "log_variance", **known: Foreign) -> Adapted:
+def from_keras(model: object, decoder: object = None, *, scale: str = "log_variance", **known: Any) -> Adapted:
     """A model from Keras 3, called with `training=False`.
 
     On the torch backend it is called directly, on JAX through a bridge that differentiates it; on TensorFlow it has no
@@ -67,26 +69,24 @@ def from_keras(model: Foreign, decoder: Foreign = None, *, scale: str = "log_var
             raise InputError("the decoder must return one array, the mean of x; otherwise use from_callables.")
         return found.movedim(-1, 1) if last and found.ndim == 4 else found
 
-    parts = [encoder] if decoder is None else [encoder, decoder]
+    parts: list[Any] = [encoder] if decoder is None else [encoder, decoder]
     weights = [(f"{k}/{v.path}", v) for k, part in enumerate(parts) for v in part.variables]
     arrays = [(tuple(path.split("/")), np.asarray(keras.ops.convert_to_numpy(v))) for path, v in weights]
     known.setdefault("networks", [mirror(arrays)])
     return from_callables(encode=encode, decode=decode if run_decoder else None, **known)
 
 
-def _run(keras: Foreign, layer: Foreign) -> Callable[[Tensor], Foreign]:
+def _run(keras: ModuleType, layer: Any) -> Callable[[Tensor], Any]:
     """A layer as a function of tensors, on any backend; gradients on torch and JAX."""
     dtype = getattr(torch, layer.compute_dtype)
     if keras.backend.backend() == "torch":
         return lambda x: _listed(layer(x.to(dtype), training=False))
     if keras.backend.backend() == "jax":
 
-        def params() -> object:
-            return tuple(
-                [v.value for v in group] for group in (layer.trainable_variables, layer.non_trainable_variables)
-            )
+        def params() -> tuple[list[object], list[object]]:
+            return [v.value for v in layer.trainable_variables], [v.value for v in layer.non_trainable_variables]
 
-        def call(values: Foreign, x: object) -> object:
+        def call(values: tuple[list[object], list[object]], x: object) -> object:
             return _listed(layer.stateless_call(*values, x, training=False)[0])
 
         bridged = on_jax(call, params)
@@ -102,12 +102,12 @@ def _run(keras: Foreign, layer: Foreign) -> Callable[[Tensor], Foreign]:
     return without_gradients
 
 
-def _listed(found: Foreign) -> Foreign:
+def _listed(found: object) -> object:
     """Outputs by name or in a list as a tuple."""
     return tuple(found.values()) if isinstance(found, dict) else tuple(found) if isinstance(found, list) else found
 
 
-def _loaded(given: Foreign) -> Foreign:
+def _loaded(given: object) -> Any:
     """A model from a `.keras` file; anything else as it is."""
     if not isinstance(given, str | Path):
         return given
@@ -123,14 +123,14 @@ def _loaded(given: Foreign) -> Foreign:
         ) from None
 
 
-def _shape(layer: Foreign, name: str) -> tuple[int, ...]:
+def _shape(layer: object, name: str) -> tuple[int, ...]:
     """Shape of the first input or output without the batch; -1 if it is not known."""
     found = getattr(layer, name, None) or (None, None)
     found = found[0] if isinstance(found[0], tuple | list) else found
     return tuple(-1 if size is None else int(size) for size in found[1:])
 
 
-def _latents(encoder: Foreign, decoder: Foreign) -> int:
+def _latents(encoder: object, decoder: object) -> int:
     shape = (-1,) if decoder is None else _shape(decoder, "input_shape")
     size = math.prod(_shape(encoder, "output_shape") if -1 in shape else shape)
     if size < 1:

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from vaescope.adapters.base import Adapted, Foreign, from_callables
+from vaescope.adapters.base import Adapted, from_callables
 from vaescope.adapters.jax import from_jax
 from vaescope.core.calls import networks_behind
 from vaescope.core.errors import InputError, require
 from vaescope.distributions import Normal
 
-Sites = dict[str, Mapping[str, Foreign]]
+A = TypeVar("A", bound="Array")
 
 
-def from_pyro(model: Callable[..., object], guide: Callable[..., object], x: Tensor, **known: Foreign) -> Adapted:
+@runtime_checkable
+class Array(Protocol):
+    """What tensors and arrays of JAX have in common."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self: A, index: Any) -> A: ...
+
+    def reshape(self: A, *shape: int) -> A: ...
+
+    def tolist(self) -> object: ...
+
+
+Site = Mapping[str, Any]
+Sites = dict[str, Site]
+
+
+def from_pyro(model: Callable[..., object], guide: Callable[..., object], x: Tensor, **known: Any) -> Adapted:
     """A model from a model and a guide of Pyro, functions of a batch x with a site per group of latents.
 
     Observed sites give the likelihood: by name if they are Gaussian of constant scale or Bernoulli.
@@ -40,7 +61,7 @@ def from_pyro(model: Callable[..., object], guide: Callable[..., object], x: Ten
 
 
 def from_numpyro(
-    model: Callable[..., object], guide: Callable[..., object], x: object, *, params: object, **known: Foreign
+    model: Callable[..., object], guide: Callable[..., object], x: object, *, params: object, **known: Any
 ) -> Adapted:
     """A model from a model and a guide of NumPyro, functions of a batch x; see `from_pyro`.
 
@@ -74,28 +95,35 @@ def from_numpyro(
     )
 
 
-class _Traced:
+class _Traced(Generic[A]):
     """Functions of a VAE, and what is known of it, from traces of its guide and its model."""
 
-    def __init__(self, guide: Foreign, model: Foreign, traced: Foreign, join: Foreign, x: Foreign) -> None:
+    def __init__(
+        self,
+        guide: Callable[..., object],
+        model: Callable[..., object],
+        traced: Callable[[Callable[..., object], A, Mapping[str, A]], Sites],
+        join: Callable[[list[A], int], A],
+        x: A,
+    ) -> None:
         self.guide, self.model, self.traced, self.join, self.x = guide, model, traced, join, x
         self.latents = {name: site["fn"].mean for name, site in self._samples(traced(guide, x, {}), observed=False)}
         if not self.latents or any(len(mean) != len(x) for mean in self.latents.values()):
             raise InputError("the guide must sample latents with a row for each sample of x.")
 
-    def _samples(self, sites: Sites, *, observed: bool) -> Iterator[tuple[str, Mapping[str, Foreign]]]:
+    def _samples(self, sites: Sites, *, observed: bool) -> Iterator[tuple[str, Site]]:
         for name, site in sites.items():
             if site["type"] == "sample" and bool(site["is_observed"]) == observed and name not in ("_INPUT", "_RETURN"):
                 yield name, site
 
-    def encode(self, x: Foreign) -> tuple[Foreign, Foreign]:
+    def encode(self, x: A) -> tuple[A, A]:
         sites = [site["fn"] for _, site in self._samples(self.traced(self.guide, x, {}), observed=False)]
         return self._columns(sites, "mean", x), self._columns(sites, "variance", x)
 
-    def _columns(self, sites: list[Foreign], part: str, x: Foreign) -> Foreign:
+    def _columns(self, sites: list[object], part: str, x: A) -> A:
         return self.join([getattr(fn, part).reshape(len(x), -1) for fn in sites], 1)
 
-    def _observed(self, x: Foreign, z: Foreign) -> list[Mapping[str, Foreign]]:
+    def _observed(self, x: A, z: A) -> list[Site]:
         codes, first = {}, 0
         for name, mean in self.latents.items():
             size = mean[0].reshape(-1).shape[0]
@@ -104,23 +132,23 @@ class _Traced:
         sites = self.traced(self.model, x, codes)
         return [site for name, site in self._samples(sites, observed=True) if name not in codes]
 
-    def _like(self, z: Foreign) -> Foreign:
+    def _like(self, z: A) -> A:
         return self.join([self.x[:1]] * len(z), 0) if len(z) else self.x[:0]
 
-    def decode(self, z: Foreign) -> Foreign:
+    def decode(self, z: A) -> A:
         return self._columns([site["fn"] for site in self._observed(self._like(z), z)], "mean", z)
 
-    def log_likelihood(self, x: Foreign, z: Foreign) -> Foreign:
+    def log_likelihood(self, x: A, z: A) -> A:
         found = self._observed(x, z)
         return sum(site["fn"].log_prob(site["value"]).reshape(len(z), -1).sum(1) for site in found)
 
-    def sample_observations(self, z: Tensor, generator: torch.Generator) -> Tensor:
+    def sample_observations(self, z: A, generator: torch.Generator) -> Tensor:
         with torch.random.fork_rng(devices=[]):  # distributions draw from the global generator
             torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
             drawn = [site["fn"].sample().reshape(len(z), -1) for site in self._observed(self._like(z), z)]
         return torch.cat(drawn, 1)
 
-    def spec(self) -> dict[str, Foreign]:
+    def spec(self) -> dict[str, Any]:
         with torch.no_grad():
             mean = self.encode(self.x)[0]
             sites = self.traced(self.model, self.x, {})
@@ -129,14 +157,14 @@ class _Traced:
                 raise InputError(
                     "the model must sample the latents of the guide from normal priors, by the same names."
                 )
-            moments = [self._columns(priors, part, self.x) for part in ("mean", "variance")]
-            first = [torch.as_tensor(v[0].tolist(), dtype=torch.float64) for v in moments]
-            if any(float(abs(v - v[:1]).max()) > 0 for v in moments):
+            found = [self._columns(priors, part, self.x) for part in ("mean", "variance")]
+            moments = [torch.as_tensor(v.tolist(), dtype=torch.float64) for v in found]
+            if any((v != v[:1]).any() for v in moments):
                 raise InputError("the prior depends on x; use from_callables with a prior of its own.")
             observed = self._observed(self.x, mean)
         if not observed:
             raise InputError("the model has no observed site: write pyro.sample('x', ..., obs=x).")
-        known: dict[str, Foreign] = {"latent_dim": int(mean.shape[1]), "prior": Normal(first[0], first[1])}
+        known: dict[str, Any] = {"latent_dim": int(mean.shape[1]), "prior": Normal(moments[0][0], moments[1][0])}
         guides = [site["fn"] for _, site in self._samples(self.traced(self.guide, self.x, {}), observed=False)]
         if any(_kind(fn) != "Normal" for fn in guides):
             known["posterior_family"] = "marginals"
@@ -151,7 +179,7 @@ class _Traced:
         return known
 
 
-def _kind(fn: Foreign) -> str:
+def _kind(fn: Any) -> str:
     """Name of a distribution without what declares its batch and event axes."""
     while type(fn).__name__ in ("Independent", "ExpandedDistribution", "Expanded"):
         fn = fn.base_dist

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn, Protocol
 
 import tyro
 
@@ -19,7 +19,14 @@ from vaescope.cli.sweep import Status, SweepCommand, Track
 from vaescope.cli.train import Train
 from vaescope.core.errors import InputError, RunError
 
-COMMANDS: dict[str, Callable[..., Any]] = {
+
+class Command(Protocol):
+    """Options of a command; to run it gives the exit code."""
+
+    def run(self) -> int: ...
+
+
+COMMANDS: dict[str, Callable[..., Command]] = {
     "reproduce": Reproduce,
     "verify": Verify,
     "preflight": PreflightCommand,
@@ -85,16 +92,15 @@ def dispatch(arguments: list[str]) -> int:
     arguments = ["version"] if arguments == ["--version"] else arguments
     command = _parse(arguments or ["--help"])
     try:
-        code: int = command.run()
+        return command.run()
     except BaseException as ended:
         if isinstance(ended, Exception | KeyboardInterrupt):
             raise
         how = "called sys.exit" if isinstance(ended, SystemExit) else f"raised {type(ended).__name__}"
         raise RunError(f"the command did not finish: a model or its imports {how}; remove that.") from None
-    return code
 
 
-def _parse(arguments: list[str]) -> Any:
+def _parse(arguments: list[str]) -> Command:
     """The command with its options. An option that a settings class refuses is an `InputError`, as from Python."""
     errors = io.StringIO()
     description = "Understand variational autoencoders: why they disentangle, whether yours does, what to change."

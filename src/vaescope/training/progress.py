@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from rich.console import Console
@@ -123,7 +123,7 @@ class NotebookBar:
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self._handle: Any = None
+        self._update: Callable[[object], object] | None = None
         self._shown_at = 0.0
 
     def show(self, done: int, total: int, state: str) -> None:
@@ -140,10 +140,10 @@ class NotebookBar:
 
         bar = f'{html.escape(self.title)} <progress value="{done}" max="{total}"></progress> {html.escape(state)}'
         self._shown_at = time.monotonic()
-        if self._handle is None:
-            self._handle = display(HTML(bar), display_id=True)
+        if self._update is None:
+            self._update = display(HTML(bar), display_id=True).update
         else:
-            self._handle.update(HTML(bar))
+            self._update(HTML(bar))
 
 
 class ProgressBar:
