@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import tyro
 
 from vaescope.cli.inputs import (
     DataOptions,
+    ModelOptions,
     check_auxiliary,
     load_function,
     load_models,
@@ -21,6 +23,9 @@ from vaescope.cli.output import console as new_console
 from vaescope.core.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vaescope.data import Dataset
     from vaescope.products.diagnose.diagnose import Diagnosis
     from vaescope.protocol import LatentModel
 
@@ -33,13 +38,14 @@ class Diagnose:
     """
 
     target: tyro.conf.Positional[str]
-    """A run folder of `vaescope train`, a .npz file with arrays `mean` and `variance`, or a model in your own Python:
-    FILE.py:NAME or package.module:NAME."""
+    """A run folder of `vaescope train`, a .npz file with arrays `mean` and `variance`, a model in your own Python
+    (FILE.py:NAME or package.module:NAME), or one in a file: weights with --class, .keras, .onnx, a diffusers folder."""
     data: str | None = None
     """Samples, preferably ones that the model was not trained on: a file or a name, as for `vaescope train`."""
     html: Path | None = None
     """Write the report to this file, and its numbers to a .json file next to it."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    model: tyro.conf.OmitArgPrefixes[ModelOptions] = field(default_factory=ModelOptions)
     train: str | None = None
     """Samples that the model was trained on, to find overfitting: a file or a name."""
     budget: float = 30.0
@@ -60,10 +66,9 @@ class Diagnose:
         name = target_name(self.target)
         if self.target.endswith(".npz"):
             return diagnose(self._posteriors(), name=name)
-        models = load_models(self.target)
-        if self.data is None:
-            raise InputError("--data is required: samples on which the model is diagnosed.")
-        data, auxiliary = self.source.open(self.data)
+        opened = cache(self._opened)
+        models = load_models(self.target, self.model, lambda: opened()[0])
+        data, auxiliary = opened()
         check_auxiliary(models, auxiliary)
         train = None if self.train is None else self.source.open(self.train)[0]
         return diagnose(
@@ -75,6 +80,11 @@ class Diagnose:
             name=name,
             budget=self.budget,
         )
+
+    def _opened(self) -> tuple[Dataset, Tensor | None]:
+        if self.data is None:
+            raise InputError("--data is required: samples on which the model is diagnosed.")
+        return self.source.open(self.data)
 
     def _posteriors(self) -> object:
         """Posteriors without a model, from a .npz file."""
@@ -94,12 +104,14 @@ class Certify:
     """Check the posteriors of a trained model on data simulated from its own prior and decoder."""
 
     target: tyro.conf.Positional[str]
-    """A run folder of `vaescope train`, or a model in your own Python: FILE.py:NAME or package.module:NAME."""
+    """A run folder of `vaescope train`, a model in your own Python (FILE.py:NAME or package.module:NAME), or one in a
+    file, as for `vaescope diagnose`."""
     data: str
     """Real samples, to say whether they look like simulated ones: a file or a name, as for `vaescope train`."""
     html: Path | None = None
     """Write the report to this file, and its numbers to a .json file next to it."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    model: tyro.conf.OmitArgPrefixes[ModelOptions] = field(default_factory=ModelOptions)
     simulations: int = 1000
     """Number of simulated samples."""
     budget: float = 90.0
@@ -111,8 +123,9 @@ class Certify:
         check_page(self.html, self.fail_on)
         from vaescope.products.certify.certify import certify
 
-        models = load_models(self.target)
-        data, auxiliary = self.source.open(self.data)
+        opened = cache(lambda: self.source.open(self.data))
+        models = load_models(self.target, self.model, lambda: opened()[0])
+        data, auxiliary = opened()
         check_auxiliary(models, auxiliary)
         found = certify(
             models,

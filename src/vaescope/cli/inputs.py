@@ -8,11 +8,13 @@ import importlib
 import importlib.util
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
 
 from vaescope.core.errors import InputError, first_line
 
@@ -63,14 +65,53 @@ def print_what_was_read(data: Dataset | StoredDataset | Source) -> None:
         print(data.what_was_read, file=sys.stderr)
 
 
-def load_models(target: str) -> list[LatentModel]:
-    """The members of a run, best first; or the models that a Python object names.
+@dataclass(frozen=True)
+class ModelOptions:
+    """What a file with a model of another framework does not say about it."""
+
+    module: Annotated[str | None, tyro.conf.arg(name="class")] = None
+    """Of weights (.ckpt, .pt, .safetensors): the module's class, or a function that makes it, FILE.py:NAME."""
+    decoder: str | None = None
+    """File of the decoder, if the target is an encoder alone (.keras, .onnx)."""
+    latent_dim: int | None = None
+    """Number of latents [default: what the encoder returns]."""
+    precision: float | None = None
+    """γ² = 1 / decoder variance of a Gaussian likelihood."""
+    likelihood: str | None = None
+    """gaussian or bernoulli."""
+    scale: str = "log_variance"
+    """What the encoder's second output is: log_variance, variance, deviation or log_deviation."""
+
+    def load(self, target: str, shape: tuple[int, ...]) -> LatentModel:
+        """The model in a file of another framework."""
+        from vaescope.adapters.files import FileOptions, from_file
+
+        make = None if self.module is None else load_object(self.module)
+        if make is not None and not callable(make):
+            raise InputError(f"--class {self.module} must be a class or a function, got {type(make).__name__}.")
+        options = FileOptions(make, self.decoder, self.scale, self.latent_dim, self.precision, self.likelihood)
+        return from_file(Path(target), options, shape)
+
+
+def load_models(
+    target: str, options: ModelOptions | None = None, data: Callable[[], Dataset] | None = None
+) -> list[LatentModel]:
+    """The members of a run, best first; the models that a Python object names; or a model in another framework's file.
 
     The object is a model from `vs.adapters`, a list of models, a `Fit`, or a function without arguments that returns
     one of these. Its code is executed: it is the caller's own, as with any script.
     """
+    from vaescope.adapters.files import is_model_file
     from vaescope.adapters.run import members_of
 
+    options = options or ModelOptions()
+    if data is not None and Path(target).exists() and is_model_file(Path(target)):
+        opened = data()
+        return [options.load(target, opened.image_shape or tuple(opened.head(1).shape[1:]))]
+    if options != ModelOptions():
+        given = next(name for name, value in vars(options).items() if value != vars(ModelOptions())[name])
+        option = "class" if given == "module" else given.replace("_", "-")
+        raise InputError(f"--{option} is for models in files (.ckpt, .pt, .safetensors, .keras, .onnx), not {target}.")
     if Path(target).exists():
         if target.endswith(".py"):
             raise InputError(f"{target} is a Python file: name the model in it, {target}:NAME.")
@@ -81,16 +122,20 @@ def load_models(target: str) -> list[LatentModel]:
 
 
 def load_function(target: str) -> object:
-    """A function, class instance or module that FILE.py:NAME or package.module:NAME names, as it is.
+    """A function, class instance or module that FILE.py:NAME or package.module:NAME names, as it is."""
+    found = load_object(target)
+    return _called(found, target) if isinstance(found, type) else found
 
-    Importing the file executes its code: it is the caller's own, as with any script.
-    """
+
+def load_object(target: str) -> object:
+    """What FILE.py:NAME or package.module:NAME names. Importing the file executes its code: it is the caller's own."""
     if target.endswith(".py") and Path(target).exists():
         raise InputError(f"{target} is a Python file: name the function in it, {target}:NAME.")
+    if ":" not in target and "." in target and not target.endswith(".py"):
+        target = ":".join(target.rsplit(".", 1))  # package.module.Class
     location, name = _split_target(target, "give a function, FILE.py:NAME or package.module:NAME")
     with _importable(location):
-        found = _object(_module(location), name, target)
-    return _called(found, target) if isinstance(found, type) else found
+        return _object(_module(location), name, target)
 
 
 def _split_target(target: str, advice: str) -> tuple[str, str]:
