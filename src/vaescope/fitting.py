@@ -35,6 +35,7 @@ from vaescope.runs import Cell, RunFolder
 from vaescope.runs.members import load_members, pending_stacks, save_members
 from vaescope.runs.store import PARTS, cell_key, has_settings, part_folders
 from vaescope.settings import FitSettings, TrainSettings, flat_defaults, trained_settings
+from vaescope.starts import RestartTrials
 from vaescope.training import MemberSpec, Progress, ProgressBar, train
 from vaescope.training.progress import Observer
 from vaescope.training.step import Problem
@@ -273,7 +274,7 @@ class FitJob:
             self.settings.training,
             objective=self.objective,
             progress=progress,
-            initial=None if self.settings.training.start == "random" else start,
+            initial=start if self.settings.training.has_trials else None,
             observer=observer,
             checkpoints=None if run is None else run.checkpoint_store,
         )
@@ -281,11 +282,13 @@ class FitJob:
     def _start(
         self, rows: TrainingRows, validation: ArrayRows, members: Sequence[MemberSpec], progress: Progress
     ) -> Params:
-        """Weights from the geometry of the data."""
-        from vaescope.starts.geometry import Trials  # scikit-learn, which it needs, is slow to import
-
+        """Weights that are chosen by short trials."""
         problem = Problem(self.model, self.objective, rows, validation, members, self.settings.training)
-        return Trials(problem, image_shape=self.data.image_shape, progress=progress).weights()
+        if (restarts := self.settings.training.restarts) > 1:
+            return RestartTrials(problem, progress, restarts=restarts).weights()
+        from vaescope.starts.geometry import GeometryTrials  # scikit-learn, which it needs, is slow to import
+
+        return GeometryTrials(problem, image_shape=self.data.image_shape, progress=progress).weights()
 
     @property
     def _has_schedules(self) -> bool:
@@ -319,7 +322,7 @@ def fit_together(jobs: Sequence[FitJob], progress: Progress) -> list[Fit]:
     groups: dict[object, list[int]] = {}
     for index, job in enumerate(jobs):
         constrained = any(member.schedule.constrains_kl for member in job.members)
-        alone = index if job.settings.training.start != "random" or not job.model.networks.stackable else None
+        alone = index if job.settings.training.has_trials or not job.model.networks.stackable else None
         key = (repr(job.model), repr(job.objective), job.settings.training, len(job.data), constrained, alone)
         groups.setdefault(key, []).append(index)
     found: dict[int, Fit] = {}
@@ -358,7 +361,9 @@ def prepare_fit(
     validation.device(settings.training.device)
     _check_objective(objective)
     if settings.model.model == "vae" and settings.model.prior_mean != "fixed":
-        raise InputError("prior_mean='learned' needs model='ivae' and an auxiliary input; a VAE has a fixed prior.")
+        raise InputError(
+            "prior_mean='learned' needs model='ivae' and an auxiliary input; a VAE has prior_shape='learned'."
+        )
     data = training_data_from(x)
     columns = _encoded_auxiliary(settings.model.model, auxiliary, len(data))
     shape = DataShape(data.columns, data.image_shape, columns.shape[1])

@@ -204,6 +204,7 @@ CHOICES = {
     "posterior": ("diagonal", "isotropic", "full"),
     "likelihood": LIKELIHOODS,
     "prior_mean": ("fixed", "learned"),
+    "prior_shape": ("fixed", "learned"),
     "decay": ("constant", "cosine"),
     "compile": ("auto", "always", "never"),
     "mixed_precision": ("auto", "always", "never"),
@@ -237,10 +238,12 @@ class ModelSettings:
     """gaussian or bernoulli."""
     prior_mean: str = "fixed"
     """Mean of the prior of an ivae: fixed or learned."""
+    prior_shape: str = "fixed"
+    """Shape of the prior of a vae: fixed, or learned for every latent: a and b of a beta, the variance of a normal."""
 
     def __post_init__(self) -> None:
         integer("latent_dim", self.latent_dim, maximum=1_000_000)
-        for name in ("model", "network", "posterior", "likelihood", "prior_mean"):
+        for name in ("model", "network", "posterior", "likelihood", "prior_mean", "prior_shape"):
             choice(name, getattr(self, name), CHOICES[name])
         for width in self.hidden:
             integer("hidden", width, maximum=1_000_000)
@@ -336,10 +339,14 @@ class TrainSettings:
     start: str = "random"
     """Initial weights of `vs.fit`: random, or geometry: the best of random weights and of weights that are fitted to
     geodesic embeddings of the data, by validation ELBO after short trials."""
+    restarts: int = 1
+    """Random initial weights of every member, of which the better half trains on for twice as long until one is left,
+    by validation ELBO; needs start="random"."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience", "accumulate"):
             integer(name, getattr(self, name))
+        integer("restarts", self.restarts, maximum=1000)
         number("learning_rate", self.learning_rate, above=0.0)
         for name in ("precision_hold", "precision_warmup"):
             integer(name, getattr(self, name), minimum=0)
@@ -351,6 +358,16 @@ class TrainSettings:
             raise InputError(
                 f"accumulate must divide batch_size, got {self.accumulate} parts of a batch of {self.batch_size}."
             )
+
+        if self.restarts > 1 and self.start != "random":
+            raise InputError(
+                f"restarts need start='random', got {self.restarts} restarts and start={self.start!r}; use one of both."
+            )
+
+    @property
+    def has_trials(self) -> bool:
+        """Whether initial weights are chosen by short trainings before."""
+        return self.start != "random" or self.restarts > 1
 
     @property
     def precision_steps(self) -> int:
@@ -428,13 +445,16 @@ def flat_defaults() -> dict[str, object]:
 def trained_settings(settings: FitSettings) -> dict[str, Plain]:
     """What decides the weights of a member beside the data and the member's own settings, as plain data.
 
-    The device and the storage do not. Random weights are not mentioned: run folders were made before there were others.
+    The device and the storage do not. Some defaults are not mentioned: run folders were made before there were others.
     """
-    left_out = {"device"} | ({"start"} if settings.training.start == "random" else set())
-    training = {key: value for key, value in plain_fields(settings.training).items() if key not in left_out}
+    unmentioned = {"device": settings.training.device, "start": "random", "restarts": 1, "prior_shape": "fixed"}
+
+    def mentioned(group: object) -> dict[str, Plain]:
+        return {key: value for key, value in plain_fields(group).items() if unmentioned.get(key) != value}
+
     return {
-        "model": plain_fields(settings.model),
+        "model": mentioned(settings.model),
         "noise": settings.members.noise,
         "objective": settings.objective,
-        "training": training,
+        "training": mentioned(settings.training),
     }

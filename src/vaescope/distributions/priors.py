@@ -28,7 +28,7 @@ class IntervalPrior(Prior):
     order: int = 32  # nodes of the one-dimensional quadrature
 
     @property
-    def shape(self) -> tuple[float, float]:
+    def shape(self) -> tuple[Number, Number]:
         """The parameters (a, b)."""
         raise NotImplementedError
 
@@ -45,8 +45,11 @@ class IntervalPrior(Prior):
             raise InputError(f"a bounded prior needs low < high, got low={self.low}, high={self.high}.")
 
     @property
-    def _log_beta(self) -> float:
+    def _log_beta(self) -> Number:
         a, b = self.shape
+        if isinstance(a, Tensor) or isinstance(b, Tensor):
+            a, b = torch.as_tensor(a), torch.as_tensor(b)
+            return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
         return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
     def log_density(self, z: Tensor) -> Tensor:
@@ -54,7 +57,7 @@ class IntervalPrior(Prior):
         t = (z - self.low) / self.width
         inside = (t >= 0) & (t <= 1)
         t = t.clamp(0, 1)
-        value = torch.xlogy(z.new_tensor(a - 1), t) + torch.special.xlog1py(z.new_tensor(b - 1), -t)
+        value = torch.xlogy(_like(z, a - 1), t) + torch.special.xlog1py(_like(z, b - 1), -t)
         return torch.where(inside, value - self._log_beta - math.log(self.width), -math.inf)
 
     def curvature(self, z: Tensor) -> Tensor:
@@ -83,12 +86,17 @@ class IntervalPrior(Prior):
         return self.low + self.width * first, self.width**2 * centred
 
     def unbounded_centre(self) -> float:
-        a, b = self.shape
+        a, b = (float(torch.as_tensor(value, dtype=torch.float64).mean()) for value in self.shape)
         return math.log(a / b)
 
     def mean_and_variance(self) -> tuple[Number, Number]:
         a, b = self.shape
         return self.low + self.width * a / (a + b), self.width**2 * a * b / ((a + b) ** 2 * (a + b + 1))
+
+
+def _like(z: Tensor, value: Number) -> Tensor:
+    """A parameter with the dtype and on the device of z."""
+    return value.to(z) if isinstance(value, Tensor) else z.new_tensor(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +127,7 @@ class Uniform(IntervalPrior):
 
 @dataclass(frozen=True, eq=False)
 class Beta(IntervalPrior):
-    """A Beta(a, b) distribution, rescaled from [0, 1] to [low, high].
+    """A Beta(a, b) distribution, rescaled from [0, 1] to [low, high]. Tensors a and b give every latent its own.
 
     Args:
         a: first shape parameter, > 0; a larger one moves mass towards `high`.
@@ -128,8 +136,8 @@ class Beta(IntervalPrior):
         high: upper bound of every latent.
     """
 
-    a: float = 2.0
-    b: float = 2.0
+    a: Number = 2.0
+    b: Number = 2.0
     low: float = 0.0
     high: float = 1.0
 
@@ -139,12 +147,12 @@ class Beta(IntervalPrior):
         check_positive("b", self.b, "beta")
 
     @property
-    def shape(self) -> tuple[float, float]:
+    def shape(self) -> tuple[Number, Number]:
         return self.a, self.b
 
     def sample(self, *shape: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
-        a = torch._standard_gamma(torch.full(shape, self.a, dtype=dtype), generator=generator)
-        b = torch._standard_gamma(torch.full(shape, self.b, dtype=dtype), generator=generator)
+        full = [torch.as_tensor(value, dtype=dtype).expand(shape).contiguous() for value in self.shape]
+        a, b = (torch._standard_gamma(own, generator=generator) for own in full)
         return self.low + self.width * a / (a + b)
 
 
@@ -311,12 +319,15 @@ def _build(kind: object, parameters: Mapping[str, object]) -> Prior:
     unknown = [parameter for parameter in parameters if parameter not in known]
     if unknown:
         raise InputError(f"a {name} prior has the parameters {', '.join(known)}, got {validation.shown(unknown[0])}.")
-    tensors = issubclass(PRIORS[name], Normal | Laplace)
-    read = {key: _parameter(f"{key} of a {name} prior", value, tensors) for key, value in parameters.items()}
+    bounded = issubclass(PRIORS[name], IntervalPrior)
+    read = {
+        key: _parameter(f"{key} of a {name} prior", value, tensors=not (bounded and key in ("low", "high")))
+        for key, value in parameters.items()
+    }
     return PRIORS[name](**read)
 
 
-def _parameter(name: str, value: object, tensors: bool) -> Number:
+def _parameter(name: str, value: object, *, tensors: bool) -> Number:
     """Check a parameter: a finite number, or a list of finite numbers where a tensor is possible."""
     if not tensors or not isinstance(value, list):
         return validation.number(name, value)

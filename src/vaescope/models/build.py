@@ -46,6 +46,7 @@ def build_model(settings: ModelSettings, shape: DataShape, *, noise: str = "fixe
         likelihood=settings.likelihood,
         noise=noise,
         auxiliary=AuxiliarySettings(shape.auxiliary_dim, settings.prior_mean),
+        prior_shape=settings.prior_shape,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from vaescope.core.errors import InputError
 from vaescope.core.serialization import from_plain, plain_fields
 from vaescope.distributions import Posterior, Prior
 from vaescope.models.auxiliary import ConditionalPrior, LearnedNormal, encode_auxiliary
-from vaescope.models.networks import Params, covariance_log_likelihood, noise_precision
+from vaescope.models.networks import SHAPE_NAMES, Params, covariance_log_likelihood, learned_prior, noise_precision
 from vaescope.models.vae import VAE
 from vaescope.protocol import LatentModel, ModelSpec
 
@@ -145,7 +145,7 @@ class Member(LatentModel):
         return ModelSpec(
             latent_dim=self.model.latent_dim,
             name=f"member {self.seed}",
-            prior=ConditionalPrior() if self.model.auxiliary_dim else self.model.prior,
+            prior=ConditionalPrior() if self.model.auxiliary_dim else self._own_prior,
             likelihood=self.model.likelihood,
             precision=self.precision,
             log_likelihood=self._covariance_log_likelihood if self.model.learns_covariance else None,
@@ -166,9 +166,18 @@ class Member(LatentModel):
         """Λ, the learned inverse covariance of the outputs: (n,) or (n, n); None for noise that γ² describes."""
         return noise_precision(self.params) if self.model.learns_covariance else None
 
+    @property
+    def _own_prior(self) -> Prior:
+        """The prior of a plain VAE, with parameters per latent if they are learned."""
+        prior = self.model.prior
+        if self.model.prior_shape == "fixed":
+            return prior
+        learned = learned_prior(prior, self.params)
+        return replace(prior, **{name: getattr(learned, name).detach()[0, 0] for name in SHAPE_NAMES[type(prior)]})
+
     def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
         if not self.auxiliary_dim and auxiliary is None:
-            return self.model.prior
+            return self._own_prior
         encoded = encode_auxiliary(auxiliary, self.auxiliary_dim, like=like)
         found = self.model.prior_at(self._params(encoded), encoded.unsqueeze(0))
         return found.member(0) if isinstance(found, LearnedNormal) else found

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.core.validation import ImageShape as ImageShape
-from vaescope.distributions import Posterior, Prior
+from vaescope.distributions import Beta, Normal, Posterior, Prior
 from vaescope.distributions.likelihoods import gaussian_log_likelihood
 
 Params = Mapping[str, Tensor]
@@ -118,6 +118,26 @@ def noise_precision(params: Params) -> Tensor:
         return scale.square()
     root = torch.diag(scale) + params[LOWER][0].tril(-1)
     return root.mT @ root
+
+
+SHAPE_NAMES: Mapping[type[Prior], tuple[str, ...]] = {Normal: ("variance",), Beta: ("a", "b")}
+"""Parameters of a prior that can be learned."""
+
+
+def init_prior(prior: Prior, latent_dim: int) -> dict[str, Tensor]:
+    """First values of one member's learned parameters of the prior, by name: the logarithms of those of `prior`."""
+    names = SHAPE_NAMES[type(prior)]
+    values = [torch.as_tensor(getattr(prior, name), dtype=torch.get_default_dtype()) for name in names]
+    return {f"prior.log_{n}": v.expand(latent_dim).log().clone() for n, v in zip(names, values, strict=True)}
+
+
+def learned_prior(prior: Prior, params: Params) -> Prior:
+    """The prior with the learned parameters of all members: (E, 1, d)."""
+    learned = {name: params[f"prior.log_{name}"].exp().unsqueeze(1) for name in SHAPE_NAMES[type(prior)]}
+    found = object.__new__(type(prior))  # positive by construction: their check would stop the compiler
+    for name, value in {**vars(prior), **learned}.items():
+        object.__setattr__(found, name, value)
+    return found
 
 
 class Terms(NamedTuple):

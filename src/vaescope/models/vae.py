@@ -35,6 +35,7 @@ from vaescope.models.auxiliary import AuxiliarySettings, LearnedNormal
 from vaescope.models.mlp import MLPNetworks
 from vaescope.models.networks import (
     LEARNED_COVARIANCES,
+    SHAPE_NAMES,
     Dims,
     ImageShape,
     Network,
@@ -43,7 +44,10 @@ from vaescope.models.networks import (
     Terms,
     covariance_log_likelihood,
     init_covariance,
+    init_prior,
+    learned_prior,
 )
+from vaescope.settings import CHOICES
 
 FixedMap = Callable[[Tensor], Tensor]
 CALIBRATION_ROWS = 1024  # of the training data, over which batch-norm statistics are computed after training
@@ -79,6 +83,8 @@ class VAE:
         auxiliary: the auxiliary input of an iVAE.
         fixed: maps that are not trained.
         least_precision: where a learned γ² starts, and below which an optimal one does not fall; 0 for no bound.
+        prior_shape: `fixed`, or `learned`: the variance of a normal prior, a and b of a Beta prior, for every latent,
+            by gradient, from those of `prior`.
     """
 
     observed_dim: int
@@ -91,6 +97,7 @@ class VAE:
     auxiliary: AuxiliarySettings = field(default_factory=AuxiliarySettings)
     fixed: FixedMaps = field(default_factory=FixedMaps)
     least_precision: float = 0.0
+    prior_shape: str = "fixed"
 
     @classmethod
     def mlp(
@@ -150,6 +157,17 @@ class VAE:
                 raise InputError(f"an iVAE needs a normal prior, got {type(self.prior).__name__}; use vs.Normal().")
             if not bool((torch.as_tensor(self.prior.variance) == 1).all()):
                 raise InputError("an iVAE learns the variance of its prior; use vs.Normal(mean) with variance 1.")
+        if validation.choice("prior_shape", self.prior_shape, CHOICES["prior_shape"]) == "learned":
+            self._check_learned_prior()
+
+    def _check_learned_prior(self) -> None:
+        if self.auxiliary_dim:
+            raise InputError("an iVAE learns its prior from its auxiliary input; use prior_shape='fixed'.")
+        if type(self.prior) not in SHAPE_NAMES:
+            raise InputError(
+                f"prior_shape='learned' needs a normal or a beta prior, got {type(self.prior).__name__}; "
+                "a uniform one is beta(a=1, b=1)."
+            )
 
     # dimensions -------------------------------------------------------------------------------
 
@@ -197,6 +215,8 @@ class VAE:
             params |= network.init(generator)
         if self.noise == "learned":
             params["log_precision"] = torch.full((1,), math.log(self.least_precision or 1.0))
+        if self.prior_shape == "learned":
+            params |= init_prior(self.prior, self.latent_dim)
         return params | init_covariance(self.noise, self.observed_dim)
 
     def freeze_batch_norm(self, params: Params, rows: Float[Tensor, "N r"]) -> Params:
@@ -245,7 +265,7 @@ class VAE:
         return self.fixed.decoder(z) if self.fixed.decoder else self.networks.decoder(self.dims)(params, z)
 
     def prior_at(self, params: Params, auxiliary: Float[Tensor, "E B m"]) -> Prior:
-        """p(z|auxiliary), or the prior itself for a plain VAE.
+        """p(z|auxiliary), or the prior of a plain VAE, with its learned parameters if it has any.
 
         Args:
             params: weights of E members.
@@ -253,7 +273,7 @@ class VAE:
         """
         networks = self.auxiliary.prior_networks(self.latent_dim)
         if not networks:
-            return self.prior
+            return learned_prior(self.prior, params) if self.prior_shape == "learned" else self.prior
         assert isinstance(self.prior, Normal)
         found = {part: network(params, auxiliary) for part, network in networks.items()}
         return LearnedNormal(found.get("mean", self.prior.mean), found["log_variance"].exp())

@@ -8,10 +8,10 @@ correlation of the latents, and trained on with and without it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,9 +27,8 @@ from vaescope.distributions.likelihoods import bernoulli_log_likelihood
 from vaescope.inference.derivatives import jacobian
 from vaescope.models import VAE, Member
 from vaescope.models.networks import Params
+from vaescope.starts import Trials, better_members
 from vaescope.starts.embedding import Neighbourhood, OnStep, embed, no_report
-from vaescope.training import NoProgress, Progress, train
-from vaescope.training.step import Problem
 
 IMAGE_CANDIDATES = (Neighbourhood(15, conformal=True, blurs=(1.5 / 32, 3 / 32)),)
 CANDIDATES = (Neighbourhood(15, conformal=True), Neighbourhood(10))
@@ -256,13 +255,12 @@ def embedding_targets(
 
 
 @dataclass(frozen=True, eq=False)
-class Trials:
-    """The trials of one stack."""
+class GeometryTrials(Trials):
+    """The trials of one stack that starts from the geometry of its data."""
 
-    problem: Problem
+    title: ClassVar[str] = "Geometric start"
     start: GeometricStart = field(default_factory=GeometricStart)
     image_shape: ImageShape | None = None
-    progress: Progress = field(default_factory=NoProgress)
 
     def weights(self) -> Params:
         """Weights for every member: those of the trial with the highest validation ELBO."""
@@ -322,39 +320,6 @@ class Trials:
 
         return [part(index) for index in range(count)]
 
-    def _trained(self, name: str, weights: Params, steps: int) -> list[Member]:
-        """Members that are trained from these weights for about so many steps, at their final precision."""
-        problem, settings = self.problem, self.problem.settings
-        epochs = math.ceil(self._at_most_half(steps) / self._epoch_steps)
-        short = replace(settings, epochs=epochs, patience=epochs, decay="cosine", precision_hold=0, precision_warmup=0)
-        members = train(
-            problem.model,
-            problem.train_data,
-            problem.validation_data,
-            problem.members,
-            short,
-            objective=problem.objective,
-            progress=self.progress,
-            initial=lambda: weights,
-        )
-        finished = [m.best_elbo for m in members if m.status == "finished"]
-        result = f"ELBO {np.median(finished):.2f}" if finished else "diverged"
-        self.progress.message(f"Geometric start: {name}: {result}.")
-        return members
-
-    @property
-    def _epoch_steps(self) -> int:
-        samples = self.problem.train_data.shape[1]
-        return samples // min(self.problem.settings.batch_size, samples)
-
-    def _at_most_half(self, steps: int) -> int:
-        return max(1, min(steps, self.problem.settings.epochs * self._epoch_steps // 2))
-
-    def _weights_of(self, members: Sequence[Member]) -> Params:
-        """Weights to go on from: without what was added after training."""
-        names = self.problem.model.init([0])
-        return {name: torch.cat([m.params[name] for m in members]) for name in names}
-
     def _split(self, weights: Params) -> list[Params]:
         """The weights of every member, with a member axis of length one."""
         count = len(self.problem.members)
@@ -363,10 +328,3 @@ class Trials:
 
 def _stacked(weights: Sequence[Params]) -> Params:
     return {name: torch.cat([own[name] for own in weights]) for name in weights[0]}
-
-
-def better_members(first: Sequence[Member], second: Sequence[Member]) -> list[Member]:
-    """Of every member the one with the higher validation ELBO; a member that diverged has none."""
-    return [
-        b if b.best_elbo > a.best_elbo or math.isnan(a.best_elbo) else a for a, b in zip(first, second, strict=True)
-    ]

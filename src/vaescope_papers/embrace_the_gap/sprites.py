@@ -24,7 +24,7 @@ from vaescope.models import VAE, Member
 from vaescope.models.networks import Params
 from vaescope.report import figures
 from vaescope.starts.embedding import embed
-from vaescope.starts.geometry import IMAGE_CANDIDATES, GeometricStart, Trials
+from vaescope.starts.geometry import IMAGE_CANDIDATES, GeometricStart, GeometryTrials
 from vaescope.training import MemberSpec
 from vaescope.training.loop import EpochMetrics
 from vaescope.training.step import Problem
@@ -757,7 +757,7 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
     def _geometric_start(self, stack: TrainingStack) -> Params:
         rows = ArrayRows(stack.train), ArrayRows(stack.validation)
         problem = Problem(stack.model, stack.objective, *rows, stack.members, stack.settings)
-        return Trials(problem, image_shape=stack.model.networks.image_shape, progress=stack.progress).weights()
+        return GeometryTrials(problem, image_shape=stack.model.networks.image_shape, progress=stack.progress).weights()
 
     def data(self, cell: SpriteCell, settings: SpritesSettings) -> FactorData:
         drawn = _drawn(cell, settings)
