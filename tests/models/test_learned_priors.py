@@ -34,9 +34,7 @@ def test_before_training_it_is_the_prior_itself(prior):
     torch.testing.assert_close(found.curvature(found.to_support(u)), prior.curvature(prior.to_support(u)))
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [(Beta(2.0, 5.0), Beta(0.7, 1.5)), (Normal(1.0, 4.0), Normal(1.0, 0.3))]
-)
+@pytest.mark.parametrize(("first", "second"), [(Beta(2.0, 5.0), Beta(0.7, 1.5)), (Normal(1.0, 4.0), Normal(1.0, 0.3))])
 def test_every_member_and_latent_has_its_own(first, second):
     params = stack_of([first, second])
     params = {name: torch.stack([value[0], torch.stack([value[0, 0], value[1, 1]])]) for name, value in params.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from vaescope.core.errors import InputError
 from vaescope.core.serialization import from_plain, plain_fields
 from vaescope.distributions import Posterior, Prior
 from vaescope.models.auxiliary import ConditionalPrior, LearnedNormal, encode_auxiliary
-from vaescope.models.networks import SHAPE_NAMES, Params, covariance_log_likelihood, learned_prior, noise_precision
+from vaescope.models.networks import Params, covariance_log_likelihood, learned_prior, noise_precision
 from vaescope.models.vae import VAE
 from vaescope.protocol import LatentModel, ModelSpec
 
@@ -172,8 +172,7 @@ class Member(LatentModel):
         prior = self.model.prior
         if self.model.prior_shape == "fixed":
             return prior
-        learned = learned_prior(prior, self.params)
-        return replace(prior, **{name: getattr(learned, name).detach()[0, 0] for name in SHAPE_NAMES[type(prior)]})
+        return learned_prior(prior, self.params, member=0)
 
     def prior_at(self, auxiliary: object | None = None, *, like: Tensor | None = None) -> Prior:
         if not self.auxiliary_dim and auxiliary is None:

@@ -131,10 +131,11 @@ def init_prior(prior: Prior, latent_dim: int) -> dict[str, Tensor]:
     return {f"prior.log_{n}": v.expand(latent_dim).log().clone() for n, v in zip(names, values, strict=True)}
 
 
-def learned_prior(prior: Prior, params: Params) -> Prior:
-    """The prior with the learned parameters of all members: (E, 1, d)."""
-    learned = {name: params[f"prior.log_{name}"].exp().unsqueeze(1) for name in SHAPE_NAMES[type(prior)]}
-    found = object.__new__(type(prior))  # positive by construction: their check would stop the compiler
+def learned_prior(prior: Prior, params: Params, *, member: int | None = None) -> Prior:
+    """The prior with its learned parameters: (E, 1, d), or (d,) of one member, without gradients."""
+    values = {name: params[f"prior.log_{name}"].exp() for name in SHAPE_NAMES[type(prior)]}
+    learned = {k: v.unsqueeze(1) if member is None else v[member].detach() for k, v in values.items()}
+    found = object.__new__(type(prior))  # positive by construction: the check would stop the compiler
     for name, value in {**vars(prior), **learned}.items():
         object.__setattr__(found, name, value)
     return found

@@ -74,7 +74,7 @@ class RestartTrials(Trials):
     def weights(self) -> Params:
         """Weights for every member: those of the restart that won."""
         own = [[replace(s, seed=seed) for seed in restart_seeds(s.seed, self.restarts)] for s in self.problem.members]
-        weights = self.problem.model.init([spec.seed for specs in own for spec in specs])
+        weights: Params = self.problem.model.init([spec.seed for specs in own for spec in specs])
         total = self.problem.settings.epochs * self._epoch_steps
         while (count := len(own[0])) > 1:
             name = f"{count} random weights"
