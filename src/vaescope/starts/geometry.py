@@ -8,7 +8,7 @@ correlation of the latents, and trained on with and without it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -44,6 +44,8 @@ class GeometricStart:
     """Training samples that are embedded, at most."""
     fit_steps: int = 400
     """Steps in which encoder and decoder are fitted to an embedding."""
+    longer_fit_steps: int = 1200
+    """The same for members that lost a latent of the embedding in their trial."""
     trial_steps: int = 2200
     """Steps for which every candidate is trained."""
     unmixing_steps: int = 1500
@@ -254,6 +256,26 @@ def embedding_targets(
     return Targets(at_ranks(values, ordered), used, relative_variance * ordered.var(0))
 
 
+def lost_latents(
+    member: Member, rows: Float[Tensor, "N r"], targets: Targets, *, least: float = 0.5
+) -> Bool[Tensor, " d"]:
+    """The latents that were fitted to a coordinate of the embedding and do not follow it any more after training.
+
+    Args:
+        member: a trained member; one that diverged has no codes.
+        rows: the samples that were embedded.
+        targets: what it was fitted to.
+        least: correlation of posterior means and coordinates of a latent that is not lost.
+    """
+    if member.status != "finished":
+        return torch.zeros_like(targets.used)
+    mean = member.model.encode(member.params, rows[None]).member(0).mean.detach()
+    both = torch.stack([mean, targets.u.to(mean)])
+    both = both - both.mean(1, keepdim=True)
+    correlation = both.prod(0).sum(0) / both.square().sum(1).prod(0).sqrt()
+    return targets.used & ~(correlation >= least)
+
+
 @dataclass(frozen=True, eq=False)
 class GeometryTrials(Trials):
     """The trials of one stack that starts from the geometry of its data."""
@@ -269,7 +291,7 @@ class GeometryTrials(Trials):
             raise InputError(f"start='geometry' needs at least 10 training samples, got {samples}; use start='random'.")
         best = self._trained("random weights", problem.model.init(problem.seeds), self.start.trial_steps)
         for kind in self.start.candidates or (CANDIDATES if self.image_shape is None else IMAGE_CANDIDATES):
-            best = better_members(best, self._trained(str(kind), self._embedded(kind), self.start.trial_steps))
+            best = better_members(best, self._candidate(kind))
         steps = self.start.unmixing_steps
         longer = self._trained("the best of them, trained on", self._weights_of(best), steps)
         unmixed = self._trained("the same with unmixed latents", self._unmixed(best), steps)
@@ -280,20 +302,43 @@ class GeometryTrials(Trials):
         """Training samples that are embedded."""
         return self.problem.train_data.sample(self.start.samples).cpu()
 
-    def _embedded(self, kind: Neighbourhood) -> Params:
-        """Weights that are fitted to an embedding of the data set of every member."""
-        model, rows, specs = self.problem.model, self._rows, self.problem.members
-        data_sets = sorted({spec.data for spec in specs})
+    def _candidate(self, kind: Neighbourhood) -> list[Member]:
+        """Members that are trained from an embedding; where one lost a latent, from a longer fit if that is better.
+
+        A decoder that has not learned a latent when training begins gives it up, although the data depend on it.
+        """
+        targets = self._embedded(kind)
+        found = self._trained(str(kind), self._fitted(targets, self.start.fit_steps), self.start.trial_steps)
+        specs = self.problem.members
+        lost = [
+            bool(lost_latents(m, self._rows[s.data], targets[s.data]).any()) for m, s in zip(found, specs, strict=True)
+        ]
+        if not any(lost):
+            return found
+        self.progress.message(
+            f"{self.title}: {sum(lost)} of {len(lost)} members lost a latent, which is fitted for longer."
+        )
+        weights = self._fitted(targets, self.start.longer_fit_steps)
+        better = better_members(found, self._trained(f"{kind}, fitted for longer", weights, self.start.trial_steps))
+        return [new if was_lost else own for new, own, was_lost in zip(better, found, lost, strict=True)]
+
+    def _embedded(self, kind: Neighbourhood) -> dict[int, Targets]:
+        """The embedding of every data set."""
+        model, rows = self.problem.model, self._rows
+        data_sets = sorted({spec.data for spec in self.problem.members})
         self.progress.message(f"Geometric start: embedding {rows.shape[1]} samples ({kind}).")
-        parts = self._parts(len(data_sets) + len(specs))
-        targets = {
+        return {
             k: embedding_targets(model, rows[k], kind, self.image_shape, on_step=on_step)
-            for k, on_step in zip(data_sets, parts, strict=False)
+            for k, on_step in zip(data_sets, self._parts(len(data_sets)), strict=True)
         }
-        steps = self._at_most_half(self.start.fit_steps)
+
+    def _fitted(self, targets: Mapping[int, Targets], steps: int) -> Params:
+        """Weights that are fitted to the embedding of the data set of every member."""
+        model, rows, specs = self.problem.model, self._rows, self.problem.members
+        steps = self._at_most_half(steps)
         fitted = [
             fit_to_latents(model, rows[s.data], targets[s.data], s.seed, steps=steps, on_step=on_step)
-            for s, on_step in zip(specs, parts[len(data_sets) :], strict=True)
+            for s, on_step in zip(specs, self._parts(len(specs)), strict=True)
         ]
         return _stacked(fitted)
 
