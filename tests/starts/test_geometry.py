@@ -10,20 +10,26 @@ import torch
 import vaescope as vs
 from vaescope.core.errors import InputError
 from vaescope.data import Dataset
+from vaescope.data.dataset import ArrayRows
 from vaescope.data.files import loading
 from vaescope.distributions import Beta, Normal, Uniform
 from vaescope.inference.geometry import contrast_of_matrix
 from vaescope.models import VAE
+from vaescope.objectives import beta_elbo
+from vaescope.starts import better_members, geometry
 from vaescope.starts.geometry import (
+    GeometricStart,
+    GeometryTrials,
     Targets,
     at_ranks,
-    better_members,
     fit_to_latents,
+    lost_latents,
     prior_samples,
     unmixed_targets,
     unmixing_map,
 )
-from vaescope.training import NoProgress
+from vaescope.training import MemberSpec, NoProgress, TrainSettings
+from vaescope.training.step import Problem
 
 SHORT = {"latent_dim": 2, "epochs": 4, "hidden": (16,), "start": "geometry", "compile": "never"}
 
@@ -128,6 +134,44 @@ def test_latents_of_a_member_are_unmixed():
     before, after = (vs.metrics.mcc(codes, z).score for codes in (sheared, found.u))
     assert before < 0.93
     assert after > 0.97
+
+
+def test_latents_that_do_not_follow_their_coordinate_are_lost():
+    x, z = curve()
+    model = VAE.mlp(4, 3, hidden=(32,))
+    u = at_ranks(torch.cat([z, torch.zeros(300, 1)], dim=1), prior_samples(model.prior, 3))
+    targets = Targets(u, torch.tensor([True, True, False]), torch.full((3,), 0.05))
+    member = vs.models.Member(model, fit_to_latents(model, x, targets, 0, steps=600))
+    assert lost_latents(member, x, targets).tolist() == [False, False, False]
+    shuffled = torch.stack([u[:, 0], u[torch.randperm(300), 1], u[:, 2]], dim=1)
+    assert lost_latents(member, x, replace(targets, u=shuffled)).tolist() == [False, True, False]
+    silent = replace(member, params={name: torch.zeros_like(value) for name, value in member.params.items()})
+    assert lost_latents(silent, x, targets).tolist() == [True, True, False]
+    diverged = replace(member, training=replace(member.training, status="diverged"))
+    assert not lost_latents(diverged, x, targets).any()
+
+
+def test_a_member_that_lost_a_latent_is_fitted_for_longer_and_no_other(monkeypatch):
+    rows, settings = ArrayRows(curve()[0][None]), TrainSettings(epochs=4, compile="never")
+    problem = Problem(VAE.mlp(4, 2, hidden=(8,)), beta_elbo, rows, rows, [MemberSpec(0), MemberSpec(1)], settings)
+    start, shown, asked = GeometricStart(fit_steps=2, longer_fit_steps=6), Recorded(), []
+
+    def planted(member, rows, targets):
+        asked.append(member.seed)
+        return torch.full_like(targets.used, member.seed == 1)
+
+    monkeypatch.setattr(geometry, "lost_latents", lambda member, rows, targets: torch.zeros_like(targets.used))
+    plain = GeometryTrials(problem, start=start).weights()
+    monkeypatch.setattr(geometry, "lost_latents", planted)
+    found = GeometryTrials(problem, shown, start=start).weights()
+    assert sum("1 of 2 members lost a latent" in event for event in shown.events) == 2  # once for every embedding
+    assert sum("fitted for longer: ELBO" in event for event in shown.events) == 2
+    assert asked == [0, 1, 0, 1]
+    assert all(torch.equal(found[name][0], plain[name][0]) for name in plain)
+    assert not all(torch.equal(found[name][1], plain[name][1]) for name in plain)
+    shown = Recorded()
+    GeometryTrials(problem, shown, start=replace(start, longer_fit_steps=2)).weights()
+    assert "lost" not in str(shown.events)
 
 
 # fits -----------------------------------------------------------------------------------------

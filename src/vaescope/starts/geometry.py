@@ -313,12 +313,13 @@ class GeometryTrials(Trials):
         lost = [
             bool(lost_latents(m, self._rows[s.data], targets[s.data]).any()) for m, s in zip(found, specs, strict=True)
         ]
-        if not any(lost):
+        longer = self.start.longer_fit_steps
+        if not any(lost) or self._at_most_half(longer) == self._at_most_half(self.start.fit_steps):
             return found
         self.progress.message(
             f"{self.title}: {sum(lost)} of {len(lost)} members lost a latent, which is fitted for longer."
         )
-        weights = self._fitted(targets, self.start.longer_fit_steps)
+        weights = self._fitted(targets, longer)
         better = better_members(found, self._trained(f"{kind}, fitted for longer", weights, self.start.trial_steps))
         return [new if was_lost else own for new, own, was_lost in zip(better, found, lost, strict=True)]
 
