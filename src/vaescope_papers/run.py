@@ -28,8 +28,8 @@ from vaescope.report.page import (
     setting,
 )
 from vaescope.runs import Cell, RunFolder
-from vaescope.runs.files import locked, read_json, read_rows, write_bytes, write_json, write_text
-from vaescope.runs.store import PARTS, Part, part_folders
+from vaescope.runs.files import locked, read_json, write_bytes, write_json, write_text
+from vaescope.runs.store import PARTS, Part, part_folders, read_table
 from vaescope.training import Progress
 from vaescope_papers.catalogue import ExperimentInfo, experiments
 from vaescope_papers.claims import Claim, judge_claims
@@ -86,9 +86,7 @@ def training_report(
     """
     trained = [r for r in results if r.training is not None and r.training.converged is not None]
     names = list(cell_row(trained[0].cell)) if trained else []
-    histories = grouped(
-        read_rows(folder / "history.parquet"), lambda row: tuple(f"{name} {row.get(name)}" for name in names)
-    )
+    histories = grouped(read_table(folder, "history"), lambda row: tuple(f"{name} {row.get(name)}" for name in names))
     curves = {
         r.cell: Curve([float(str(row["elbo"])) for row in own], bool(r.training and r.training.converged))
         for r in trained

@@ -12,7 +12,8 @@ from typing import Any
 
 from vaescope.core.serialization import Plain, plain_fields
 from vaescope.report.page import setting
-from vaescope.runs.files import read_json, read_rows, write_text
+from vaescope.runs.files import read_json, write_text
+from vaescope.runs.store import read_table
 from vaescope_papers.catalogue import experiments
 from vaescope_papers.claims import Verdict, count_verdicts
 from vaescope_papers.verify import run_folders
@@ -131,7 +132,7 @@ def size_table(results: Path) -> str:
         for profile in ran:
             folder = results / profile / info.name
             own = read_json(folder / "config.json")["settings"]
-            rows = len(read_rows(folder / "results.parquet"))
+            rows = len(read_table(folder, "results"))
             other = [
                 f"{name.replace('_', ' ')} {setting(value)} ({setting(published.get(name))})"
                 for name, value in own.items()

@@ -17,8 +17,8 @@ from markupsafe import escape
 import vaescope
 from vaescope.core.errors import InputError, RunError
 from vaescope.core.serialization import Plain, from_plain
-from vaescope.runs.files import json_data, read_json, read_rows, write_json
-from vaescope.runs.store import read_config, row_key
+from vaescope.runs.files import json_data, read_json, write_json
+from vaescope.runs.store import read_config, read_table, row_key
 from vaescope_papers.catalogue import find_experiment
 from vaescope_papers.claims import Claim, judge_claims
 from vaescope_papers.experiment import Experiment, Settings
@@ -61,7 +61,7 @@ def read_run(folder: Path) -> StoredRun:
     settings = from_plain(type(experiment.quick), config["settings"], name=str(folder / "config.json"))  # type: ignore[arg-type]
     cells = {row_key(row, list(row)): row for row in map(cell_row, experiment.cells(settings))}
     columns = list(next(iter(cells.values())))
-    rows = {row_key(row, columns): row for row in read_rows(folder / "results.parquet")}
+    rows = {row_key(row, columns): row for row in read_table(folder, "results", config)}
     own = [rows[key] for key in cells if key in rows]
     return StoredRun(
         folder=folder,

@@ -220,6 +220,7 @@ REFUSED = {
     "the same with a blank line": ("-2,97\n\n3,35\n1,90\n", "'-2,97' may be two numbers or a fraction"),
     "a longer row below integers": ("n\n1\n-24\n35,7\n", "line 2 has no comma, so those of other lines may be"),
     "a blank line above numbers": ("\n1;0.69\n2;1.98\n", "line 1 is blank, so it may be the names"),
+    "a delimiter in a name": ("v (m, s)\n4,24\n4,5\n", "line 1 has 'v \\(m' with a bracket that is not closed"),
     "a comment behind a row": ("1.5,2020-05,17 # odd\n", "'17 # odd' in line 1, column 3 is a number and a comment"),
     "numbers and booleans": ("a,b\nTrue,1.5\n1,2\n", "'True' in line 2"),
 }

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 import vaescope as vs
 from vaescope.adapters.run import members_of
+from vaescope.jobs.tracking import read_run
 from vaescope.runs.files import read_rows, read_tensors, write_rows
 from vaescope.training import NoProgress
 
@@ -162,6 +163,30 @@ def test_weights_of_another_member_or_run_are_refused(copy, finished, tmp_path):
     first.unlink()
     second.unlink()
     assert content(resume(folder)) == finished[1]  # trained again, as the message says
+
+
+@pytest.mark.parametrize("name", ["results.parquet", "history.parquet"])
+def test_tables_of_a_run_with_other_settings_are_refused(copy, finished, tmp_path, name):
+    fit(tmp_path / "other", activation="tanh")  # the same members, so that the rows fit
+    for use in (members_of, resume, read_run):
+        folder, file = copy(name)
+        shutil.copy(tmp_path / "other" / name, file)
+        with pytest.raises(vs.RunError, match="its rows are of a run with other settings; remove it to compute it"):
+            use(folder)
+    rows = read_rows(file)
+    file.unlink()
+    assert [member[5:] for member in content(resume(folder))] == [member[5:] for member in finished[1]]
+    write_rows(file, rows)  # as version 0.2.0 wrote them
+    assert [member[5:] for member in content(members_of(folder))] == [member[5:] for member in finished[1]]
+
+
+def test_the_owner_of_a_table_is_part_of_its_checksum(tmp_path):
+    write_rows(tmp_path / "x.parquet", [{"seed": 0}], "run 0123456789")
+    assert read_rows(tmp_path / "x.parquet") == read_rows(tmp_path / "x.parquet", "run 0123456789") == [{"seed": 0}]
+    content = (tmp_path / "x.parquet").read_bytes()
+    (tmp_path / "x.parquet").write_bytes(content.replace(b"run 0123456789", b"run 0123456788"))
+    with pytest.raises(vs.RunError, match="it does not have its checksum"):
+        read_rows(tmp_path / "x.parquet", "run 0123456788")
 
 
 def test_settings_that_were_edited_do_not_describe_other_weights(copy, finished):

@@ -10,9 +10,9 @@ from vaescope.core.serialization import from_plain
 from vaescope.models import Member
 from vaescope.models.build import model_from_config
 from vaescope.runs import Cell, RunFolder
-from vaescope.runs.files import malformed_as_run_error, read_rows
+from vaescope.runs.files import malformed_as_run_error
 from vaescope.runs.members import load_members
-from vaescope.runs.store import read_config, row_key
+from vaescope.runs.store import read_config, read_table, row_key
 from vaescope.training import MemberSpec
 
 
@@ -30,7 +30,7 @@ def _members(path: Path) -> list[Member]:
     settings = config.get("settings")
     if config.get("experiment") != "fit" or not isinstance(settings, dict):
         raise RunError(f"{path} is a run of {config.get('experiment')!r}; only runs of fit contain models to open.")
-    rows = [row for row in read_rows(path / "results.parquet") if row["status"] == "finished"]
+    rows = [row for row in read_table(path, "results", config) if row["status"] == "finished"]
     if not rows:
         raise RunError(f"{path} has no finished member.")
     columns = [name for name in ("precision", "beta", "kl_schedule", "seed") if name in rows[0]]

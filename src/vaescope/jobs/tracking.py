@@ -20,8 +20,8 @@ from vaescope.core.errors import InputError, RunError, check_installed, require
 from vaescope.core.serialization import Plain
 from vaescope.products.watch.row import Row as WatchRow
 from vaescope.products.watch.watch import WatchedMembers
-from vaescope.runs.files import Row, malformed_as_run_error, read_json, read_rows, write_text
-from vaescope.runs.store import row_key
+from vaescope.runs.files import Row, malformed_as_run_error, read_json, write_text
+from vaescope.runs.store import read_table, row_key
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -65,7 +65,7 @@ def read_run(path: Path) -> TrackedRun:
         claims = read_json(path / "claims.json") if (path / "claims.json").exists() else []
         if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
             raise RunError(f"{path / 'claims.json'} is not a list of claims; remove it and run the experiment again.")
-        rows, epochs = read_rows(path / "results.parquet"), read_rows(path / "history.parquet")
+        rows, epochs = (read_table(path, name, config) for name in ("results", "history"))
         columns = _cell_columns(rows, epochs)
         histories: dict[str, list[Row]] = {}
         for row in epochs:

@@ -146,12 +146,19 @@ def json_data(value: object) -> object:
     return plain if isinstance(plain, str | int | bool | None) else str(plain)
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Rows as Parquet with a checksum; a column that a row does not have is null there."""
+def write_rows(path: Path, rows: Sequence[Row], owner: str = "") -> None:
+    """Rows as Parquet with a checksum; a column that a row does not have is null there.
+
+    Args:
+        path: the file.
+        rows: of results or histories.
+        owner: identifies the run whose rows they are.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = pa.table({name: [row.get(name) for row in rows] for name in names})
     sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata({"checksum": _checksum_of_columns(table)}), sink)
+    owned = {"owner": owner} if owner else {}
+    pq.write_table(table.replace_schema_metadata({"checksum": _checksum_of_columns(table, owner), **owned}), sink)
     write_bytes(path, sink.getvalue().to_pybytes())
 
 
@@ -180,9 +187,9 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
     return digest.hexdigest()
 
 
-def _checksum_of_columns(table: pa.Table) -> str:
-    """SHA-256 of names, types, missing values and values of the columns."""
-    digest = hashlib.sha256()
+def _checksum_of_columns(table: pa.Table, owner: str) -> str:
+    """SHA-256 of the owner, and of names, types, missing values and values of the columns."""
+    digest = hashlib.sha256(owner.encode())
     for name, column in zip(table.column_names, table.columns, strict=True):
         plain = pa.types.is_primitive(column.type) and not pa.types.is_temporal(column.type)
         values = column.to_numpy().tobytes() if plain else json.dumps(column.to_pylist(), default=repr).encode()
@@ -214,17 +221,25 @@ def read_json(path: Path) -> Any:
         raise RunError(f"cannot read {path}: {one_line(error)}; remove the folder to start again.") from None
 
 
-def read_rows(path: Path) -> list[dict[str, object]]:
-    """The rows of a Parquet file; none if there is no such file."""
+def read_rows(path: Path, owner: str = "") -> list[dict[str, object]]:
+    """The rows of a Parquet file; none if there is no such file.
+
+    Args:
+        path: the file.
+        owner: what `write_rows` was given, to refuse rows of other runs; tables of version 0.2.0 do not name theirs.
+    """
     if not exists(path):
         return []
     try:
         _check_regular(path)
         with pq.ParquetFile(path) as file:
             table = file.read()
-        checksum = (table.schema.metadata or {}).get(b"checksum")  # tables of version 0.2.0 have none
-        if checksum not in (None, _checksum_of_columns(table).encode()):
+        metadata = table.schema.metadata or {}
+        stored = metadata.get(b"owner", b"").decode()
+        if metadata.get(b"checksum") not in (None, _checksum_of_columns(table, stored).encode()):  # 0.2.0 has none
             raise ValueError(DAMAGED)
+        if owner and stored not in ("", owner):
+            raise ValueError("its rows are of a run with other settings")
         rows: list[dict[str, object]] = table.to_pylist()
     except (OSError, pa.ArrowException, ValueError, TypeError, MemoryError, OverflowError) as error:
         raise RunError(f"cannot read {path}: {one_line(error)}; remove it to compute it again.") from None

@@ -212,7 +212,7 @@ class RunFolder:
         columns = list(cells[0]) if cells else []
         by_cell: dict[tuple[object, ...], list[dict[str, object]]] = {}
         with malformed_as_run_error(self._table(table)):
-            for row in read_rows(self._table(table)):
+            for row in read_table(self.path, table, self.config):
                 by_cell.setdefault(_identity(row, columns), []).append(row)
         return [row for cell in cells for row in by_cell.get(_identity(cell, columns), [])]
 
@@ -227,8 +227,9 @@ class RunFolder:
         columns = list(cells[0])
         replaced = {_identity(cell, columns) for cell in cells}
         with malformed_as_run_error(self._table(table)):  # such as text in a column of numbers
-            others = [row for row in read_rows(self._table(table)) if _identity(row, columns) not in replaced]
-            write_rows(self._table(table), [*others, *rows])
+            stored = read_table(self.path, table, self.config)
+            others = [row for row in stored if _identity(row, columns) not in replaced]
+            write_rows(self._table(table), [*others, *rows], _owner_of_tables(self.config))
 
     # members ----------------------------------------------------------------------------------
 
@@ -244,8 +245,7 @@ class RunFolder:
 
     def _owner(self, cell: Cell) -> dict[str, str]:
         """What weights belong to, so that files that were swapped or copied from elsewhere are noticed."""
-        settings = json.dumps(_compared(self.config), sort_keys=True)
-        return {"member": cell_key(cell), "settings": hashlib.sha256(settings.encode()).hexdigest()}
+        return {"member": cell_key(cell), "settings": _settings_hash(self.config)}
 
     def load_member(self, cell: Cell) -> tuple[dict[str, Tensor], TrainingSummary]:
         """Weights and training summary of a member."""
@@ -288,11 +288,11 @@ class RunFolder:
             return
         part, columns = RunFolder(source, read_config(source)), list(cells[0])
         weights = [path.name for path in (source / "weights").glob("*.safetensors")]
-        measured = {_identity(row, columns) for row in read_rows(self._table("results"))}
+        measured = {_identity(row, columns) for row in read_table(self.path, "results", self.config)}
         if (
             self._has_all_weights(part._read_stack() or [])
             and all((self.path / "weights" / name).exists() for name in weights)
-            and all(_identity(row, columns) in measured for row in read_rows(part._table("results")))
+            and all(_identity(row, columns) in measured for row in read_table(source, "results", part.config))
         ):
             shutil.rmtree(source, ignore_errors=True)  # what cannot be deleted was imported all the same
 
@@ -326,6 +326,30 @@ def has_settings(folder: Path, config: Mapping[str, object]) -> bool:
         return stored.get("experiment") == config["experiment"] and not _differences(stored, config)
     except (RunError, InputError):
         return False
+
+
+def read_table(folder: Path, name: str, config: Mapping[str, object] | None = None) -> list[dict[str, object]]:
+    """The rows of a table of a run folder, none if it does not exist; refused if they are of other settings.
+
+    Args:
+        folder: of the run.
+        name: `results` or `history`.
+        config: of the run; by default that of the folder.
+    """
+    path = folder / f"{name}.parquet"
+    if not exists(path):
+        return []
+    with malformed_as_run_error(folder / "config.json"):
+        owner = _owner_of_tables(read_json(folder / "config.json") if config is None else config)
+    return read_rows(path, owner)
+
+
+def _owner_of_tables(config: Mapping[str, object]) -> str:
+    return f"{config.get('experiment')} {_settings_hash(config)}"
+
+
+def _settings_hash(config: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(_compared(config), sort_keys=True).encode()).hexdigest()
 
 
 def read_config(folder: Path) -> dict[str, object]:

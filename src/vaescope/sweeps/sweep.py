@@ -15,7 +15,8 @@ from pathlib import Path
 from vaescope.core.checks import choice, integer, number, shown
 from vaescope.core.errors import InputError, require
 from vaescope.core.serialization import Plain
-from vaescope.runs.files import Row, is_locked, malformed_as_run_error, read_json, read_rows, write_rows
+from vaescope.runs.files import Row, is_locked, malformed_as_run_error, read_json, write_rows
+from vaescope.runs.store import read_table
 from vaescope.settings import MAX_SEEDS, flat_settings, schedule_from
 from vaescope_papers.catalogue import PROFILES, find_experiment
 
@@ -305,7 +306,7 @@ def sweep_results(sweep: Sweep, folder: Path) -> list[Row]:
         swept = {name: _table_value(plan.settings[name]) for name in sweep.grid if name in plan.settings}
         stack = folder / "stacks" / plan.name
         run = stack / str(plan.settings["experiment"]) if "experiment" in plan.settings else stack
-        found = read_rows(run / "results.parquet")
+        found = read_table(run, "results")
         rows += [{"stack": plan.name} | swept | {k: v for k, v in row.items() if k not in swept} for row in found]
     mixed = [name for name in sweep.grid if len({_column_kind(row[name]) for row in rows if name in row}) > 1]
     return [{k: str(v) if k in mixed else v for k, v in row.items()} for row in rows]
@@ -351,7 +352,7 @@ def _status_row(folder: Path, name: str, plan: Mapping[str, Plain], common: Mapp
     settings = settings if isinstance(settings, dict) else {}
     run = folder / str(settings["experiment"]) if "experiment" in settings else folder
     trained = len(list((run / "weights").glob("*.safetensors")))
-    measured = len(read_rows(run / "results.parquet"))
+    measured = len(read_table(run, "results"))
     members = plan.get("members")
     total = members if isinstance(members, int) else None
     differs = {k: v for k, v in settings.items() if common.get(k) != v and k not in ("experiment", "profile")}

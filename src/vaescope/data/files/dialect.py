@@ -172,6 +172,11 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
         kinds[k] = _labels_or_data(k, kinds[k], rows)
     labels = [row[0].strip() for _, row in rows]  # R writes row names as a first column that the line of names lacks
     labelled = (kinds[0] == "text" or all(label.isdigit() for label in labels)) and len(set(labels)) == len(labels)
+    cut = next((name for name in first if has_names and name.count("(") != name.count(")")), None)
+    if cut is not None:
+        raise _Refused(
+            f"line 1 has {cut.strip()!r} with a bracket that is not closed, so a name has the delimiter in it"
+        )
     if has_names and labelled and not first[-1].strip() and kinds[-1] != "empty":
         raise _Refused("the last column has no name and the first may be row labels, so names may be off by one")
     if delimiter == ONE_COLUMN:
