@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,6 +30,55 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 UNKNOWN = "the likelihood is not known; pass precision=, likelihood= or log_likelihood= to the adapter"
+
+
+@dataclass(frozen=True)
+class OtherSources:
+    """What the columns of x are, and what p(x|z) knows of x other than through z."""
+
+    columns: str
+    """`pixels`, `counts`, `tokens`, or `columns` of any other kind."""
+    conditional: bool
+    """Whether the decoder takes an auxiliary input."""
+    lost: float = math.nan
+    """Nats by which log p(x|z) falls, at the same z, if every second column is that of another sample: none unless
+    the likelihood links columns, as an autoregressive decoder does. NaN where outputs determine the likelihood."""
+    stderr: float = math.nan
+
+    @property
+    def links_columns(self) -> bool:
+        """Counts are left out: p(x|z) often depends on their total."""
+        return self.columns != "counts" and self.lost > max(1.0, 5 * self.stderr)
+
+
+@torch.no_grad()
+def find_other_sources(sample: EncodedSample, *, samples: int = 256) -> OtherSources:
+    r"""With a product over columns, log p(x|z) + log p(x'|z) is the same for two samples that exchange columns."""
+    subset = sample.random_subset(samples)
+    x, model = subset.observations, sample.model
+    plain = OtherSources("pixels" if model.image_shape else _columns(x), model.conditional)
+    if model.log_likelihood is None or x.shape[1] < 2:
+        return plain
+    log_p, z, other = sample_log_likelihood(subset), subset.mean, x.roll(1, 0)
+    even = torch.arange(x.shape[1]) % 2 == 0
+    both = (x, other), (x.where(even, other), other.where(even, x))
+    own, mixed = (torch.stack([log_p(rows.to(z), z).double() for rows in pair]).mean(0) for pair in both)
+    mean, stderr = mean_and_error(own - mixed)
+    return replace(plain, lost=mean, stderr=stderr) if math.isfinite(mean) else plain
+
+
+def _columns(x: Float[Tensor, "N n"]) -> str:
+    """`counts` are integers whose smallest values are the most frequent, with zeros between others.
+
+    >>> _columns(torch.tensor([[0.0, 3, 0, 1], [1, 0, 0, 2]])), _columns(torch.tensor([[5.0, 2, 7, 0], [1, 4, 2, 0]]))
+    ('counts', 'tokens')
+    """
+    if not bool((x == x.round()).all()) or bool((x < 0).any()) or float(x.max()) <= 1:
+        return "columns"
+    frequency = [float((x == value).double().mean()) for value in (0, 1, 2)]
+    before = (x != 0).int().flip(1).cummax(1).values.flip(1).bool()  # of a later column that is not zero
+    inner = bool(((x == 0) & before & (x != 0).int().cummax(1).values.bool()).any(1).double().mean() > 0.5)
+    return "counts" if frequency == sorted(frequency, reverse=True) and inner else "tokens"
 
 
 @dataclass(frozen=True, eq=False)

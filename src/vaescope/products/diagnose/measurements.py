@@ -14,7 +14,14 @@ from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.gap import ElboGap, affordable_points
 from vaescope.analysis.geometry import Geometry, NearDeterministic, near_deterministic
 from vaescope.analysis.identification import Identification
-from vaescope.analysis.likelihood import CodeMoments, ElboTerms, MarginalEstimate, Weights, mean_and_error
+from vaescope.analysis.likelihood import (
+    CodeMoments,
+    ElboTerms,
+    MarginalEstimate,
+    OtherSources,
+    Weights,
+    mean_and_error,
+)
 from vaescope.core.budget import Budget
 from vaescope.core.errors import InputError, Skipped, could_not_differentiate
 from vaescope.core.serialization import plain_fields
@@ -57,6 +64,8 @@ class Measurements:
     """The weight of the KL that the caller states."""
     moments: CodeMoments | None = None
     """Of the training samples if they are given, otherwise of x."""
+    other_sources: OtherSources | None = None
+    """What p(x|z) knows of x other than through z."""
     weights: Weights | None = None
     """The weight of the KL that posteriors imply, where the likelihood is a function of the caller."""
     reconstruction: Reconstruction | None = None

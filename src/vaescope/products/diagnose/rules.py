@@ -345,12 +345,56 @@ def collapse(found: Measurements) -> Finding | None:
         "uninformative" if kind == "repeats prior" else "collapsed",
         "error",
         title,
-        f"{what} Mean KL {total:.3g} nats.",
-        "If the loss averages over pixels, sum over them: a mean over n pixels is a β of n. Otherwise lower β, or "
-        "raise the precision of a Gaussian decoder; vs.preflight(x) says from which values on latents are used. "
-        "Warm-up and a weaker decoder help only there.",
-        "loss = (reconstruction.flatten(1).sum(1) + beta * kl.sum(1)).mean()  # sums over pixels and latents",
+        f"{what} Mean KL {total:.3g} nats.{_known_without_codes(found)}",
+        *_against_collapse(found),
     )
+
+
+def _known_without_codes(found: Measurements) -> str:
+    """What the decoder of a collapsed model knows of x all the same, as a sentence."""
+    other, own = found.other_sources, found.reconstruction
+    if other is None:
+        return ""
+    if other.links_columns:
+        return (
+            " The decoder does not need them: log p(x|z) depends on how columns of x go together, by "
+            f"{interval(other.lost, other.stderr)} nats at the same z, as if it reads x itself."
+        )
+    if other.conditional and own is not None and own.given.explained > LIMITS.told_otherwise:
+        return f" The auxiliary input alone determines {own.given.explained:.0%} of the variance of x."
+    return ""
+
+
+def _against_collapse(found: Measurements) -> tuple[str, str]:
+    """What to do about collapsed posteriors, and the changed line, for the likelihood and decoder of this model."""
+    other, own = found.other_sources, found.reconstruction
+    columns = "columns" if other is None or other.columns == "counts" else other.columns
+    total = f"loss = (reconstruction.flatten(1).sum(1) + beta * kl.sum(1)).mean()  # sums over {columns} and latents"
+    if other is not None and other.links_columns:
+        return (
+            "Weaken the decoder until it needs the codes: in training, replace 30 to 60 % of what it reads of x by an "
+            "unknown value (word dropout), or give it fewer units or a shorter context; and leave the first nats of "
+            "the KL free of charge (free bits), or raise β slowly from 0.",
+            "read = torch.where(torch.rand(x.shape) < 0.4, unknown, x)  # what the decoder reads, not its targets",
+        )
+    if other is not None and other.conditional and own is not None and own.given.explained > LIMITS.told_otherwise:
+        return (
+            "If the auxiliary input contains x or something computed from x, take that out of it. If it does not, "
+            "little of x is left for latents: lower β, or raise the precision of a Gaussian decoder, to encode that.",
+            total,
+        )
+    mean = f"If the loss averages over {columns}, sum over them: a mean over n {columns} is a β of n. "
+    if found.likelihood == "gaussian":
+        mean += "Otherwise lower β or raise the precision; vs.preflight(x) says from which values on latents are used."
+    elif found.likelihood == "bernoulli":
+        mean += "Otherwise lower β, or raise it slowly from 0; a Bernoulli likelihood has no precision to raise."
+    elif other is not None and other.columns in ("counts", "tokens"):
+        mean += "Otherwise lower β, or raise it slowly from 0 while the decoder is trained."
+    else:
+        mean += "Otherwise lower β, or reduce the scale of the noise, if log p(x|z) has one."
+    if other is not None and other.conditional:
+        mean += " Check that the auxiliary input does not contain x."
+    return mean, total
 
 
 def rotated(found: Measurements) -> Finding | None:
@@ -677,7 +721,7 @@ def beta(found: Measurements) -> Finding | None:
         f"The effective weight of the KL is {times(factor)} "
         f"that {'of the likelihood' if declared == 1 else f'of β = {declared:g}'}.",
         evidence,
-        "If β should not be that high: sum the loss over pixels and latents instead of averaging over pixels."
+        "If β should not be that high: sum the loss over all numbers of a sample, and average over samples only."
         if high
         else "Samples from the prior will not look like data: raise β, or declare the precision that the loss implies.",
         f"loss = {_reconstruction_loss(found)} + {declared:g} * kl.sum(1)  "

@@ -33,6 +33,7 @@ class Thresholds:
     # latents
     little_kl: float = 0.5  # nats of all latents together with which a model has nearly collapsed
     little_explained: float = 0.1  # share of the variance of x that it then explains, at most
+    told_otherwise: float = 0.5  # share of the variance of x that an auxiliary input determines if x may be in it
     wide_share: float = 0.2  # of posteriors wider than their prior
     rotation_gain: float = 0.15  # nats of contrast that a rotation saves
     rotation_share: float = 0.6  # of the contrast that it saves
