@@ -12,9 +12,9 @@ import torch.distributions as td
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.audit.losses import Case, blind, development, scored
+from tests.audit.losses import Case, blind, development, scored, third
 
-cases = [*development.cases, *scored.cases, *blind.cases]
+cases = [*development.cases, *scored.cases, *blind.cases, *third.cases]
 every_case = pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 
@@ -240,7 +240,9 @@ def test_noise_of_steps_is_normal_with_the_stated_deviation_unless_a_fault_says_
 
 
 def test_halves_are_balanced_and_names_unique():
-    by_half = [Counter(case.kind for case in half.cases) for half in (development, scored)]  # drawn; `blind` was not
+    by_half = [
+        Counter(case.kind for case in half.cases) for half in (development, scored)
+    ]  # drawn; the others were not
     assert all(sum(half.values()) >= 32 for half in by_half)
     assert all(abs(by_half[0][kind] - by_half[1][kind]) <= 1 for kind in by_half[0] | by_half[1])
     assert len({case.name for case in cases}) == len(cases)
