@@ -12,9 +12,9 @@ import torch.distributions as td
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.audit.losses import Case, blind, development, scored, third
+from tests.audit.losses import Case, blind, development, fourth, scored, third
 
-cases = [*development.cases, *scored.cases, *blind.cases, *third.cases]
+cases = [*development.cases, *scored.cases, *blind.cases, *third.cases, *fourth.cases]
 every_case = pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 
