@@ -497,7 +497,8 @@ def _settled(objective: Objective, example: Tensors, examples: Sequence[Tensors]
     if {"mu", "s"} <= unknown and not _is_odd(objective, "mu", example) and _is_odd(objective, "s", example):
         objective = _exchanged(objective, "mu", "s")
     same_shape = example["x"].shape == example["y"].shape and example["x"].is_floating_point()
-    if {"x", "y"} <= unknown and same_shape and _is_linear(objective, "y", example):
+    alike = "x" in unknown or "x" in roles_by_name(objective.names.get("y", ""))  # as input and target are
+    if "y" in unknown and alike and same_shape and _is_linear(objective, "y", example):
         exchanged = _exchanged(objective, "x", "y")
         other, _ = working_example(exchanged, examples)
         if other is not None and not _is_linear(exchanged, "y", other):

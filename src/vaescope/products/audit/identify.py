@@ -220,12 +220,10 @@ def _swapped(objective: Objective, spaces: Sequence[Space]) -> tuple[float, Spac
             lambda t: _mean(t["x"] - t["y"] * t["x"].log()),
             lambda t: _mean(t["x"].exp() - t["y"] * t["x"]),
         ):
-            fitted = fit_unit(objective, space, unit)
-            if fitted.exact:
-                return fitted.coefficients["w"], space
-            clamped = fit_unit(objective, replace(space, x=x.clamp(1e-30, 1 - 1e-16)), unit)
-            if clamped.exact:
-                return clamped.coefficients["w"], space
+            for given in (space, replace(space, x=x.clamp(1e-30, 1 - 1e-16))):
+                fitted = fit_unit(objective, given, unit)
+                if fitted.exact and fitted.coefficients["w"]:  # 0 where the loss clamps y, which fits everything
+                    return fitted.coefficients["w"], space
     return None
 
 

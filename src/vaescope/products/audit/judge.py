@@ -92,11 +92,10 @@ def _reduction_faults(found: Identified) -> list[str]:
     if not found.ratio or (found.fixes_scale and close(found.ratio, 1.0)):
         return []
     bare, named = intrinsic(found), []
-    if None not in (r.batch, k.batch) and r.batch != k.batch and len(found.space.x) > 1:
-        pairs = {(0, 1): "reconstruction_averaged_over_batch", (1, 0): "kl_averaged_over_batch"}
-        alone = pairs.get((r.batch or 0, k.batch or 0))
+    if r.batch is not None and k.batch is not None and r.batch != k.batch and len(found.space.x) > 1:
+        alone = "reconstruction_averaged_over_batch" if r.batch < k.batch else "kl_averaged_over_batch"
         own = [any(close(b, v) for v in (0.5, 1.0, 2.0)) for b in (bare.reconstruction, bare.kl)]
-        named += [alone] if alone and all(own) else []
+        named += [alone] if all(own) else []
         named.append("depends_on_batch_size")
     averaged, divided = r.averaged_axes(found.space), k.averaged_axes(found.space)
     natural = [
