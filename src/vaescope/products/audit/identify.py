@@ -213,6 +213,10 @@ def _swapped(objective: Objective, spaces: Sequence[Space]) -> tuple[float, Spac
         x = space.x
         if not x.is_floating_point() or x.shape[1:] != space.outputs:
             continue
+        here = space.draw(0)
+        g, other = (_gradient_in_y(objective, {**here, "y": space.draw(k)["y"]}, False) for k in (0, 1))
+        if not torch.allclose(g, other):  # a target is linear in its cross-entropy
+            continue
         for unit in (
             lambda t: -_mean(t["y"] * t["x"].log() + (1 - t["y"]) * (1 - t["x"]).log()),
             lambda t: _mean(F.softplus(t["x"]) - t["x"] * t["y"]),

@@ -36,8 +36,25 @@ def intrinsic(found: Identified) -> Intrinsic:
                 for term, name in (("kl", "the KL"), ("reconstruction", "the reconstruction")):
                     if coefficient.effect in (name, "both"):
                         bare[term] /= abs(coefficient.value)
-    natural = [any(close(bare[t], v) for v in (0.5, 1.0, 2.0)) for t in w]
-    return Intrinsic(bare["reconstruction"], bare["kl"], explicit or not all(natural))
+    return Intrinsic(bare["reconstruction"], bare["kl"], explicit or not all(map(_natural, bare.values())))
+
+
+def _natural(weight: float) -> bool:
+    """Whether a weight is one that a formula has without a coefficient."""
+    return any(close(weight, v) for v in (0.5, 1.0, 2.0))
+
+
+def divided_axes(found: Identified, term: str, bare: float) -> tuple[int, ...]:
+    """Axes of a sample over which a term is averaged; all of them if it is divided by n as a number, such as 784.
+
+    Args:
+        found: what was identified.
+        term: reconstruction or kl.
+        bare: its weight without reductions and coefficients.
+    """
+    axes = found.reductions[term].averaged_axes(found.space)
+    by_number = found.size_is_written and not _natural(bare) and _natural(bare * found.space.sizes["n"])
+    return tuple(k for k, size in enumerate(found.space.x.shape[1:]) if size > 1) if by_number and not axes else axes
 
 
 def faults(found: Identified, y: Tensor | None) -> tuple[str, ...]:
@@ -94,14 +111,14 @@ def _reduction_faults(found: Identified) -> list[str]:
     bare, named = intrinsic(found), []
     if r.batch is not None and k.batch is not None and r.batch != k.batch and len(found.space.x) > 1:
         alone = "reconstruction_averaged_over_batch" if r.batch < k.batch else "kl_averaged_over_batch"
-        own = [any(close(b, v) for v in (0.5, 1.0, 2.0)) for b in (bare.reconstruction, bare.kl)]
-        named += [alone] if all(own) else []
+        named += [alone] if _natural(bare.reconstruction) and _natural(bare.kl) else []
         named.append("depends_on_batch_size")
-    averaged, divided = r.averaged_axes(found.space), k.averaged_axes(found.space)
-    natural = [
-        any(close(w, v) for v in (0.5, 1.0, 2.0)) for w in (abs(found.reconstruction.weight), bare.reconstruction)
-    ]
-    undone = natural[0] and (not natural[1] or close(replace(r, batch=0, latents=0).divisor(found.space), 1.0))
+    averaged = divided_axes(found, "reconstruction", bare.reconstruction)
+    divided = divided_axes(found, "kl", bare.kl)
+    weights = (abs(found.reconstruction.weight), bare.reconstruction)
+    undone = _natural(weights[0]) and (
+        not _natural(weights[1]) or close(replace(r, batch=0, latents=0).divisor(found.space), 1.0)
+    )
     if set(averaged) - set(divided) and not undone:
         named.append("reconstruction_averaged_over_pixels")
     if set(divided) - set(averaged):

@@ -6,7 +6,7 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -97,7 +97,8 @@ class Identified:
     noise: Noise | None = None
     unknown: tuple[str, ...] = ()
     """Arguments whose effect is not recognised."""
-    problems: tuple[str, ...] = field(default=())
+    size_is_written: bool = False
+    """Whether n, the numbers of a sample, is a number in the source or among the coefficients."""
 
     @property
     def ratio(self) -> float | None:
@@ -138,6 +139,8 @@ def identify(objective: Objective, space: Space) -> Identified:
     found = Identified(reconstruction, divergence, space, {}, {}, terms, unknown=unknown)
     found = replace(found, reductions=measure_reductions(objective, found))
     found = replace(found, coefficients=measure_coefficients(objective, found))
+    written = {*_constants(objective), *objective.keywords.values(), *objective.attributes.values()}
+    found = replace(found, size_is_written=space.sizes["n"] in {v for v in written if isinstance(v, int | float)})
     return replace(found, noise=measure_noise(objective, found) if objective.is_step else None)
 
 
@@ -292,18 +295,19 @@ def _value_changes(
 
 def _strings(objective: Objective) -> list[str]:
     """Texts in the source of the user's function: choices that its arguments may have."""
-    found: list[str] = []
+    return [v for v in _constants(objective) if isinstance(v, str) and re.fullmatch(r"\w{1,30}", v)]
+
+
+def _constants(objective: Objective) -> list[object]:
+    """What is written in the source of the user's function, in the order of the text."""
+    found: list[object] = []
     pending = [getattr(objective.function, "__code__", None)]
     while pending:
-        item = pending.pop()
-        if item is None:
-            continue
-        for constant in getattr(item, "co_consts", ()):
-            values = constant if isinstance(constant, tuple) else (constant,)
-            found += [v for v in values if isinstance(v, str) and re.fullmatch(r"\w{1,30}", v)]
+        for constant in getattr(pending.pop(), "co_consts", ()):
+            found += constant if isinstance(constant, tuple) else (constant,)
             if hasattr(constant, "co_consts"):
                 pending.append(constant)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(v for v in found if isinstance(v, str | int | float)))
 
 
 # noise ------------------------------------------------------------------------------------------

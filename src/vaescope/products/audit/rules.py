@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vaescope.inference.linear import Spectrum, used_count
-from vaescope.products.audit.judge import Intrinsic
+from vaescope.products.audit.judge import Intrinsic, divided_axes
 from vaescope.products.audit.measure import Identified
 from vaescope.report.findings import Finding, by_severity
 from vaescope.report.page import number
@@ -115,7 +115,7 @@ def _averaged(facts: Facts, fault: str) -> Finding:
     """Means in the reconstruction alone: what β that amounts to."""
     found = facts.found
     pixels = fault.endswith("pixels")
-    sizes = [found.space.x.shape[1 + k] for k in found.reductions["reconstruction"].averaged_axes(found.space)]
+    sizes = [found.space.x.shape[1 + k] for k in divided_axes(found, "reconstruction", facts.bare.reconstruction)]
     count = math.prod(sizes) if pixels else len(found.space.x)
     what = f"the {count} numbers of a sample" if pixels else f"the {count} samples of a batch"
     precision = "" if found.fixes_scale else f" at γ² = {facts.precision:g}"
