@@ -23,7 +23,9 @@ from tests.audit.scoring import audited, differences, false_alarms
 from vaescope.cli import dispatch
 
 
-@pytest.mark.parametrize("half", [development, scored, blind, third, fourth], ids=lambda half: half.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "half", [development, scored, blind, third, fourth], ids=lambda half: half.__name__.rpartition(".")[2]
+)
 def test_losses_are_identified_exactly(half):
     """At least 95 % exact, no alarm on a correct ELBO, and all faults found in at least 90 % of the wrong losses."""
     found = {case.name: audited(case) for case in half.cases}

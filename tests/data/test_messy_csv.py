@@ -160,6 +160,10 @@ READ = {
     "one row": ("1,2,3\n", [[1, 2, 3]]),
     "one column": ("x\n1\n2.5\n", [[1], [2.5]]),
     "infinity": ("a,b\nInfinity,2\n-inf,4\n", [[INF, 2], [-INF, 4]]),
+    "dates with slashes": ("d,v\n12/31/2020,1.5\n1/2/2021 10:00,2\n", [[1.5], [2]]),
+    "words and scores": ("t,v\nbad,1.5\n3/10,2\n", [[1.5], [2]]),
+    "words with numbers": ("t,v\nsample 1,1.5\nsample 2,2\n", [[1.5], [2]]),
+    "pandas with two indices and blanks": ("Unnamed: 0 , a\n0 , 5\n1 , 7\n", [[5], [7]]),
     "without a final line break": ("a,b\n1,2\n3,4", [[1, 2], [3, 4]]),
 }
 
@@ -204,8 +208,29 @@ REFUSED = {
         '"0.5","1.7"\n0.1,0.3\n0.2,0.1\n',
         "line 1 is in quotes and the others are not",
     ),
-    "a quotation mark that is not closed": ('a,b\n1,x\n2,"foo\n3,bar\n4,baz\n', "has 3,bar inside a text"),
+    "a quotation mark that is not closed": (
+        'a,b\n1,x\n2,"foo\n3,bar\n4,baz\n',
+        "line 3 has a quotation mark that is not closed",
+    ),
+    "a file that was cut off in quotes": ('a,b\n1,"2,5"\n3,"4\n', "line 3 has a quotation mark that is not closed"),
     "a quotation mark that is closed later": ('a,b\n1,x\n2,"foo\n3,bar\n4,baz"\n5,y\n', "has 3,bar inside a text"),
+    "a quotation mark that is closed in another row": (
+        'a,b\n"say ""hi""",-2.5\n"m/s,0.14\n"say ""hi""",-0.39\n',
+        "line 3 has text after a quotation mark",
+    ),
+    "units before another delimiter": (
+        "-1.5 K|-235|O'Neil\n2.5 K|268|O'Neil\n",
+        "'2.5 K' in line 2, column 1 is a number with a unit",
+    ),
+    "an unknown delimiter before a decimal comma": (
+        "a,b\n1,5:red:3\n2,25:blue:4\n",
+        "column 2 has numbers between ':' in",
+    ),
+    "thousands or two columns": ("1 234,5\n5 678,7\n", "'1 234,5' may be thousands or several numbers"),
+    "two spaces, and one in a text": (
+        "a  b c  d\n0.5  Q3 2020  6486\n1.5  Q2 2020  38\n",
+        "different numbers of spaces",
+    ),
     "a comment behind the first number": ("1 # odd\n1\n1\n", "cannot be read as a table in one way"),
     "names that are fractions": (
         "0.5,1.5\n1.712,-2.996\n0.4285,0.892\n",
@@ -222,6 +247,29 @@ REFUSED = {
     "a blank line above numbers": ("\n1;0.69\n2;1.98\n", "line 1 is blank, so it may be the names"),
     "a delimiter in a name": ("v (m, s)\n4,24\n4,5\n", "line 1 has 'v \\(m' with a bracket that is not closed"),
     "a comment behind a row": ("1.5,2020-05,17 # odd\n", "'17 # odd' in line 1, column 3 is a number and a comment"),
+    "a range of error": (
+        "a,b\n1.5±0.1,2\n3±0.2,4\n",
+        "'1.5±0.1' in line 2, column 1 is a number written in another way",
+    ),
+    "a range of error in words": ("a,b\n1.5 +/- 2,2\n3 +/- 1,4\n", "a number written in another way"),
+    "limits": ("a,b\n<0.5,2\n≤0.7,4\n", "'<0.5' in line 2, column 1 is a number written in another way"),
+    "shares": ("a,b\n1/10,2\n3/10,4\n", "'1/10' in line 2, column 1 is a number written in another way"),
+    "degrees": ("a,b\n45°30',2\n46°15',4\n", "a number written in another way"),
+    "typographic thousands": ("a,b\n1’000,2\n3’500,4\n", "a number written in another way"),
+    "powers of ten": ("a,b\n1.5×10^3,2\n2.5×10^3,4\n", "a number written in another way"),
+    "a unit behind a bare fraction": ("a,b\n.5 kg,2\n.7 kg,4\n", "'.7 kg' in line 3, column 1 is a number with a unit"),
+    "a currency before": ("a,b\nCHF 4509,2\nCHF 82,4\n", "'CHF 82' in line 3, column 1 is a number with a unit"),
+    "a word before a fraction": (
+        "a,b\nabout 4.5,2\nabout 3.5,4\n",
+        "'about 3.5' in line 3, column 1 is a number with a unit",
+    ),
+    "a first column that counts the lines": ("0,5.5\n1,2.25\n2,3.5\n", "column 1 counts the lines and has no name"),
+    "the same, in quotes, from one": ('"1",5.5,x\n"2",2.25,y\n', "column 1 counts the lines and has no name"),
+    "a last line of totals": (
+        "name,v\nred,1.5\nblue,2\nTotal,3.5\n",
+        "ends with a line of 'Total', which is not a sample",
+    ),
+    "booleans in the first line": ("TRUE;yes\nFalse;no\n", "line 1 may be names or data"),
     "numbers and booleans": ("a,b\nTrue,1.5\n1,2\n", "'True' in line 2"),
 }
 

@@ -36,8 +36,7 @@ _DIGITS_AND_MARKS = re.compile(  # a number written in another way, such as 1'00
 _OTHER_NOTATION = re.compile(  # hexadecimal, complex, exponents of Fortran
     r"\s*[+-]?0[xX][0-9a-fA-F]+\s*|\s*[+-]?[\d.,]+[+-][\d.,]*[ij]\s*|\s*[+-]?\d*[.,]\d*[dD][+-]?\d+\s*"
 )
-_DATE_OR_RANGE = re.compile(r"\s*\d+-\d+(-\d+)?\s*")
-_DATE_OR_VERSION = re.compile(r"\s*\d+(\.\d+){2,}\.?\s*")  # with groups of three digits it may be a number
+_NO_LETTERS = re.compile(r"(?=\D*\d)(?:[\W\d_]|[eE](?=[+-]?\d))+")  # with other marks: 1±0.2, <5, 45°30', 3/4
 _YEAR = re.compile(r"\s*(19|20)\d\d\s*")
 _THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}([.,])\d{3}(\1\d{3})*\s*")
 
@@ -58,13 +57,13 @@ class Dialect:
     def columns(self, *kinds: str) -> list[int]:
         return [k for k, kind in enumerate(self.kinds) if kind in kinds]
 
-    def swallowed_row(self, cell: str) -> str | None:
-        """The first line after a line break in a cell that is a row of the table: a quotation mark was not closed."""
-        for line in cell.splitlines()[1:]:
-            row = next(csv.reader([line], delimiter=self.delimiter), [])
-            if len(row) == len(self.names) and all(
-                _NUMBER[self.decimal].fullmatch(row[k]) or row[k].strip() in MISSING for k in self.columns("number")
-            ):
+    def swallowed_row(self, k: int, cell: str) -> str | None:
+        """The first line of a cell of column k that is the end of a row, or a row: a quotation mark was not closed."""
+        for number, line in enumerate(cell.splitlines()):
+            row = [""] * (k if number == 0 else 0) + next(csv.reader([line], delimiter=self.delimiter), [])
+            cells = [row[k].strip() for k in self.columns("number")] if len(row) == len(self.names) else []
+            numbers = [cell for cell in cells if _NUMBER[self.decimal].fullmatch(cell)]
+            if numbers and all(cell in (*numbers, *MISSING) for cell in cells):
                 return line
         return None
 
@@ -141,7 +140,7 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
     """The table with this delimiter and decimal mark, if every column then has one kind."""
     if delimiter not in text and delimiter != ONE_COLUMN:
         raise _Refused("")
-    lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    lines = _lines(text, delimiter)
     numbered = [(number, row) for number, row in enumerate(lines, start=1) if row]
     if not numbered:
         raise _Refused("it has no lines")
@@ -166,12 +165,20 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
     if not has_names and _only_first_quoted(text, width):
         raise _Refused("line 1 is in quotes and the others are not, so it may be names")
     kinds = [_kind(k, rows, decimal) for k in range(width)]
+    for k in (k for k in range(width) if kinds[k] == "text"):
+        _refuse_numbers_inside(k, rows, delimiter)
+    filled = [k for k in range(width) if kinds[k] != "empty"]
+    if delimiter == " " and len({later - earlier for earlier, later in itertools.pairwise(filled)}) > 1:
+        raise _Refused("columns are separated by different numbers of spaces")
     for k in range(width if has_names else 0):
-        if not re.fullmatch(r"\s*|Unnamed: \d+(\.\d+)*|__index_level_\d+__", first[k]) or k == width - 1:
+        if not re.fullmatch(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__", first[k].strip()) or k == width - 1:
             break
         kinds[k] = _labels_or_data(k, kinds[k], rows)
     labels = [row[0].strip() for _, row in rows]  # R writes row names as a first column that the line of names lacks
     labelled = (kinds[0] == "text" or all(label.isdigit() for label in labels)) and len(set(labels)) == len(labels)
+    counts = [[str(start + k) for k in range(len(rows))] for start in (0, 1)]
+    if not has_names and width > 1 < len(rows) and labels in counts:
+        raise _Refused("column 1 counts the lines and has no name, so it may be row labels or data")
     cut = next((name for name in first if has_names and name.count("(") != name.count(")")), None)
     if cut is not None:
         raise _Refused(
@@ -190,6 +197,8 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
             raise _Refused(f"line {lone} has no comma, so those of other lines may be delimiters or decimal marks")
     if (delimiter, width, has_names) == (",", 2, False) and all(_NUMBER[","].fullmatch(",".join(r)) for _, r in rows):
         raise _Ambiguous(f"{','.join(rows[0][1])!r} may be two numbers or a fraction")
+    if delimiter == " " and all(re.fullmatch(r"[+-]?\d{1,3}( \d{3})+([.,]\d*)?", " ".join(row)) for _, row in rows):
+        raise _Ambiguous(f"{' '.join(rows[0][1])!r} may be thousands or several numbers")
     if (delimiter, decimal) != (",", "."):
         fractions = [row[k] for _, row in rows for k in range(width) if kinds[k] == "number" and decimal in row[k]]
         if fractions and all(_THOUSANDS.fullmatch(cell) for cell in fractions):
@@ -197,6 +206,33 @@ def _explain(text: str, encoding: str, delimiter: str, decimal: str) -> Dialect:
     generated = [f"column {k + 1}" for k in range(width)]
     names = [name.strip() or other for name, other in zip(first, generated, strict=True)] if has_names else generated
     return Dialect(encoding, delimiter, decimal, tuple(names), tuple(kinds), has_names)
+
+
+def _lines(text: str, delimiter: str) -> list[list[str]]:
+    """The fields of every line; refused where a quotation does not end with its field."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    lines: list[list[str]] = []
+    start = 1
+    try:
+        for line in reader:
+            lines.append(line)
+            start = reader.line_num + 1
+    except csv.Error as error:
+        inside = "expected after" in str(error)
+        what = "text after a quotation mark" if inside else "a quotation mark that is not closed"
+        raise _Refused(f"line {start} has {what}") from None
+    return lines
+
+
+def _refuse_numbers_inside(k: int, rows: Sequence[tuple[int, list[str]]], delimiter: str) -> None:
+    """Refuse a column of text with numbers between other delimiters, which may be several columns."""
+    cells = [re.sub(r"\d{1,2}:\d\d(:\d\d)?", "", row[k]) for _, row in rows if row[k].strip() not in MISSING]
+    for other in {*DELIMITERS, ":"} - {delimiter, " "}:
+        parts = [cell.split(other) for cell in cells]
+        if len({len(split) for split in parts}) == 1 < len(parts[0]):
+            for column in zip(*parts, strict=True):
+                if all(_NO_LETTERS.fullmatch(part) and not _is_date(part) for part in column):
+                    raise _Refused(f"column {k + 1} has numbers between {other!r} in every line, as in {cells[0]!r}")
 
 
 def _only_first_quoted(text: str, width: int) -> bool:
@@ -227,23 +263,48 @@ def _kind(k: int, rows: Sequence[tuple[int, list[str]]], decimal: str) -> str:
     number, value = others[0]
     if len(others) < len(values):
         raise _Refused(f"column {k + 1} has numbers, but {value!r} in line {number}")
+    only_marks = all(_NO_LETTERS.fullmatch(value) for _, value in others)
     for number, value in others:
-        dotted = _DATE_OR_VERSION.fullmatch(value) and not _THOUSANDS.fullmatch(value)
-        date = (
-            dotted
-            or _DATE_OR_RANGE.fullmatch(value)
-            or re.fullmatch(r"\s*[\d./-]*\s*\d{1,2}:\d\d(:\d\d([.,]\d*)?)?\s*([+-]\d\d:?\d\d)?\s*", value)
-        )
-        if (_DIGITS_AND_MARKS.fullmatch(value) and not date) or _OTHER_NOTATION.fullmatch(value):
+        marks = only_marks or _DIGITS_AND_MARKS.fullmatch(value)
+        if (marks and not _is_date(value)) or _OTHER_NOTATION.fullmatch(value):
             raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number written in another way")
     if not any(re.search(r"\w", value) for _, value in others):
         raise _Refused(f"column {k + 1} has {value!r} and nothing else")
     if all(re.match(r"\s*[+-]?[\d.,]+([eE][+-]?\d+)?\s*(#|//)", value) for _, value in others):
         raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number and a comment")
-    parts = [re.fullmatch(r"([+-]?\d[\d.,]*)\s*([^\d.,\s][^\d]*)", value.strip()) for _, value in others]
-    if all(parts) and len({part[2] for part in parts if part}) == 1 < len({part[1] for part in parts if part}):
+    units = {_unit(value.strip()) for _, value in others}
+    if len(units) == 1 and None not in units and (" " in value.strip() or len({value for _, value in others}) > 1):
         raise _Refused(f"{value!r} in line {number}, column {k + 1} is a number with a unit")
     return "text"
+
+
+def _unit(cell: str) -> str | None:
+    """The unit or currency beside the number that a cell is; words before integers may be names, as in sample 1.
+
+    >>> [_unit(cell) for cell in ("1.5 kg", ".5e+01m", "CHF 82", "about 4,5", "sample 1", "A/5", "10am to 3")]
+    ['kg', 'm', 'CHF', 'about', None, None, None]
+    """
+    number = r"[+-]?[.,]?\d[\d.,]*([eE][+-]?\d+)?"
+    behind = re.fullmatch(rf"{number}\s*(?P<unit>[^\d.,\s]\D*)", cell)
+    before = re.fullmatch(rf"(?P<unit>[A-Z]{{3}})\s*{number}|(?P<word>\D+)\s[+-]?\d*[.,]\d+", cell)
+    found = behind or before
+    return None if found is None else next(text for text in found.groupdict().values() if text)
+
+
+def _is_date(value: str) -> bool:
+    """Whether a cell without letters is a date, a time, a range or a version.
+
+    >>> [_is_date(cell) for cell in ("12/31/2020", "2020-01-31 10:00:00", "18-24", "1.2.3", "3/4", "1.234.567")]
+    [True, True, True, True, False, False]
+    """
+    cell = value.strip()
+    patterns = (
+        r"\d+-\d+(-\d+)?",
+        r"\d{1,4}/\d{1,2}/\d{1,4}",
+        r"[\d./-]*\s*\d{1,2}:\d\d(:\d\d([.,]\d*)?)?\s*([+-]\d\d:?\d\d)?",
+        r"\d+(\.\d+){2,}\.?",
+    )
+    return not _THOUSANDS.fullmatch(value) and any(re.fullmatch(pattern, cell) for pattern in patterns)
 
 
 def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str) -> bool:
@@ -257,7 +318,8 @@ def _has_names(first: Sequence[str], body: Sequence[Sequence[str]], decimal: str
         for cell in above_numbers or [cell for _, cell in others]:
             if not re.search(r"[^\W\d]", cell) or _DIGITS_AND_MARKS.fullmatch(cell) or re.match(r"[\s\d.,+-]*#", cell):
                 raise _Refused(f"line 1 has {cell!r}, which is neither a name nor a number")
-        if others and not above_numbers and any(number(cell) for row in body for cell in row):
+        values = [cell for row in body for cell in row if number(cell)] + [c for c in first if c.strip() in BOOLEANS]
+        if others and not above_numbers and values:
             raise _Refused("line 1 may be names or data")
         return bool(others)
     numbered = first if first[0].strip() else first[1:]

@@ -111,11 +111,16 @@ def open_csv(path: Path, columns: Sequence[str] | None = None, *, without: Seque
         for batch in read():
             yield from _in_parts(np.column_stack([_numbers(column) for column in batch.columns]), batch_size)
 
-    rows, others = 0, dialect.columns("empty", "text")
+    rows, others, last = 0, dialect.columns("empty", "text"), [""]
     for batch in _reader(path, dialect, [*positions, *others], as_text=False)():
         for k, column in zip(others, batch.columns[len(positions) :], strict=True):
             _check_left_out(path, dialect, k, column)
         rows += batch.num_rows
+        last = [str(column[-1].as_py() or "").strip() for column in batch.columns[len(positions) :] if len(column)]
+    totals = ("total", "totals", "grand total", "sum", "mean", "average", "std")
+    total = next((cell for cell in last if cell.rstrip(":").lower() in totals), None)
+    if total is not None:
+        raise InputError(f"{path.name} ends with a line of {total!r}, which is not a sample; remove that line.")
     return stored(rows, read_batches)
 
 
@@ -124,7 +129,7 @@ def _check_left_out(path: Path, dialect: Dialect, k: int, column: pa.Array) -> N
     if dialect.kinds[k] == "empty" and column.null_count < len(column):  # kinds are those of the first block
         raise InputError(f"{path.name}: {dialect.names[k]} has no values at first, but later; {converted(path)}")
     for cell in column.filter(pa_compute.match_substring_regex(column, "[\r\n]")).to_pylist():
-        row = dialect.swallowed_row(cell)
+        row = dialect.swallowed_row(k, cell)
         if row is not None:
             raise InputError(
                 f"{path.name} has {_listed([row])} inside a text that begins with a quotation mark, so rows would be "
