@@ -48,6 +48,8 @@ class Diagnose:
     model: tyro.conf.OmitArgPrefixes[ModelOptions] = field(default_factory=ModelOptions)
     train: str | None = None
     """Samples that the model was trained on, to find overfitting: a file or a name."""
+    loss: str | None = None
+    """The loss that the model was trained with, FILE.py:NAME: its likelihood, precision and β are read from it."""
     budget: float = 30.0
     """Seconds that the diagnosis may take; what there is no time for is listed as skipped."""
     fail_on: str | None = None
@@ -77,6 +79,7 @@ class Diagnose:
             factors=data.factors,
             auxiliary=auxiliary,
             train=train,
+            loss=None if self.loss is None else load_function(self.loss),
             name=name,
             budget=self.budget,
         )
@@ -112,6 +115,8 @@ class Certify:
     """Write the report to this file, and its numbers to a .json file next to it."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
     model: tyro.conf.OmitArgPrefixes[ModelOptions] = field(default_factory=ModelOptions)
+    loss: str | None = None
+    """The loss that the model was trained with, FILE.py:NAME: its likelihood, precision and β are read from it."""
     simulations: int = 1000
     """Number of simulated samples."""
     budget: float = 90.0
@@ -132,6 +137,7 @@ class Certify:
             data.x.float(),
             simulations=self.simulations,
             auxiliary=auxiliary,
+            loss=None if self.loss is None else load_function(self.loss),
             name=target_name(self.target),
             budget=self.budget,
         )

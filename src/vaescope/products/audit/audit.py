@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaescope.adapters import from_callables
-from vaescope.analysis.samples import as_arrays
+from vaescope.analysis.loss.call import Objective
+from vaescope.analysis.loss.judge import faults, ineffective
+from vaescope.analysis.loss.measure import Coefficient, Identified, Noise, Reductions, weights
+from vaescope.analysis.loss.probe import Space
+from vaescope.analysis.loss.reading import HasObjective, ObjectiveSpec, read_loss, read_tensor
 from vaescope.core import validation
-from vaescope.core.errors import InputError, first_line
+from vaescope.core.errors import InputError
 from vaescope.core.tables import Table
 from vaescope.inference.linear import Spectrum, spectrum_of_rows, used_count
-from vaescope.products.audit.call import Objective, Tensors, read_objective, working_example
-from vaescope.products.audit.identify import Scales
-from vaescope.products.audit.judge import faults, ineffective, intrinsic
-from vaescope.products.audit.measure import Coefficient, Identified, Noise, Reductions, identify, weights
-from vaescope.products.audit.probe import Space, gradients
 from vaescope.products.audit.rules import Facts, findings
 from vaescope.protocol import LatentModel
 from vaescope.report import figures
@@ -45,7 +43,7 @@ class Weight:
 
 
 @dataclass(frozen=True, eq=False)
-class Audit(Report):
+class Audit(Report, HasObjective):
     """What a loss optimises: `loss = w_r · mean(-log p(x|y)) + w_k · mean(KL) + terms`, and what is wrong with it.
 
     Means are over samples, sums over the numbers of a sample and over latents, and the likelihood has unit variance or
@@ -95,6 +93,14 @@ class Audit(Report):
         "weight: the factor of the term, as a mean over samples of a sum over a sample's numbers (KL: over latents), "
         "with variance or scale 1 of the decoder. The other columns: how the code reduces it."
     )
+
+    @property
+    def objective_spec(self) -> ObjectiveSpec:
+        """What `vs.diagnose`, `vs.certify` and `vs.compare` take from a loss."""
+        ratio = None if not self.reconstruction.value else self.kl.value / self.reconstruction.value
+        return ObjectiveSpec(
+            self.name, self.likelihood, self.output, self.scale, self.precision, self.beta, ratio, self.latent_dim
+        )
 
     @property
     def beta_over_precision(self) -> float | None:
@@ -176,34 +182,7 @@ class Audit(Report):
         """
         if not self.latent_dim:
             raise InputError("the audit does not know the number of latents; pass latent_dim= to vs.audit.")
-        variance_of = Scales.variance[self.scale]
-
-        def encode(x: Tensor) -> tuple[Tensor, Tensor]:
-            found = encoder(x)
-            parts = found.chunk(2, -1) if isinstance(found, Tensor) else found
-            if not isinstance(parts, tuple | list) or len(parts) < 2:
-                raise InputError("the encoder must return mu and its second output; write encoder=lambda x: (mu, s).")
-            return parts[0], variance_of(parts[1])
-
-        means: dict[str, Callable[[Tensor], Tensor]] = {
-            "logit": lambda y: y.softmax(-1) if self.likelihood in ("categorical", "multinomial") else y.sigmoid(),
-            "log_rate": torch.exp,
-            "log_probability": torch.exp,
-            "tanh": torch.tanh,
-        }
-        mean = means.get(self.output, lambda y: y)
-        networks = [part for part in (encoder, decoder) if isinstance(part, nn.Module)]
-        known = self.likelihood if self.likelihood in ("gaussian", "bernoulli") else None
-        return from_callables(
-            encode=encode,
-            decode=lambda z: mean(decoder(z)),
-            latent_dim=self.latent_dim,
-            likelihood=known,
-            precision=self.precision,
-            beta=self.beta if self.beta is not None and self.beta > 0 else 1.0,
-            name=self.name,
-            networks=networks or None,
-        )
+        return self.objective_spec.model(encoder, decoder, self.latent_dim)
 
     def summary(self) -> Table:
         """A row per term: what it is, its weight, and how it is reduced."""
@@ -374,52 +353,38 @@ def audit(
     """
     if latent_dim is not None:
         validation.integer("latent_dim", latent_dim)
-    samples = None if x is None else _tensor(x, "x")
-    probes = None if samples is None else samples[: len(samples) if len(samples) <= 64 else 16]
-    shown = None if y is None else _tensor(y, "y")
-    given = {role: torch.as_tensor(v) for role, v in (others or {}).items()}
-    given = {role: v.detach().double() if v.is_floating_point() else v.detach() for role, v in given.items()}
-    width = math.prod(probes.shape[1:]) if probes is not None else 12
-    latents = (
-        (latent_dim,) if latent_dim else tuple(given["z"].shape[1:]) if "z" in given else (3 if width != 3 else 4,)
+    samples = None if x is None else read_tensor(x, "x")
+    read = read_loss(
+        loss,
+        x=samples,
+        y=None if y is None else read_tensor(y, "y"),
+        latent_dim=latent_dim,
+        arguments=arguments,
+        keywords=keywords,
+        total=total,
+        others=others,
+        model=model,
+        batch=batch,
+        encoder=encoder,
+        decoder=decoder,
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of user code at shapes that it was not written for
-        objective, found = _identify(
-            loss,
-            probes,
-            shown,
-            latents,
-            given,
-            arguments=arguments,
-            keywords=dict(keywords or {}),
-            total=total,
-            model=model,
-            batch=batch,
-            encoder=encoder,
-            decoder=decoder,
-        )
+    objective, found, spec = read.objective, read.found, read.spec
+    with torch.inference_mode(False), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of user code at values that it was not written for
         betas = _over_training(objective, found, schedule or {})
-    if shown is None and objective.parts is not None:
-        shown = objective.parts.y
     spectrum = _spectrum(samples)
-    known = faults(found, shown)
-    facts = Facts(found, known, ineffective(found), intrinsic(found), objective.names, spectrum)
-    betas = [(v, ratio if found.fixes_scale else ratio * facts.precision) for v, ratio in betas]
-    facts = replace(facts, schedule=betas)
-    gaussian = found.reconstruction.likelihood == "gaussian"
-    likelihoods = {"swapped": "none", "absent": "none"}
-    outputs = {"twice": "logit", "sample": "mean"}
-    defined = gaussian or found.fixes_scale
+    known = faults(found, read.y)
+    betas = [(v, ratio if found.fixes_scale else ratio * read.precision) for v, ratio in betas]
+    facts = Facts(read, known, ineffective(found), spectrum, betas)
     return Audit(
-        name=name or objective.title,
-        likelihood=likelihoods.get(found.reconstruction.likelihood, found.reconstruction.likelihood),
-        output=outputs.get(found.reconstruction.output, found.reconstruction.output),
-        scale=found.divergence.scale,
+        name=name or spec.name,
+        likelihood=spec.likelihood,
+        output=spec.output,
+        scale=spec.scale,
         reconstruction=_weight(_trained(found, "reconstruction"), found.reductions["reconstruction"], found.space),
         kl=_weight(_trained(found, "kl"), found.reductions["kl"], found.space),
-        precision=facts.precision if gaussian and facts.beta is not None else None,
-        beta=facts.beta if defined else None,
+        precision=spec.precision,
+        beta=spec.beta,
         terms=found.terms,
         likelihood_parameter=found.reconstruction.parameter
         if found.reconstruction.likelihood in ("huber", "log_cosh")
@@ -430,7 +395,7 @@ def audit(
         noise=found.noise,
         schedule=betas,
         spectrum=spectrum,
-        latent_dim=found.space.sizes["d"] if latent_dim or objective.parts is not None or "z" in given else 0,
+        latent_dim=spec.latent_dim,
         recognised=found.divergence.recognised and found.reconstruction.likelihood != "other" and not found.unknown,
     )
 
@@ -445,18 +410,6 @@ def _shown_coefficients(found: Identified) -> dict[str, Coefficient]:
     """Without counters that change nothing, such as an index of the batch."""
     without = {*ineffective(found)}
     return {n: c for n, c in found.coefficients.items() if c.effect != "nothing" or n in without}
-
-
-def _tensor(values: object, name: str) -> Tensor:
-    """Samples as a tensor: integers stay integers."""
-    values = as_arrays(values, name)
-    array = (
-        values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(validation.array(values, name)))
-    )
-    if array.ndim < 2 or len(array) < 1:
-        raise InputError(f"{name} must have a row per sample and at least one column, got shape {tuple(array.shape)}.")
-    array = array.detach().cpu()
-    return array.double() if array.is_floating_point() else array.to(torch.long)
 
 
 def _spectrum(samples: Tensor | None, largest: int = 5000) -> Spectrum | None:
@@ -486,90 +439,3 @@ def _over_training(
         w_r, w_k = weights(objective, found, found.space, {name: value})
         at.append((float(value), w_k / w_r if w_r else math.nan))
     return at
-
-
-def _check_gradient(objective: Objective, example: Tensors) -> None:
-    """Refuse a loss whose derivatives cannot be computed at all."""
-    try:
-        gradients(objective, example, [role for role in ("y", "mu", "s") if role in objective.roles])
-    except Exception as error:  # user code may raise anything
-        raise InputError(
-            f"{objective.title} has a value but its gradient cannot be computed ({type(error).__name__}: "
-            f"{first_line(error)}); compute the loss with torch operations that do not change tensors in place."
-        ) from None
-
-
-def _spaces(
-    x: Tensor | None, y: Tensor | None, latents: tuple[int, ...], others: Mapping[str, Tensor]
-) -> Iterator[Space]:
-    """Shapes and ranges to try, the most likely first."""
-    for samples in _samples(x):
-        data = samples.shape[1:]
-        classes = int(samples.max()) + 1 if not samples.is_floating_point() else 0
-        shapes = [tuple(y.shape[1:])] if y is not None else []
-        if y is None:
-            shapes = [(*data, classes), (classes, *data)] if classes else [tuple(data), (math.prod(data),)]
-        for outputs in dict.fromkeys(shapes):
-            for s in ("real", "positive"):
-                for name in ("real", "unit", "simplex", "positive"):
-                    yield Space(samples, outputs, latents, name, s, others)
-
-
-def _samples(x: Tensor | None) -> list[Tensor]:
-    if x is None:
-        random = torch.Generator().manual_seed(0)
-        drawn = 0.05 + 0.9 * torch.rand(8, 12, generator=random, dtype=torch.float64)
-        return [drawn, (drawn > 0.5).double(), (5 * drawn).long()]
-    return [x] if x.is_floating_point() else [x.double(), x]
-
-
-def _identify(
-    loss: object,
-    x: Tensor | None,
-    y: Tensor | None,
-    latents: tuple[int, ...],
-    others: Mapping[str, Tensor],
-    *,
-    arguments: str | Mapping[str, str] | None,
-    keywords: Mapping[str, object],
-    total: int | str | None,
-    model: nn.Module | None,
-    batch: Callable[[Tensor], object] | None,
-    encoder: str | None,
-    decoder: str | None,
-) -> tuple[Objective, Identified]:
-    """The loss as a function of named tensors, and what it is."""
-    groups: dict[tuple[torch.dtype, tuple[int, ...]], list[Space]] = {}
-    for space in _spaces(x, y, latents, others):
-        groups.setdefault((space.x.dtype, space.outputs), []).append(space)
-    problem: InputError | None = None
-    for group in groups.values():
-        examples = [space.draw(0, far=False) for space in group]
-        try:
-            objective = read_objective(
-                loss,
-                examples,
-                arguments=arguments,
-                keywords=keywords,
-                total=total,
-                model=model,
-                batch=batch,
-                encoder=encoder,
-                decoder=decoder,
-            )
-        except InputError as error:
-            problem = problem or error
-            continue
-        if (parts := objective.parts) is not None:
-            group = [replace(space, outputs=tuple(parts.y.shape[1:]), latents=parts.latents) for space in group]
-            examples = [space.draw(0, far=False) for space in group]
-        example, why = working_example(objective, examples)
-        if example is None:
-            problem = problem or InputError(
-                f"{objective.title} has no finite value at any tensors of these shapes: {why}."
-            )
-            continue
-        _check_gradient(objective, example)
-        return objective, identify(objective, next(s for s, e in zip(group, examples, strict=True) if e is example))
-    assert problem is not None
-    raise problem

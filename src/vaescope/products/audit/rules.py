@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from vaescope.analysis.loss.judge import divided_axes
+from vaescope.analysis.loss.measure import Identified
+from vaescope.analysis.loss.reading import LossReading
 from vaescope.inference.linear import Spectrum, used_count
-from vaescope.products.audit.judge import Intrinsic, divided_axes
-from vaescope.products.audit.measure import Identified
 from vaescope.report.findings import Finding, by_severity
 from vaescope.report.page import number
 
@@ -19,33 +20,27 @@ class Facts:
     """What the rules read.
 
     Args:
-        found: what was identified.
+        read: the loss.
         faults, ineffective: see `judge`.
-        bare: weights without reductions and coefficients.
-        names: what the user calls x, y, mu and s.
         spectrum: of the data, if there are any.
         schedule: β over training, if a schedule was given.
     """
 
-    found: Identified
+    read: LossReading
     faults: tuple[str, ...]
     ineffective: tuple[str, ...]
-    bare: Intrinsic
-    names: Mapping[str, str]
     spectrum: Spectrum | None = None
     schedule: Sequence[tuple[float, float]] = ()
 
     @property
-    def beta(self) -> float | None:
-        """β at the precision of the written error."""
-        ratio = self.found.ratio
-        return None if ratio is None else ratio * (1.0 if self.found.fixes_scale else self.precision)
+    def found(self) -> Identified:
+        """What was identified."""
+        return self.read.found
 
     @property
-    def precision(self) -> float:
-        """γ² of the error as it is written: 2 for a sum of squares, 1 for half of it."""
-        near = [v for v in (0.5, 1.0, 2.0) if math.isclose(self.bare.reconstruction, v, rel_tol=1e-5)]
-        return near[0] if near and self.found.reconstruction.likelihood == "gaussian" else 1.0
+    def names(self) -> Mapping[str, str]:
+        """What the user calls x, y, mu and s."""
+        return self.read.objective.names
 
     def reconstruction_line(self) -> str:
         """The reconstruction, summed over a sample's numbers and averaged over samples."""
@@ -93,7 +88,7 @@ def _finding(facts: Facts, fault: str) -> Finding | None:
     severity, title, evidence, advice, lines = Sentences.faults[fault]
     values = {
         "names": ", ".join(facts.ineffective),
-        "beta": number(facts.beta) if facts.beta is not None else "not defined",
+        "beta": number(facts.read.beta) if facts.read.beta is not None else "not defined",
         "s": facts.names.get("s", "s"),
         "N": len(facts.found.space.x),
         "shared": facts.found.noise.shared if facts.found.noise else "",
@@ -115,14 +110,14 @@ def _averaged(facts: Facts, fault: str) -> Finding:
     """Means in the reconstruction alone: what β that amounts to."""
     found = facts.found
     pixels = fault.endswith("pixels")
-    sizes = [found.space.x.shape[1 + k] for k in divided_axes(found, "reconstruction", facts.bare.reconstruction)]
+    sizes = [found.space.x.shape[1 + k] for k in divided_axes(found, "reconstruction", facts.read.bare.reconstruction)]
     count = math.prod(sizes) if pixels else len(found.space.x)
     what = f"the {count} numbers of a sample" if pixels else f"the {count} samples of a batch"
-    precision = "" if found.fixes_scale else f" at γ² = {facts.precision:g}"
-    amount = f"β = {number(facts.beta)}{precision}" if facts.beta is not None else "another β"
+    precision = "" if found.fixes_scale else f" at γ² = {facts.read.precision:g}"
+    amount = f"β = {number(facts.read.beta)}{precision}" if facts.read.beta is not None else "another β"
     return Finding(
         fault.replace("_", "-"),
-        "note" if facts.bare.explicit else "warning",
+        "note" if facts.read.bare.explicit else "warning",
         f"The reconstruction is averaged over {'the numbers of a sample' if pixels else 'the batch'}, the KL is not.",
         f"The mean over {what} divides the likelihood by {count} and not the KL: the loss is that of a VAE with "
         f"{amount}.",
@@ -344,7 +339,7 @@ def _maximised(facts: Facts) -> Finding | None:
 
 def _beta(facts: Facts) -> Finding | None:
     """β other than 1, where it is defined on its own and no fault explains it."""
-    beta = facts.beta
+    beta = facts.read.beta
     explained = {"kl_missing_half", "kl_wrong_sign", "kl_averaged_over_batch", "kl_averaged_over_latents"}
     if (
         not facts.found.fixes_scale

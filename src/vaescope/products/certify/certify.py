@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample
-from vaescope.analysis.models import RepairedModel, as_models, repair
+from vaescope.analysis.loss.reading import models_with_loss
+from vaescope.analysis.models import RepairedModel, repair
 from vaescope.analysis.samples import read_samples
 from vaescope.core.budget import Budget, Progress, to_stderr
 from vaescope.core.errors import Attempts, InputError, Skipped
@@ -156,6 +157,7 @@ def certify(
     *,
     simulations: int = 1000,
     auxiliary: object | None = None,
+    loss: object | None = None,
     name: str | None = None,
     budget: float = 90.0,
     seed: int = 0,
@@ -174,6 +176,7 @@ def certify(
         simulations: number of simulated x.
         auxiliary: the auxiliary input of an iVAE or a conditional VAE, a label or a row of numbers per sample.
             Simulated x have the inputs of random rows.
+        loss: what the model was trained with, as for `vs.diagnose`: it says which likelihood x are simulated from.
         name: what the report calls the model.
         budget: seconds that this may take; bounds on log p(x) use what is left of it.
         seed: of all draws.
@@ -189,7 +192,7 @@ def certify(
     """
     integer("simulations", simulations, minimum=200)
     clock = Budget(number("budget", budget, above=0.0, hint="it is in seconds"), progress, name="certify")
-    first = as_models(model)[0]
+    first = models_with_loss(model, loss, x)[0]
     if not first.has_decoder:
         raise InputError("certify needs a decoder: it simulates x from draws of the prior.")
     given = read_samples(first, x, auxiliary)

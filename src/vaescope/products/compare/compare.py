@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from vaescope.analysis.agreement import MatchedLatent, MatchedLatents, match_latents
 from vaescope.analysis.likelihood import mean_and_error
+from vaescope.analysis.loss.reading import models_with_loss
 from vaescope.analysis.models import as_models
 from vaescope.analysis.samples import read_samples_of_each
 from vaescope.analysis.traversals import (
@@ -390,6 +391,7 @@ def compare(
     *,
     factors: object | None = None,
     auxiliary: object | None = None,
+    loss: object | None = None,
     budget: float = 60.0,
     progress: Progress | None = to_stderr,
 ) -> Comparison:
@@ -403,6 +405,7 @@ def compare(
         x: samples that no model was trained on, anything that `vs.diagnose` takes; at most 2,000 of them are used.
         factors: (N, k) known factors of the samples, or (N,) labels, to score the codes against.
         auxiliary: the auxiliary input of iVAEs, a label or a row of numbers per sample.
+        loss: what the models were trained with, as for `vs.diagnose`, or a mapping from their names to losses.
         budget: seconds for log p(x) of all models together. It is computed at up to 128 samples, fewer if that would
             take longer, and not at all if there is no time for 8.
         progress: called with lines that say what is being done; None for silence.
@@ -418,7 +421,7 @@ def compare(
     >>> found.best, bool(found.pairwise["difference"][0, 1] > 0)
     ('narrow', True)
     """
-    named = name_models(models)
+    named = name_models(_with_losses(models, loss, x))
     seconds = number("budget", budget, above=0.0, hint="it is in seconds")
     inputs = read_samples_of_each([*named.values()], x, auxiliary)
     if len(inputs[0]) < 2:
@@ -439,6 +442,18 @@ def compare(
             progress(f"compare: log p(x) of {found.name} at {points} samples")
         measured[index] = measure_log_marginal(found, points)
     return compare_measured(measured)
+
+
+def _with_losses(models: object, loss: object | None, x: object) -> object:
+    """Models with what their losses say of them."""
+    if loss is None:
+        return models
+    if not isinstance(models, Mapping):
+        return models_with_loss(models, loss, x)
+    losses = loss if isinstance(loss, Mapping) else dict.fromkeys(models, loss)
+    if missing := [str(name) for name in models if name not in losses]:
+        raise InputError(f"loss= has no loss of {', '.join(missing)}; pass one for each model, or one for all.")
+    return {name: models_with_loss(model, losses[name], x)[0] for name, model in models.items()}
 
 
 def compare_measured(measured: list[MeasuredModel]) -> Comparison:

@@ -39,7 +39,8 @@ from vaescope.analysis.likelihood import (
     measure_moments,
     measure_weights,
 )
-from vaescope.analysis.models import Repair, as_models, repair, weights_are_initial, with_normal_prior
+from vaescope.analysis.loss.reading import models_with_loss
+from vaescope.analysis.models import Repair, repair, weights_are_initial, with_normal_prior
 from vaescope.analysis.samples import (
     ModelInputs,
     check_samples,
@@ -176,6 +177,7 @@ def diagnose(
     factors: object | None = None,
     auxiliary: object | None = None,
     train: object | None = None,
+    loss: object | None = None,
     name: str | None = None,
     budget: float = 30.0,
     progress: Progress | None = to_stderr,
@@ -195,6 +197,8 @@ def diagnose(
         factors: (N, k) known factors of the samples, or (N,) labels, numbers or text, to score the codes against.
         auxiliary: the auxiliary input of an iVAE or a conditional VAE, a label or a row of numbers per sample.
         train: samples that the model was trained on, to find overfitting; (x, auxiliary) for a conditional VAE.
+        loss: what the model was trained with, anything that `vs.audit` takes, or its result: the likelihood, its
+            precision and β are read from it. The model may then be a pair of networks, (encoder, decoder).
         name: what the report calls the model.
         budget: seconds that this may take. Cheap analyses come first; what there is no time for is in `skipped`.
         progress: called with lines that say what is being done; None for silence.
@@ -208,7 +212,7 @@ def diagnose(
     if isinstance(model, Quantised):
         return _diagnose_codebook(model, x, factors, auxiliary, name, clock)
     clock.say("reading samples")
-    models = as_models(model)
+    models = models_with_loss(model, loss, x)
     samples, *others = read_samples_of_each(models, x, auxiliary)
     clock.say(f"encoding {len(samples)} samples")
     repaired = repair(models[0], samples, None, EFFECT_SAMPLES, samples.image_shape)

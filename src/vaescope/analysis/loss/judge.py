@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from vaescope.products.audit.call import Words
-from vaescope.products.audit.identify import close
-from vaescope.products.audit.measure import Identified
+from vaescope.analysis.loss.call import Words
+from vaescope.analysis.loss.identify import close
+from vaescope.analysis.loss.measure import Identified
 
 
 @dataclass(frozen=True)

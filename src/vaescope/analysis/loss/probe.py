@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from vaescope.products.audit.call import Objective, Tensors
+from vaescope.analysis.loss.call import Objective, Tensors
 
 
 @dataclass(frozen=True, eq=False)

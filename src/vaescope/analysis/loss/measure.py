@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vaescope.products.audit.call import Objective, Words
-from vaescope.products.audit.identify import (
+from vaescope.analysis.loss.call import Objective, Words
+from vaescope.analysis.loss.identify import (
     Divergence,
     Reconstruction,
     Scales,
@@ -25,7 +25,7 @@ from vaescope.products.audit.identify import (
     find_threshold,
     reconstruction_weight,
 )
-from vaescope.products.audit.probe import Space
+from vaescope.analysis.loss.probe import Space
 
 
 @dataclass(frozen=True)

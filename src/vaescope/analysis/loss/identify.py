@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vaescope.products.audit.call import Objective, Tensors
-from vaescope.products.audit.probe import (
+from vaescope.analysis.loss.call import Objective, Tensors
+from vaescope.analysis.loss.probe import (
     Fit,
     Space,
     derivatives,
