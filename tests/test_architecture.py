@@ -44,7 +44,7 @@ ORDER = [
     "cli",
     "__main__",
 ]
-MAX_PUBLIC_NAMES = 155  # the contract: calls, their results, and the functions of `vs.theory.linear`
+MAX_PUBLIC_NAMES = 157  # the contract: calls, their results, and the functions of `vs.theory.linear`
 
 
 def package_of(file: Path) -> str:

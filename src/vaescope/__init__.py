@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vaescope.products.compare.compare import Comparison, compare
     from vaescope.products.diagnose.diagnose import Diagnosis, diagnose
     from vaescope.products.identifiability import Identifiability, identifiability
+    from vaescope.products.leakage import Leakage, leakage
     from vaescope.products.preflight.preflight import Preflight, preflight
     from vaescope.products.watch.watch import Watch
     from vaescope.protocol import LatentModel, ModelSpec
@@ -78,6 +79,7 @@ _NAMES = {
     "Preflight": "vaescope.products.preflight.preflight",
     "preflight": "vaescope.products.preflight.preflight",
     **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.products.identifiability"),
+    **dict.fromkeys(("Leakage", "leakage"), "vaescope.products.leakage"),
     **dict.fromkeys(("LatentModel", "ModelSpec"), "vaescope.protocol"),
     "Watch": "vaescope.products.watch",
 }
@@ -94,6 +96,7 @@ __all__ = [
     "InputError",
     "Laplace",
     "LatentModel",
+    "Leakage",
     "ModelSpec",
     "Normal",
     "Preflight",
@@ -108,6 +111,7 @@ __all__ = [
     "diagnose",
     "fit",
     "identifiability",
+    "leakage",
     "preflight",
 ]
 

@@ -146,6 +146,73 @@ class Certify:
         return exit_code(found.worst, self.fail_on)
 
 
+@dataclass(frozen=True)
+class LeakageCommand:
+    """How many nats of batch, pose or class the latents hold, where, and what removing them costs."""
+
+    target: tyro.conf.Positional[str]
+    """A run folder of `vaescope train`, a model in your own Python (FILE.py:NAME or package.module:NAME), or one in a
+    file, as for `vaescope diagnose`."""
+    data: str
+    """Samples, preferably ones that the model was not trained on: a file or a name, as for `vaescope train`."""
+    nuisance: str
+    """Names of factors of the data, or .npy files with a label or a number per sample, separated by commas."""
+    keep: str | None = None
+    """What the latents should hold, in the same form."""
+    html: Path | None = None
+    """Write the report to this file, and its numbers to a .json file next to it."""
+    source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    model: tyro.conf.OmitArgPrefixes[ModelOptions] = field(default_factory=ModelOptions)
+    codes: str = "draws"
+    """draws, one from each posterior, or means of posteriors."""
+    samples: int = 4000
+    """Number of samples that are used, at most."""
+    budget: float = 90.0
+    """Seconds; removing directions is left out if there is no time for it."""
+    fail_on: str | None = None
+    """note, warning or error: exit with code 1 if a finding is at least this severe."""
+
+    def run(self) -> int:
+        check_page(self.html, self.fail_on)
+        from vaescope.products.leakage import leakage
+
+        opened = cache(lambda: self.source.open(self.data))
+        models = load_models(self.target, self.model, lambda: opened()[0])
+        data, auxiliary = opened()
+        check_auxiliary(models, auxiliary)
+        found = leakage(
+            models,
+            data,
+            nuisance=_variables(self.nuisance, data, self.source),
+            keep=None if self.keep is None else _variables(self.keep, data, self.source),
+            auxiliary=auxiliary,
+            codes=self.codes,
+            samples=self.samples,
+            name=target_name(self.target),
+            budget=self.budget,
+        )
+        new_console().print(found.verdict, markup=False, soft_wrap=True)
+        print_findings(found)
+        write_page(found, self.html)
+        return exit_code(found.worst, self.fail_on)
+
+
+def _variables(names: str, data: Dataset, source: DataOptions) -> dict[str, object]:
+    """Factors of the data by name, and files with a value per sample."""
+    from vaescope.data.catalogue import load_auxiliary
+
+    found: dict[str, object] = {}
+    for name in names.split(","):
+        if name.endswith(".npy"):
+            found[Path(name).stem] = load_auxiliary(name, data, source.rows)
+        elif data.factors is not None and name in data.factor_names:
+            found[name] = data.factors[:, data.factor_names.index(name)]
+        else:
+            known = ", ".join(data.factor_names) or "none; name columns with --factors"
+            raise InputError(f"{name} is no .npy file and no factor of the data ({known}).")
+    return found
+
+
 SHOWN = ("model", "ELBO", "ELBO stderr", "log p(x)", "log p(x) stderr", "in use", "c_IMA", "MCC")
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol
 
 import tyro
 
-from vaescope.cli.analyse import AuditCommand, Certify, Compare, Diagnose, Explore, PreflightCommand
+from vaescope.cli.analyse import AuditCommand, Certify, Compare, Diagnose, Explore, LeakageCommand, PreflightCommand
 from vaescope.cli.info import Datasets, Info, Version
 from vaescope.cli.reproduce import Reproduce, Verify
 from vaescope.cli.sweep import Status, SweepCommand, Track
@@ -37,6 +37,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "track": Track,
     "diagnose": Diagnose,
     "certify": Certify,
+    "leakage": LeakageCommand,
     "compare": Compare,
     "explore": Explore,
     "datasets": Datasets,
