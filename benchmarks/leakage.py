@@ -51,7 +51,7 @@ def problem(rng: np.random.Generator) -> tuple[int, int, int, Array, float]:
     shares = rng.dirichlet(np.full(classes, 8.0))
     entropy = float(-(shares * np.log(shares)).sum())
     nats = min(2.0, 0.9 * entropy) * float(rng.random())
-    return classes, latents, int(rng.integers(500, 3001)), shares, nats
+    return classes, latents, int(rng.integers(400, 1501)), shares, nats
 
 
 def gaussian(rng: np.random.Generator) -> tuple[Array, Array, None, float]:
@@ -98,7 +98,7 @@ def counts(rng: np.random.Generator) -> tuple[Array, Array, None, float]:
 
 def confounded(rng: np.random.Generator) -> tuple[Array, Array, Array, float]:
     """Codes depend on K and on N, which is associated with K; nats of N given K."""
-    groups, latents, count = int(rng.integers(2, 5)), int(rng.integers(2, 9)), int(rng.integers(500, 3001))
+    groups, latents, count = int(rng.integers(2, 5)), int(rng.integers(2, 9)), int(rng.integers(400, 1501))
     table = rng.dirichlet(np.full(3, 2.0), size=groups)  # p(n|k)
     of_group, of_batch = 2 * rng.normal(size=(groups, latents)), rng.normal(size=(3, latents))
     nats = 0.5 * float(rng.random())
@@ -120,7 +120,7 @@ def confounded(rng: np.random.Generator) -> tuple[Array, Array, Array, float]:
 
 
 def continuous(rng: np.random.Generator) -> tuple[Array, Array, None, float]:
-    latents, count, nats = int(rng.integers(1, 9)), int(rng.integers(500, 3001)), 2 * float(rng.random())
+    latents, count, nats = int(rng.integers(1, 9)), int(rng.integers(400, 1501)), 2 * float(rng.random())
     rho = np.sqrt(1 - np.exp(-2 * nats))
     z = rng.normal(size=(count, latents))
     direction = rng.normal(size=latents)
@@ -145,7 +145,7 @@ KINDS: dict[str, Callable[[np.random.Generator], tuple[Array, Array, Array | Non
 
 def replicate(kind: str, seed: int) -> tuple[float, Nats, float]:
     """True nats, the estimate, and the p-value of independence."""
-    z, n, k, exact = KINDS[kind](np.random.default_rng([sorted(KINDS).index(kind), seed]))
+    z, n, k, exact = KINDS[kind](np.random.default_rng([sorted(KINDS).index(kind), 1000 + seed]))
     target, rows = read_variable(n, "n")
     given = None if k is None else read_variable(k, "k")[0][rows]
     found = nats_held(z[rows], target, given=given, seed=seed)

@@ -177,3 +177,19 @@ def test_certify() -> None:
     assert found.log_marginal_bounds.shape[1] == 2
     assert found.transfers is None  # 40 samples are too few to say
     assert [finding.code for finding in found.findings] == []
+
+
+def test_leakage(tmp_path: Path) -> None:
+    mean = np.random.default_rng(0).normal(size=(200, 2))
+    model = vs.adapters.from_arrays(mean, np.full_like(mean, 0.1))
+    found = vs.leakage(
+        model, None, nuisance={"side": mean[:, 0] > 0}, keep={"y": mean[:, 1]}, auxiliary=None, progress=None
+    )
+    leak = found.leak("side")
+    assert leak.held.low <= leak.held.value <= leak.held.high
+    assert 0 <= leak.null.p_value <= 1
+    assert len(leak.latents) == 2
+    assert set(leak.beyond) == {"y"}
+    assert found.findings[0].code == "leaks"
+    assert found.nats["side"] > 0.2
+    assert found.to_html(tmp_path / "page.html").exists()

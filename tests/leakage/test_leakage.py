@@ -250,7 +250,9 @@ def test_columns_of_data_frames_and_of_anndata(planted):
     )
     data = anndata.AnnData(mean.astype("float32"), obs=table)
     named = vs.leakage(half, data, nuisance="batch", keep="kind", permutations=19, progress=None)
-    frame = vs.leakage(half, mean, nuisance=table[["batch"]], keep=table["kind"], permutations=19, progress=None)
+    frame = vs.leakage(
+        half, mean.astype("float32"), nuisance=table[["batch"]], keep=table["kind"], permutations=19, progress=None
+    )
     assert named.leaks[0].name == frame.leaks[0].name == "batch"
     assert named.kept[0].name == frame.kept[0].name == "kind"
     assert named.nats["batch"] == pytest.approx(frame.nats["batch"], abs=1e-3)

@@ -32,6 +32,7 @@ FEWEST_OF_A_CLASS = 10  # samples; rarer classes are left out
 FOLDS = 5
 LANDMARKS = 40  # of radial features
 SMALLEST_SHARE = 1e-6  # that a model may predict: one sample must not decide about the mean
+MOST_PARAMETERS = 0.2  # per sample; with more, the correction for over-fitting is no longer accurate
 BINS = 10  # of a continuous variable
 
 
@@ -106,7 +107,7 @@ def read_variable(values: object, name: str) -> tuple[Variable, np.ndarray]:
 
 # features ---------------------------------------------------------------------------------------
 
-Features = Float[np.ndarray, "N p"]
+Features = Float[np.ndarray, "_ _"]
 
 
 def feature_sets(codes: Float[np.ndarray, "N d"]) -> dict[str, Features]:
@@ -116,29 +117,31 @@ def feature_sets(codes: Float[np.ndarray, "N d"]) -> dict[str, Features]:
         codes: (N, d).
 
     >>> {name: columns.shape[1] for name, columns in feature_sets(np.random.randn(500, 2)).items()}
-    {'linear': 2, 'quadratic': 5, 'nonlinear': 45}
+    {'linear': 2, 'squares': 4, 'quadratic': 5, 'nonlinear': 45}
     """
     z = np.clip(standardise(codes), -8, 8)
     N, d = z.shape
-    pairs = np.array([(i, j) for i in range(d) for j in range(i, d)])
-    if len(pairs) > max(d, N // 20):
-        pairs = np.repeat(np.arange(d), 2).reshape(-1, 2)
-    quadratic = np.hstack([z, standardise(z[:, pairs[:, 0]] * z[:, pairs[:, 1]])])
-    found = {"linear": z, "quadratic": quadratic}
+    squares = np.hstack([z, standardise(np.square(z))])
+    found = {"linear": z, "squares": squares}
     if d == 1:
         knots = np.unique(np.quantile(z[:, 0], np.linspace(0, 1, 7)))
         if len(knots) > 3:
             spline = SplineTransformer(knots=knots[:, None], include_bias=False, extrapolation="linear")
-            found["nonlinear"] = np.hstack([quadratic, standardise(spline.fit_transform(z))])
+            found["nonlinear"] = np.hstack([squares, standardise(spline.fit_transform(z))])
         return found
+    pairs = np.triu_indices(d, 1)
+    quadratic = np.hstack([squares, standardise(z[:, pairs[0]] * z[:, pairs[1]])])
+    if quadratic.shape[1] <= max(10, N // 20):
+        found["quadratic"] = quadratic
     centres = z[np.random.default_rng(0).permutation(N)[: min(LANDMARKS, N // 10)]]
     squared = np.square(z).sum(1)[:, None] + np.square(centres).sum(1) - 2 * z @ centres.T
     width = max(float(np.median(squared)) / 2, 1e-12)
-    found["nonlinear"] = np.hstack([quadratic, standardise(np.exp(-np.maximum(squared, 0) / width))])
+    richest = [*found.values()][-1]
+    found["nonlinear"] = np.hstack([richest, standardise(np.exp(-np.maximum(squared, 0) / width))])
     return found
 
 
-RIDGE = {"none": 1e-3, "linear": 0.03, "quadratic": 0.1, "nonlinear": 0.3}
+RIDGE = {"none": 1e-3, "linear": 0.01, "squares": 0.01, "quadratic": 0.03, "nonlinear": 0.3}
 """Squared weights are multiplied by half of this, beside the sum of the log-losses."""
 
 
@@ -183,6 +186,22 @@ class _Scores:
     def __sub__(self, other: _Scores) -> _Scores:
         return _Scores(self.held_out - other.held_out, self.seen - other.seen)
 
+    @cached_property
+    def both(self) -> Float[np.ndarray, " N"]:
+        """Free of the bias of either."""
+        return (self.held_out + self.seen) / 2
+
+    @cached_property
+    def parameters(self) -> float:
+        """How many were fitted, as the difference shows."""
+        return max(0.0, float((self.seen - self.held_out).mean()) * len(self.seen) * (1 - 1 / FOLDS))
+
+    def is_better(self, than: _Scores) -> bool:
+        """Whether more was gained than the noise of the further parameters, of which twice the gain is chi-squared."""
+        noise = math.sqrt(max(0.0, self.parameters - than.parameters) / 2) / len(self.seen)
+        gain = float((self.both - than.both).mean())
+        return gain > 1.5 * noise and self.parameters < MOST_PARAMETERS * len(self.seen)
+
 
 def _cross_fitted(target: Variable, features: Sequence[Features], folds: np.ndarray, ridge: float) -> _Scores:
     """Scores of models fitted without each fold; features may differ between folds."""
@@ -212,7 +231,7 @@ class Nats:
     low: float
     high: float
     model: str
-    """Which features predicted best: linear, quadratic or nonlinear."""
+    """Which features predicted best: linear, squares, quadratic or nonlinear."""
 
     def __str__(self) -> str:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
@@ -220,12 +239,10 @@ class Nats:
 
 def _estimate(scores: _Scores, entropy: float | None, model: str) -> Nats:
     """The mean of held-out and seen scores; its error from their spread and from the parameters that were fitted."""
-    count = len(scores.held_out)
-    both = (scores.held_out + scores.seen) / 2
-    parameters = max(0.0, float((scores.seen - scores.held_out).mean()) * count * (1 - 1 / FOLDS))
-    deviation = math.sqrt(both.var(ddof=1) / count + parameters / (2 * count**2))
+    count = len(scores.both)
+    deviation = math.sqrt(scores.both.var(ddof=1) / count + scores.parameters / (2 * count**2))
     most = math.inf if entropy is None else entropy
-    value, margin = float(both.mean()), 1.96 * deviation
+    value, margin = float(scores.both.mean()), 1.96 * deviation
     low, high = (float(np.clip(v, 0.0, most)) for v in (value - margin, value + margin))
     return Nats(float(np.clip(value, 0.0, most)), low, high, model)
 
@@ -243,8 +260,8 @@ def nats_held(
 ) -> Nats:
     """I(Z; N), or I(Z; N | K), in nats, with a 95 % interval.
 
-    A model of p(n|z) is chosen by its held-out log-likelihood among multinomial logistic regressions (Gaussian ones for
-    the normal scores of a continuous variable) on linear, quadratic and radial features of codes.
+    Models of p(n|z) are multinomial logistic regressions (Gaussian ones for the normal scores of a continuous variable)
+    on linear, quadratic and radial features of codes. A richer one is taken if it gains more than its noise.
 
     Args:
         codes: (N, d), or a function of the rows that a model is fitted to.
@@ -266,7 +283,7 @@ def nats_held(
     best, chosen = None, ""
     for name, columns in _with_known([*by_fold], known, given):
         found = _cross_fitted(target, columns, folds, RIDGE[name.split(" ")[0]]) - base
-        if best is None or found.held_out.mean() > best.held_out.mean():
+        if best is None or found.is_better(best):
             best, chosen = found, name
     assert best is not None
     return _estimate(best, target.entropy, chosen)
@@ -321,7 +338,7 @@ def permutation_null(
     strata = np.zeros(len(target), int) if given is None else given.labels
     indicators = target.columns if target.discrete else np.hstack([target.values[:, None], target.columns])
     outcome = _basis(_centred(indicators, strata))
-    single = [feature_sets(column[:, None])["quadratic"] for column in codes.T]
+    single = [feature_sets(column[:, None])["squares"] for column in codes.T]
     sets = [_basis(_centred(columns, strata)) for columns in (*feature_sets(codes).values(), *single)]
     joint = len(sets) - len(single)
     rng = np.random.default_rng(seed)
