@@ -28,12 +28,22 @@ from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.metrics.inputs import looks_discrete, standardise, without_fit_warnings
 
-FEWEST_OF_A_CLASS = 10  # samples; rarer classes are left out
-FOLDS = 5
-LANDMARKS = 40  # of radial features
-SMALLEST_SHARE = 1e-6  # that a model may predict: one sample must not decide about the mean
-MOST_PARAMETERS = 0.2  # per sample; with more, the correction for over-fitting is no longer accurate
-BINS = 10  # of a continuous variable
+
+@dataclass(frozen=True)
+class Limits:
+    """Conventions of the estimate."""
+
+    class_samples: int = 10
+    """Classes with fewer samples are left out."""
+    folds: int = 5
+    landmarks: int = 40
+    """Of radial features."""
+    parameters: float = 0.2
+    """Per sample; with more, the correction for over-fitting is no longer accurate."""
+    share: float = 1e-6
+    """Smallest one that a model may predict: one sample must not decide about the mean."""
+    bins: int = 10
+    """Of a continuous variable."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +68,7 @@ class Variable:
         """Classes, or bins with equally many samples."""
         if self.discrete:
             return self.values.astype(int)
-        return np.minimum((stats.norm.cdf(self.values) * BINS).astype(int), BINS - 1)
+        return np.minimum((stats.norm.cdf(self.values) * Limits.bins).astype(int), Limits.bins - 1)
 
     @property
     def entropy(self) -> float | None:
@@ -96,9 +106,11 @@ def read_variable(values: object, name: str) -> tuple[Variable, np.ndarray]:
         scores = stats.norm.ppf((stats.rankdata(column) - 0.5) / len(column))
         return Variable(name, scores, discrete=False), np.arange(len(column))
     found, labels, counts = np.unique(column, return_inverse=True, return_counts=True)
-    kept = np.flatnonzero(counts >= FEWEST_OF_A_CLASS)
+    kept = np.flatnonzero(counts >= Limits.class_samples)
     if len(kept) < 2:
-        raise InputError(f"{name} needs at least two classes with {FEWEST_OF_A_CLASS} samples each, got {len(kept)}.")
+        raise InputError(
+            f"{name} needs at least two classes with {Limits.class_samples} samples each, got {len(kept)}."
+        )
     rows = np.flatnonzero(np.isin(labels, kept))
     texts = np.unique(raw.astype(str)) if raw.dtype.kind in "USO" else [f"{value:g}" for value in found]
     renumbered = np.searchsorted(kept, labels[rows]).astype(float)
@@ -133,7 +145,7 @@ def feature_sets(codes: Float[np.ndarray, "N d"]) -> dict[str, Features]:
     quadratic = np.hstack([squares, standardise(z[:, pairs[0]] * z[:, pairs[1]])])
     if quadratic.shape[1] <= max(10, N // 20):
         found["quadratic"] = quadratic
-    centres = z[np.random.default_rng(0).permutation(N)[: min(LANDMARKS, N // 10)]]
+    centres = z[np.random.default_rng(0).permutation(N)[: min(Limits.landmarks, N // 10)]]
     squared = np.square(z).sum(1)[:, None] + np.square(centres).sum(1) - 2 * z @ centres.T
     width = max(float(np.median(squared)) / 2, 1e-12)
     richest = [*found.values()][-1]
@@ -141,8 +153,9 @@ def feature_sets(codes: Float[np.ndarray, "N d"]) -> dict[str, Features]:
     return found
 
 
-RIDGE = {"none": 1e-3, "linear": 0.01, "squares": 0.01, "quadratic": 0.03, "nonlinear": 0.3}
-"""Squared weights are multiplied by half of this, beside the sum of the log-losses."""
+def _ridge(features: str) -> float:
+    """Squared weights are multiplied by half of this, beside the sum of the log-losses."""
+    return {"none": 1e-3, "nonlinear": 0.3, "quadratic": 0.03}.get(features, 0.01)
 
 
 def _log_densities(target: Variable, features: Features, train: np.ndarray, ridge: float) -> Float[np.ndarray, " N"]:
@@ -160,7 +173,7 @@ def _log_shares(labels: np.ndarray, features: Features, train: np.ndarray, ridge
     with without_fit_warnings():
         model.fit(features[train], labels[train])
     shares: np.ndarray = model.predict_proba(features)[np.arange(len(labels)), labels]
-    return np.log(np.maximum(shares, SMALLEST_SHARE))
+    return np.log(np.maximum(shares, Limits.share))
 
 
 def _gaussian_log_density(
@@ -194,13 +207,13 @@ class _Scores:
     @cached_property
     def parameters(self) -> float:
         """How many were fitted, as the difference shows."""
-        return max(0.0, float((self.seen - self.held_out).mean()) * len(self.seen) * (1 - 1 / FOLDS))
+        return max(0.0, float((self.seen - self.held_out).mean()) * len(self.seen) * (1 - 1 / Limits.folds))
 
     def is_better(self, than: _Scores) -> bool:
         """Whether more was gained than the noise of the further parameters, of which twice the gain is chi-squared."""
         noise = math.sqrt(max(0.0, self.parameters - than.parameters) / 2) / len(self.seen)
         gain = float((self.both - than.both).mean())
-        return gain > 1.5 * noise and self.parameters < MOST_PARAMETERS * len(self.seen)
+        return gain > 1.5 * noise and self.parameters < Limits.parameters * len(self.seen)
 
 
 def _cross_fitted(target: Variable, features: Sequence[Features], folds: np.ndarray, ridge: float) -> _Scores:
@@ -215,7 +228,9 @@ def _cross_fitted(target: Variable, features: Sequence[Features], folds: np.ndar
 def _folds(target: Variable, seed: int) -> Int[np.ndarray, " N"]:
     found = np.empty(len(target), int)
     kind = StratifiedKFold if target.discrete else KFold
-    for k, (_, test) in enumerate(kind(FOLDS, shuffle=True, random_state=seed).split(target.labels, target.labels)):
+    for k, (_, test) in enumerate(
+        kind(Limits.folds, shuffle=True, random_state=seed).split(target.labels, target.labels)
+    ):
         found[test] = k
     return found
 
@@ -276,13 +291,15 @@ def nats_held(
     True
     """
     folds = _folds(target, seed)
-    trains = [np.flatnonzero(folds != k) for k in range(FOLDS)]
+    trains = [np.flatnonzero(folds != k) for k in range(Limits.folds)]
     known = np.zeros((len(target), 0)) if given is None else given.columns
-    base = _cross_fitted(target, [known] * FOLDS, folds, RIDGE["none"])
-    by_fold = [feature_sets(codes(train)) for train in trains] if callable(codes) else [feature_sets(codes)] * FOLDS
+    base = _cross_fitted(target, [known] * Limits.folds, folds, _ridge("none"))
+    by_fold = (
+        [feature_sets(codes(train)) for train in trains] if callable(codes) else [feature_sets(codes)] * Limits.folds
+    )
     best, chosen = None, ""
     for name, columns in _with_known([*by_fold], known, given):
-        found = _cross_fitted(target, columns, folds, RIDGE[name.split(" ")[0]]) - base
+        found = _cross_fitted(target, columns, folds, _ridge(name)) - base
         if best is None or found.is_better(best):
             best, chosen = found, name
     assert best is not None

@@ -24,7 +24,7 @@ from vaescope.core.errors import Attempts, InputError, Skipped
 from vaescope.core.serialization import to_plain
 from vaescope.core.tables import Table
 from vaescope.metrics.nats import (
-    FEWEST_OF_A_CLASS,
+    Limits,
     Nats,
     Null,
     Variable,
@@ -49,9 +49,8 @@ class Thresholds:
     ignored: float = 0.05  # nats per sample that the condition adds to log p(x|z), below which it is ignored
     lost: float = 0.05  # nats of what should be kept that x has and the latents do not
     most_removed: int = 4  # directions
-
-
-THRESHOLDS = Thresholds()
+    components: int = 20  # principal components of x from which a variable to keep is predicted
+    bars: int = 24  # latents that are drawn
 
 
 @dataclass(frozen=True)
@@ -86,17 +85,17 @@ class Leak:
 
     @property
     def significant(self) -> bool:
-        return self.null.p_value <= THRESHOLDS.level
+        return self.null.p_value <= Thresholds.level
 
     @property
     def confounded(self) -> str | None:
         """The variable to keep that explains all that latents hold of the nuisance."""
-        return next((k for k, null in self.beyond_null.items() if null.p_value > THRESHOLDS.level), None)
+        return next((k for k, null in self.beyond_null.items() if null.p_value > Thresholds.level), None)
 
     @property
     def removal(self) -> Removal | None:
         """The fewest directions after which little is left, or the best of those that were tried."""
-        enough = (r for r in self.removals if r.nuisance.low <= THRESHOLDS.small)
+        enough = (r for r in self.removals if r.nuisance.low <= Thresholds.small)
         return next(enough, min(self.removals, key=lambda r: r.nuisance.value, default=None))
 
 
@@ -109,7 +108,7 @@ class Condition:
 
     @property
     def ignored(self) -> bool:
-        return self.gain + 2 * self.stderr < THRESHOLDS.ignored
+        return self.gain + 2 * self.stderr < Thresholds.ignored
 
 
 @dataclass(frozen=True)
@@ -238,7 +237,7 @@ class Leakage(Report):
         return drawn
 
     def _caption(self) -> str:
-        shown = min(MAX_BARS, len(self.leaks[0].latents))
+        shown = min(Thresholds.bars, len(self.leaks[0].latents))
         rest = len(self.leaks[0].latents) - shown
         return (
             "Nats of the nuisance variable in each latent alone, with 95 % intervals. Dashed: what all latents hold "
@@ -265,7 +264,7 @@ def judge(found: Leakage) -> list[Finding]:
 
 def _leak(leak: Leak, condition: Condition | None) -> Finding:
     evidence = f"{leak.held} nats, 95 % interval; permutation test p = {leak.null.p_value:.2g}."
-    top = [k for k in np.argsort([-nats.value for nats in leak.latents]) if leak.null.per_latent[k] <= THRESHOLDS.level]
+    top = [k for k in np.argsort([-nats.value for nats in leak.latents]) if leak.null.per_latent[k] <= Thresholds.level]
     if top:
         most = ", ".join(f"z{k} ({leak.latents[k].value:.2f})" for k in top[:4])
         evidence += f" Most of it is in {most}{' and others' if len(top) > 4 else ''}."
@@ -280,7 +279,7 @@ def _leak(leak: Leak, condition: Condition | None) -> Finding:
             f"the two share {leak.shared[keep]} nats.",
             f"Leave it: removing {leak.name} from the latents would remove {keep} too.",
         )
-    severity = "warning" if leak.held.value > THRESHOLDS.small else "note"
+    severity = "warning" if leak.held.value > Thresholds.small else "note"
     return Finding(
         "leaks", severity, f"The latents hold {leak.name}.", evidence + _beyond(leak), _leak_advice(leak, condition)
     )
@@ -319,9 +318,9 @@ def _kept(found: Leakage) -> Iterator[Finding]:
         )
     for kept in found.kept:
         lost, error = kept.lost
-        if not lost > max(THRESHOLDS.lost, 2 * error):
+        if not lost > max(Thresholds.lost, 2 * error):
             continue
-        explained = kept.condition is not None and kept.condition.low > THRESHOLDS.small
+        explained = kept.condition is not None and kept.condition.low > Thresholds.small
         used = condition is not None and not condition.ignored
         evidence = f"x holds at least {kept.in_x} nats of {kept.name}, the latents hold {kept.held}."
         if explained and used and condition is not None:
@@ -345,16 +344,14 @@ def _kept(found: Leakage) -> Iterator[Finding]:
 
 # figures ----------------------------------------------------------------------------------------
 
-MAX_BARS = 24
-
 
 def _bars(leaks: tuple[Leak, ...]) -> Figure:
     figure, axes = figures.row_of_panels(len(leaks), width=max(4.1, 8.2 / len(leaks)), height=3.4)
     for axis, leak in zip(axes, leaks, strict=True):
         values = np.array([[n.value, n.low, n.high] for n in leak.latents])
-        chosen = np.sort(np.argsort(-values[:, 0])[:MAX_BARS])
+        chosen = np.sort(np.argsort(-values[:, 0])[: Thresholds.bars])
         value, low, high = values[chosen].T
-        sure = np.array(leak.null.per_latent)[chosen] <= THRESHOLDS.level
+        sure = np.array(leak.null.per_latent)[chosen] <= Thresholds.level
         colours = np.where(sure, figures.COLOURS[1], figures.COLOURS[0])
         axis.set_axisbelow(True)
         axis.bar(range(len(chosen)), value, color=list(colours), width=0.7)
@@ -454,7 +451,9 @@ def leakage(
     leaks = []
     for key, (target, kept_rows) in targets.items():
         if len(kept_rows) < len(rows):
-            few = f"{len(rows) - len(kept_rows)} samples of classes with fewer than {FEWEST_OF_A_CLASS} were left out"
+            few = (
+                f"{len(rows) - len(kept_rows)} samples of classes with fewer than {Limits.class_samples} were left out"
+            )
             attempts.skipped[f"rare classes of {key}"] = few
         clock.say(f"measuring {key}")
         leaks.append(_measure(key, z, (target, kept_rows), keeps, clock, attempts, (permutations, seed)))
@@ -556,7 +555,7 @@ def _removals(
         rows, a, b = np.intersect1d(rows, kept_rows, return_indices=True)
         target, given = target[a], keep[b]
     found: list[Removal] = []
-    for count in range(1, min(THRESHOLDS.most_removed, z.shape[1] - 1) + 1):
+    for count in range(1, min(Thresholds.most_removed, z.shape[1] - 1) + 1):
         if clock.left < 0:
             break
         reduced = partial(_reduced, z=z, rows=rows, target=target, given=given, count=count)
@@ -606,9 +605,6 @@ def _use_of_condition(sample: EncodedSample, seed: int) -> Condition:
     return Condition(*mean_and_error(total[differs]))
 
 
-COMPONENTS = 20  # principal components of x from which a variable is predicted
-
-
 def _measure_kept(
     key: str, z: Float[np.ndarray, "N d"], read: tuple[Variable, np.ndarray], given: ModelInputs | None, seed: int
 ) -> Kept:
@@ -621,7 +617,7 @@ def _measure_kept(
     few = np.arange(min(len(rows), max(200, 2**22 // numbers)))
     x = np.asarray(given[rows[few]].x, dtype=np.float64).reshape(len(few), -1)
     counts = bool((x >= 0).all()) and bool((x == np.round(x)).all()) and x.max() > 10
-    components = PCA(min(COMPONENTS, numbers, len(few) // 10), random_state=0)
+    components = PCA(min(Thresholds.components, numbers, len(few) // 10), random_state=0)
     in_x = nats_held(components.fit_transform(np.log1p(x) if counts else x), target[few], seed=seed)
     condition = None
     if given.auxiliary is not None:
