@@ -140,6 +140,7 @@ class Leakage(Report):
     name: str
     """What the report calls the model."""
     samples: int
+    """How many were used."""
     leaks: tuple[Leak, ...]
     """One for each nuisance variable."""
     kept: tuple[Kept, ...] = ()
