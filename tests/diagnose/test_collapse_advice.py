@@ -44,7 +44,7 @@ def each_token_on_its_own(x, z):
 
 
 def advice(model, x, **given):
-    found = vs.diagnose(model, x, progress=None, budget=5, **given).find("collapsed")
+    found = vs.diagnose(model, x, progress=None, budget=5.0, **given).find("collapsed")
     assert found is not None
     return found.evidence, found.advice, found.line
 

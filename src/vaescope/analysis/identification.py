@@ -28,6 +28,7 @@ from vaescope.distributions import Laplace, Normal, Prior, Uniform
 from vaescope.inference.derivatives import hessian
 from vaescope.inference.geometry import cost_curvature, plane_costs
 from vaescope.metrics.correlation import spearman_correlations
+from vaescope.report.wording import enumerated, interval, span
 
 ANGLES = torch.linspace(-torch.pi / 4, torch.pi / 4, 61, dtype=torch.float64)  # of rotations: costs have period π/2
 
@@ -273,6 +274,8 @@ class Identification:
     """How each latent can be interpreted, and why."""
     reasons: list[str]
     """The why alone; empty for latents that are not in use."""
+    summaries: list[str]
+    """The same in a sentence for all latents that share a verdict, instead of one per latent."""
     planes: PlaneCosts | None
     """What rotations cost; None if the model has no decoder, or it could not be differentiated."""
     agreement: SeedAgreement | None
@@ -366,7 +369,16 @@ def identify(
         reason = "; ".join(r for r in (_rotation(index, planes, tolerance), _seeds(index, agreement)) if r)
         reasons.append(reason)
         sentences.append(_sentence(k, kind[k], next((g for g in groups if k in g), [k]), reason))
-    return Identification(samples[0].model.name, kind, score, groups, sentences, reasons, planes, agreement, own, note)
+    found = (
+        samples[0].model.name,
+        kind,
+        score,
+        groups,
+        sentences,
+        reasons,
+        _summaries(kind, groups, own, planes, agreement),
+    )
+    return Identification(*found, planes, agreement, own, note)
 
 
 def _planes(sample: EncodedSample, used: list[int], tolerance: float) -> tuple[PlaneCosts | None, str]:
@@ -392,8 +404,54 @@ def _sentence(latent: int, kind: str, group: list[int], reason: str) -> str:
         return f"Do not interpret latent {latent}: {reason}."
     if len(group) == 1:
         return f"Do not read latent {latent} on its own. Latent {latent}: {reason}."
-    listed = f"{', '.join(map(str, group[:-1]))} and {group[-1]}"
-    return f"Latents {listed} form a subspace: do not read them one by one. Latent {latent}: {reason}."
+    return f"Latents {enumerated(group)} form a subspace: do not read them one by one. Latent {latent}: {reason}."
+
+
+def _summaries(
+    kind: list[str], groups: list[list[int]], own: list[int], planes: PlaneCosts | None, agreement: SeedAgreement | None
+) -> list[str]:
+    """A sentence per verdict: about latents that can be read, each subspace, the others, and those not in use."""
+    of_kind = {name: [k for k in own if kind[k] == name] for name in ("axis", "none")}
+    found = [(of_kind["axis"], "{} can be read on {own} own")]
+    found += [(group, "{} form a subspace: do not read them one by one") for group in groups if len(group) > 1]
+    found += [([k for group in groups if len(group) == 1 for k in group], "do not read {} on {own} own")]
+    found += [(of_kind["none"], "do not interpret {}")]
+    lines = []
+    for latents, words in found:
+        if latents:
+            named = f"latent{'s' * (len(latents) > 1)} {enumerated(latents)}"
+            sentence = words.format(named, own="their" if len(latents) > 1 else "its")
+            why = _why([own.index(k) for k in latents], planes, agreement)
+            lines.append(sentence[0].upper() + sentence[1:] + (f": {why}." if why else "."))
+    unused = [k for k in range(len(kind)) if k not in own]
+    verb = "are" if len(unused) > 1 else "is"
+    return [*lines, *([f"Latent{'s' * (len(unused) > 1)} {enumerated(unused)} {verb} not in use."] if unused else [])]
+
+
+def _why(chosen: list[int], planes: PlaneCosts | None, agreement: SeedAgreement | None) -> str:
+    """What rotations of these latents (indices of latents in use) cost, and how far other models agree."""
+    parts = []
+    if planes is not None and len(planes.latents) > 1:
+        costs = np.where(np.eye(len(planes.latents), dtype=bool), np.inf, planes.barrier)[chosen].min(1)
+        parts.append(
+            f"the least costly rotation of each into another latent costs {span(*_ends(costs))} nats per sample"
+        )
+        gains = np.nan_to_num(planes.gain[chosen]).max(1)
+        turned = np.nan_to_num(np.abs(planes.angle[chosen])).max(1) > THRESHOLDS.rotated
+        if turned.any():
+            of = f" of {int(turned.sum())} of them" if len(chosen) > 1 else ""
+            parts.append(f"the ELBO would gain up to {gains[turned].max():.2g} nats per sample by another rotation{of}")
+    if agreement is not None:
+        axis, shared = agreement.axis_median[chosen], agreement.subspace_median[chosen]
+        parts.append(
+            f"other models agree with rank correlations of {span(*_ends(axis))}, and their latents determine "
+            f"{span(*_ends(100 * shared))} % of each linearly"
+        )
+    return "; ".join(parts)
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
 
 
 def _rotation(index: int, planes: PlaneCosts | None, tolerance: float) -> str:
@@ -405,7 +463,7 @@ def _rotation(index: int, planes: PlaneCosts | None, tolerance: float) -> str:
     barrier = np.where(own, np.inf, planes.barrier[index])
     weakest = int(barrier.argmin())
     other, cost, error = planes.latents[weakest], float(barrier[weakest]), planes.stderr[index, weakest]
-    amount = f"{cost:.2g}" + (f" ± {2 * error:.1g}" if error > 0 else "") + " nats per sample"
+    amount = interval(cost, error, " nats per sample")
     if cost <= tolerance:
         equal = planes.norm_ratio[index, weakest] >= THRESHOLDS.equal_norms
         why = ", as their columns have the same length" if equal else ""

@@ -14,6 +14,7 @@ from torch import Tensor
 from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.models import RepairedModel, likelihood_is_known, sample_log_likelihood
 from vaescope.analysis.posteriors import posteriors_of
+from vaescope.analysis.samples import shape_of_flat_images
 from vaescope.core import randomness
 from vaescope.core.budget import Budget
 from vaescope.core.calls import call_user_function, evaluation_mode
@@ -56,7 +57,7 @@ def find_other_sources(sample: EncodedSample, *, samples: int = 256) -> OtherSou
     r"""With a product over columns, log p(x|z) + log p(x'|z) is the same for two samples that exchange columns."""
     subset = sample.random_subset(samples)
     x, model = subset.observations, sample.model
-    plain = OtherSources("pixels" if model.image_shape else _columns(x), model.conditional)
+    plain = OtherSources("pixels" if _are_images(model, x) else _columns(x), model.conditional)
     if model.log_likelihood is None or x.shape[1] < 2:
         return plain
     log_p, z, other = sample_log_likelihood(subset), subset.mean, x.roll(1, 0)
@@ -65,6 +66,10 @@ def find_other_sources(sample: EncodedSample, *, samples: int = 256) -> OtherSou
     own, mixed = (torch.stack([log_p(rows.to(z), z).double() for rows in pair]).mean(0) for pair in both)
     mean, stderr = mean_and_error(own - mixed)
     return replace(plain, lost=mean, stderr=stderr) if math.isfinite(mean) else plain
+
+
+def _are_images(model: LatentModel, x: Float[Tensor, "N n"]) -> bool:
+    return model.image_shape is not None or shape_of_flat_images(x) is not None
 
 
 def _columns(x: Float[Tensor, "N n"]) -> str:

@@ -144,6 +144,28 @@ def _channels_first(x: Samples) -> Samples:
     return x if unchanged else x.movedim(-1, 1)
 
 
+def shape_of_flat_images(x: Tensor) -> tuple[int, int, int] | None:
+    """(1, side, side) of rows that are square grey images, pixel by pixel; None for other rows.
+
+    Pixels below each other are a row of the image apart, and correlate more than pixels that are two columns further.
+
+    >>> rows = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
+    >>> shape_of_flat_images(rows.repeat(1, 8)), shape_of_flat_images(rows.repeat_interleave(8, 1))
+    ((1, 8, 8), None)
+    """
+    side = math.isqrt(x.shape[1])
+    if side < 8 or side * side != x.shape[1] or len(x) < 10:
+        return None
+    centred = x[:2000].double() - x[:2000].double().mean(0)
+    unit = centred / centred.norm(dim=0).clamp(min=1e-12)
+
+    def correlation(lag: int) -> float:
+        return float((unit[:, lag:] * unit[:, :-lag]).sum(0).mean())
+
+    below, beside = correlation(side), max(correlation(side - 2), correlation(side + 2))
+    return (1, side, side) if below > max(0.05, beside + 0.02) else None
+
+
 def _image_shape(x: Samples, smallest_side: int = 4) -> tuple[int, int, int] | None:
     """(channels, height, width) of samples that are images."""
     if x.ndim not in (3, 4) or min(sorted(x.shape[1:])[-2:]) < smallest_side:

@@ -12,14 +12,24 @@ from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.models import drawable_shape
+from vaescope.analysis.samples import shape_of_flat_images
 from vaescope.core.errors import InputError
 
 SPAN = 2.0  # of a traversal, in standard deviations of the prior
 
 
 def image_shape(sample: EncodedSample) -> tuple[int, int, int] | None:
-    """(channels, height, width) of outputs that are images."""
-    return drawable_shape(sample.model, sample.decoded.shape[1])
+    """(channels, height, width) of outputs that are images, by the model or by how their columns correlate."""
+    known = drawable_shape(sample.model, sample.decoded.shape[1])
+    if known is None and sample.model.image_shape is None and sample.decoded.shape == sample.observations.shape:
+        return shape_of_flat_images(sample.observations)
+    return known
+
+
+def value_limits(outputs: Tensor) -> tuple[float, float]:
+    """What is drawn black and white: 0 and 1, or the range of the outputs if they exceed these."""
+    low, high = float(outputs.min()), float(outputs.max())
+    return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
 
 
 def can_be_drawn(sample: EncodedSample) -> bool:
@@ -49,10 +59,14 @@ def traverse(sample: EncodedSample, latent: int, steps: int) -> tuple[list[float
 
 
 def standardise_outputs(sample: EncodedSample, outputs: Float[Tensor, "S n"]) -> Float[Tensor, "S n"]:
-    """Outputs in standard deviations over the data; zero for a column that is constant, which has no scale."""
+    """Outputs in standard deviations over the data.
+
+    A column that hardly varies has a twentieth of the typical deviation as its scale, and zero if it is constant.
+    """
     x = sample.observations
     deviation = x.std(0, correction=0)
-    return ((outputs - x.mean(0)) / deviation.clamp(min=1e-12)).where(deviation > 0, 0.0)
+    least = 0.05 * float(deviation.square().mean().sqrt())
+    return ((outputs - x.mean(0)) / deviation.clamp(min=max(least, 1e-12))).where(deviation > 0, 0.0)
 
 
 def draw_images(
@@ -72,15 +86,13 @@ def draw_images(
         label: what is written before the row.
         limits: values of black and white; by default 0 and 1, or the range of the outputs if they exceed these.
     """
-    low, high = limits or (float(outputs.min()), float(outputs.max()))
-    if limits is None and low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
+    low, high = limits or value_limits(outputs)
     frames = ((outputs.double() - low) / max(high - low, 1e-12)).clamp(0, 1).reshape(-1, *image).permute(0, 2, 3, 1)
     for axis, frame in zip(axes, frames.cpu().numpy(), strict=True):
         axis.imshow(frame[..., 0] if image[0] == 1 else frame[..., :3], cmap="gray", vmin=0, vmax=1)
         axis.set_xticks([])
         axis.set_yticks([])
-    axes[0].set_ylabel(label, rotation=0, ha="right", va="center")
+    axes[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
 
 
 def draw_curves(axis: Axes, values: Sequence[float], curves: Float[Tensor, "S n"], outputs: Sequence[int]) -> None:

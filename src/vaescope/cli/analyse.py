@@ -222,7 +222,7 @@ class Compare:
 
     targets: tyro.conf.Positional[tuple[str, ...]]
     """Run folders of `vaescope train`, folders of `vaescope sweep`, or models in your own Python: FILE.py:NAME or
-    package.module:NAME. All members of a folder are compared."""
+    package.module:NAME. All members of a folder are compared; of several folders, as the seeds of a setting each."""
     data: str
     """Samples that no model was trained on: a file or a name, as for `vaescope train`."""
     html: Path | None = None
@@ -235,10 +235,12 @@ class Compare:
         check_page(self.html, None)
         from vaescope.products.compare.compare import compare
 
-        models = named_targets(self.targets)
+        models, settings = named_targets(self.targets)
+        several = 1 < len({*settings.values()}) < len(settings)
         data, auxiliary = self.source.open(self.data)
         check_auxiliary(list(models.values()), auxiliary)
-        found = compare(models, data, factors=data.factors, auxiliary=auxiliary, budget=self.budget)
+        groups = settings if several else None
+        found = compare(models, data, factors=data.factors, auxiliary=auxiliary, groups=groups, budget=self.budget)
         console = new_console()
         console.print(found.verdict, markup=False, soft_wrap=True)
         rows = found.table
@@ -250,19 +252,23 @@ class Compare:
         return 0
 
 
-def named_targets(targets: tuple[str, ...]) -> dict[str, LatentModel]:
-    """All models by unique names: the target's, with the model's own where a target has several."""
+def named_targets(targets: tuple[str, ...]) -> tuple[dict[str, LatentModel], dict[str, str]]:
+    """All models by unique names: the target's, with the model's own where a target has several; and their folders."""
     named: dict[str, LatentModel] = {}
+    folders: dict[str, str] = {}
     for target in targets:
         for folder in _run_folders(target):
             models = load_models(folder)
             for model in models:
                 name = target_name(folder) + (f", {model.name}" if len(models) > 1 else "")
                 repeats = sum(known == name or known.startswith(f"{name} (") for known in named)
-                named[f"{name} ({repeats + 1})" if repeats else name] = model
+                name = f"{name} ({repeats + 1})" if repeats else name
+                named[name], folders[name] = model, folder
     if not named:
         raise InputError("no model was given: name at least two run folders or models.")
-    return named
+    short = [target_name(folder) for folder in dict.fromkeys(folders.values())]
+    unique = len({*short}) == len(short)
+    return named, {name: target_name(folder) if unique else folder for name, folder in folders.items()}
 
 
 def _run_folders(target: str) -> list[str]:

@@ -18,7 +18,7 @@ from vaescope.report.report import Report
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Identifiability(Identification, Report):
-    """A verdict per latent of the first model. Print it for a sentence per latent."""
+    """A verdict per latent of the first model. Print it for a sentence per verdict."""
 
     skipped: dict[str, str] = field(default_factory=dict)
     """What was not taken as the encoders returned it, and why."""
@@ -35,12 +35,12 @@ class Identifiability(Identification, Report):
         return f"{own} {self.note}".strip()
 
     def page_values(self) -> dict[str, object]:
-        """The table of the page has a sentence per latent."""
-        rows = [row | {"why": text} for row, text in zip(self.rows(), self.sentences, strict=True)]
-        return super().page_values() | {"rows": rows, "columns": list(rows[0])}
+        """The page begins with a sentence per verdict, and the reasons of each latent are in its table."""
+        rows = [row | {"why": text or None} for row, text in zip(self.rows(), self.reasons, strict=True)]
+        return super().page_values() | {"rows": rows, "columns": list(rows[0]), "sentences": self.summaries}
 
     def __repr__(self) -> str:
-        lines = [*self.sentences, *(f"left out: {what} ({why})" for what, why in self.skipped.items())]
+        lines = [*self.summaries, *(f"left out: {what} ({why})" for what, why in self.skipped.items())]
         return "\n".join([f"Identifiability of {self.name}", *(f"  {line}" for line in lines)])
 
     def _repr_html_(self) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from cycler import cycler
 from jaxtyping import Float
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
@@ -157,7 +158,7 @@ def format_axis(axis: Axes, *, title: str, x: str, y: str, log: str = "xy", lege
 
 def phase_diagram(
     eigenvalues: Float[np.ndarray, " n"], variance: float, latents: int, *, label: str, depth: int | None = None
-) -> Figure:
+) -> list[Figure]:
     """What a linear VAE does over (β/γ², d): latents in use, KL and explained variance, with a star at one setting.
 
     Args:
@@ -177,8 +178,9 @@ def phase_diagram(
         ("KL, nats per sample", linear.total_kl, "magma"),
         ("variance explained", linear.explained_share, "cividis"),
     )
-    figure, axes = row_of_panels(len(panels), width=4.2, height=3.6)
-    for axis, (title, quantity, colours) in zip(axes, panels, strict=True):
+    drawn = []
+    for title, quantity, colours in panels:
+        figure, (axis,) = row_of_panels(1, width=3.6, height=3.2)
         values = np.array([[quantity(eigenvalues, float(v), int(d)) for v in variances] for d in counts], float)
         picture = axis.pcolormesh(variances, counts, values, cmap=colours, shading="nearest", rasterized=True)
         figure.colorbar(picture, ax=axis, pad=0.02)
@@ -189,8 +191,9 @@ def phase_diagram(
         axis.plot([variance], [latents], "*", color="white", mec="#1c2630", ms=15, label=label)
         axis.set_ylim(0.5, max(axis.get_ylim()[1], latents + 0.5))
         axis.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].legend(loc="upper left", fontsize=8.5, framealpha=0.85, frameon=True)
-    return figure
+        drawn.append(figure)
+    drawn[0].axes[0].legend(loc="upper left", fontsize=8.5, framealpha=0.85, frameon=True)
+    return drawn
 
 
 def _has_positive(axis: Axes) -> bool:
@@ -207,9 +210,19 @@ def svg(figure: Figure) -> str:
     return re.sub(r"\s*<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
 
 
-def drawing(name: str, figure: Figure, caption: str) -> Drawing:
-    """A figure for a page, as SVG with a caption, at most 96 pixels per inch wide."""
-    return Drawing(name, svg(figure), caption, round(96 * figure.get_figwidth()))
+def drawing(name: str, figure: Figure | Sequence[Figure], caption: str) -> Drawing:
+    """A figure for a page, as SVG with a caption, at most 96 pixels per inch wide.
+
+    Several figures are panels, as many side by side as are legible at the width of the screen.
+    """
+    if isinstance(figure, Figure):
+        width = round(96 * figure.get_figwidth())
+        return Drawing(name, svg(figure), caption, width if width > 600 else round(1.4 * width), round(0.75 * width))
+    width = round(96 * max(panel.get_figwidth() for panel in figure))
+    least = min(width, 170 if width < 300 else 340)
+    style = f"--least: {least}px; --most: {round(1.5 * width)}px"
+    panels = Markup().join(Markup("<div>{}</div>").format(Markup(svg(panel))) for panel in figure)
+    return Drawing(name, Markup('<div class="panels" style="{}">{}</div>').format(style, panels), caption)
 
 
 def plot_strips(

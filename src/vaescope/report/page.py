@@ -48,6 +48,8 @@ class Drawing:
     caption: str
     width: int | None = None
     """In pixels, at most; None for the width of the page."""
+    least: int | None = None
+    """Pixels below which it would not be legible: on narrower screens it is scrolled."""
 
 
 def sentences(text: str) -> tuple[str, str]:

@@ -113,6 +113,7 @@ class Report(ABC):
             "name": self.name,
             "verdict": self.verdict,
             "coverage": self.coverage(),
+            "sentences": [],
             "findings": self.findings,
             "facts": self.facts(),
             "drawings": self.figures(),

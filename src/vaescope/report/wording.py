@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
@@ -119,16 +120,49 @@ def amount(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{float(f'{value:.3g}'):,.0f}"
 
 
-def interval(value: float, stderr: float, unit: str = "") -> str:
-    """A number with two standard errors, rounded to their leading digits.
+def interval(value: float, stderr: float, unit: str = "", *, sign: str = "-") -> str:
+    """A number with two standard errors, both rounded to the leading digit of the error, never in powers of ten.
 
-    >>> interval(-12.3456, 0.0412), interval(3.0, float("nan"))
-    ('-12.35 ± 0.08', '3')
+    Args:
+        value: the number; a millionth and less is zero.
+        stderr: its standard error; NaN if it is unknown.
+        unit: what follows, after a blank if it needs one.
+        sign: "+" to write it before positive numbers.
+
+    >>> interval(-12.3456, 0.0412), interval(3.0, float("nan")), interval(3.11, 6.0), interval(2e-9, 0.0, " nats")
+    ('-12.35 ± 0.08', '3', '3 ± 12', '0 nats')
     """
-    if not math.isfinite(stderr) or stderr <= 0:
-        return f"{value:.4g}{unit}"
-    digits = max(0, min(6, -math.floor(math.log10(stderr))))
-    return f"{value:.{digits}f} ± {2 * stderr:.{digits}f}{unit}"
+    value = 0.0 if abs(value) < 1e-6 else value
+    if not math.isfinite(stderr) or stderr < 1e-6:
+        return f"{value:{sign}.4g}{unit}" if abs(value) < 1e4 else f"{value:{sign},.0f}{unit}"
+    digits = max(0, min(6, -math.floor(math.log10(2 * stderr))))
+    return f"{value:{sign}.{digits}f} ± {2 * stderr:.{digits}f}{unit}"
+
+
+def span(low: float, high: float, *, digits: int = 2) -> str:
+    """Two numbers with a few significant digits; one if they are the same when rounded.
+
+    >>> span(2.91, 2.94), span(2.9, 3.1), span(-1e-9, 0.0)
+    ('2.9', '2.9 to 3.1', '0')
+    """
+    first, last = ("0" if abs(value) < 5e-4 else f"{float(f'{value:.{digits}g}'):g}" for value in (low, high))
+    return first if first == last else f"{first} to {last}"
+
+
+def enumerated(latents: Sequence[int]) -> str:
+    """All latents, with runs of three and more as their ends.
+
+    >>> enumerated([0, 1, 2, 3, 7]), enumerated([4, 5]), enumerated([2])
+    ('0 to 3 and 7', '4 and 5', '2')
+    """
+    runs: list[list[int]] = []
+    for k in sorted(latents):
+        if runs and k == runs[-1][-1] + 1:
+            runs[-1].append(k)
+        else:
+            runs.append([k])
+    parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def listed(latents: list[int]) -> str:

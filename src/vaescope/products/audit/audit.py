@@ -260,9 +260,9 @@ class Audit(Report, HasObjective):
         drawn = []
         ratio = self.beta_over_precision
         if self.spectrum is not None and self.spectrum.total > 0 and ratio is not None and ratio > 0:
-            figure = figures.phase_diagram(self.spectrum.eigenvalues, ratio, self.latent_dim, label="this loss")
+            panels = figures.phase_diagram(self.spectrum.eigenvalues, ratio, self.latent_dim, label="this loss")
             drawn.append(
-                figures.drawing("phase", figure, "What a linear VAE does on these data; the star is this loss.")
+                figures.drawing("phase", panels, "What a linear VAE does on these data; the star is this loss.")
             )
         if self.schedule:
             figure, (axis,) = figures.row_of_panels(1, width=7.0, height=3.2)

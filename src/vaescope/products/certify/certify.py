@@ -32,6 +32,7 @@ from vaescope.protocol import LatentModel
 from vaescope.report.findings import Finding, by_severity
 from vaescope.report.page import Drawing
 from vaescope.report.report import Report
+from vaescope.report.wording import span
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,26 +129,19 @@ class Certificate(Report):
         found = [
             ("simulated x", str(len(self.ranks))),
             ("latents", str(len(ratio))),
-            ("width ratio", f"{ratio.min():.2f} to {ratio.max():.2f}" if len(ratio) > 1 else f"{ratio[0]:.2f}"),
+            ("width ratio", span(float(ratio.min()), float(ratio.max()))),
         ]
         found += [(f"{p:.0%} coverage, mean", f"{evidence.calibration.coverage(p).mean():.1%}") for p in COVERAGE]
         if (bounds := evidence.bounds) is not None:
-            found.append(("log p(x) known to", f"{_rounded(bounds.sandwich.width)} nats"))
+            found.append(("log p(x) known to", f"{span(bounds.sandwich.width, bounds.sandwich.width)} nats"))
             if bounds.gap is not None:
-                low, high = bounds.gap
-                close = abs(high - low) < 5e-4
-                gap = _rounded(low) if close else f"{_rounded(low)} to {_rounded(high)}"
-                found.append(("log p(x) - ELBO", f"{gap} nats"))
+                found.append(("log p(x) - ELBO", f"{span(*bounds.gap)} nats"))
             if bounds.amortization is not None:
-                found.append(("lost by the encoder", f"≥ {_rounded(bounds.amortization)} nats"))
+                found.append(("lost by the encoder", f"≥ {span(bounds.amortization, bounds.amortization)} nats"))
         if evidence.transfer is not None:
             worst = max(evidence.transfer.tests, key=lambda test: test.auc)
             found.append(("real against simulated, AUC", f"{worst.auc:.2f} ({worst.features})"))
         return found
-
-
-def _rounded(value: float) -> str:
-    return "0" if abs(value) < 5e-4 else f"{value:.2g}"
 
 
 @torch.no_grad()

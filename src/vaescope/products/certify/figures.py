@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -22,7 +20,7 @@ def drawings(evidence: Evidence) -> list[Drawing]:
         "the encoder's widths are wrong; where only the first is, its means scatter, or no diagonal Gaussian does "
         "better."
     )
-    shown = [
+    shown: list[tuple[str, Figure | list[Figure], str]] = [
         ("ranks", _histograms(evidence.calibration), _rank_caption(evidence.calibration)),
         ("widths", _widths(evidence), widths),
     ]
@@ -36,15 +34,13 @@ def drawings(evidence: Evidence) -> list[Drawing]:
     return [figures.drawing(name, figure, caption) for name, figure, caption in shown]
 
 
-def _histograms(calibration: Calibration) -> Figure:
+def _histograms(calibration: Calibration) -> list[Figure]:
     (low, high), counts = calibration.band, calibration.counts
     # those whose widths are furthest from 1, in order
     latents = np.sort(np.argsort(-np.abs(np.log(calibration.width_ratio)))[:MAX_HISTOGRAMS])
-    columns = min(4, len(latents))
-    rows = math.ceil(len(latents) / columns)
-    figure, axes = figures.grid_of_panels(rows, columns, width=2.9, height=1.9)
-    centres = (np.arange(BINS) + 0.5) / BINS
-    for axis, k in zip(axes, latents, strict=False):
+    centres, drawn = (np.arange(BINS) + 0.5) / BINS, []
+    for k in latents:
+        figure, (axis,) = figures.grid_of_panels(1, 1, width=2.3, height=1.6)
         outside = (counts[k] < low) | (counts[k] > high)
         colours = np.where(outside, figures.COLOURS[1], figures.COLOURS[0])
         axis.axhspan(low, high, color="#dfe4e8", zorder=0)
@@ -53,9 +49,8 @@ def _histograms(calibration: Calibration) -> Figure:
         axis.set_title(f"z{k}", fontsize=10)
         axis.set_xticks([0, 0.5, 1], ["0", "½", "1"])
         axis.set_yticks([])
-    for axis in axes[len(latents) :]:
-        axis.set_axis_off()
-    return figure
+        drawn.append(figure)
+    return drawn
 
 
 def _rank_caption(calibration: Calibration) -> str:

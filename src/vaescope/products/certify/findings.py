@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 from vaescope.products.certify.measure import THRESHOLDS, Cause, Optimality, Transfer
 from vaescope.products.certify.simulate import Calibration, GapBounds, Widths
 from vaescope.report.findings import Finding
-from vaescope.report.wording import listed, times
+from vaescope.report.wording import listed, span, times
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +81,7 @@ def _widths(evidence: Evidence, measured: Widths, *, known: bool) -> Iterator[Fi
                 code,
                 "error" if factor > THRESHOLDS.severe else "warning",
                 f"Posteriors of {_named_latents(latents)} are {times(factor)} too {word}.",
-                f"Ratio of standard deviations {_range(ratio[latents])} {whose}, over "
+                f"Ratio of standard deviations {_span(ratio[latents])} {whose}, over "
                 f"{len(evidence.calibration.ranks)} simulated x; 90 % intervals contain "
                 f"{share} of the true values.",
                 _width_advice(evidence.beta),
@@ -106,7 +105,7 @@ def _means(evidence: Evidence, measured: Widths) -> Iterator[Finding]:
             "biased",
             "warning",
             f"Posterior means of {_named_latents(latents)} are off in one direction.",
-            f"By {_range(np.abs(bias[latents]))} standard deviations of the posterior, on average over simulated x.",
+            f"By {_span(np.abs(bias[latents]))} standard deviations of the posterior, on average over simulated x.",
             "Train the encoder longer with the decoder fixed; check that x is scaled in the same way everywhere.",
         )
 
@@ -121,8 +120,8 @@ def _family(calibration: Calibration, encoder: Optimality) -> Iterator[Finding]:
             "family-limit",
             "note",
             f"True posteriors of {_named_latents(latents)} are wider than a diagonal Gaussian can be at its best.",
-            f"Standard deviations are {_range(calibration.width_ratio[latents])} of the marginal ones, and "
-            f"{_range(encoder.width_ratio[latents])} of the best of the family: latents are correlated given x, or the "
+            f"Standard deviations are {_span(calibration.width_ratio[latents])} of the marginal ones, and "
+            f"{_span(encoder.width_ratio[latents])} of the best of the family: latents are correlated given x, or the "
             "posterior is not Gaussian.",
             "Do not use these variances as marginal uncertainties; a full covariance (posterior='full') represents "
             "correlated latents.",
@@ -136,7 +135,7 @@ def _scatter(encoder: Optimality) -> Iterator[Finding]:
             "scattered-means",
             "warning",
             f"Posterior means of {_named_latents(latents)} scatter around the best ones.",
-            f"Root mean square distance {_range(encoder.scatter[latents])} standard deviations, over simulated x.",
+            f"Root mean square distance {_span(encoder.scatter[latents])} standard deviations, over simulated x.",
             "Use a larger encoder or train it longer with the decoder fixed; or refine posteriors per sample.",
         )
 
@@ -216,6 +215,5 @@ def _named_latents(latents: np.ndarray | list[int]) -> str:
     return f"latent{'s' * (len(latents) > 1)} {listed([int(k) for k in latents])}"
 
 
-def _range(values: np.ndarray) -> str:
-    low, high = float(np.min(values)), float(np.max(values))
-    return f"{low:.2f}" if math.isclose(low, high, abs_tol=0.005) else f"{low:.2f} to {high:.2f}"
+def _span(values: np.ndarray) -> str:
+    return span(float(np.min(values)), float(np.max(values)))

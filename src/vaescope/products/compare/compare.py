@@ -23,17 +23,22 @@ from vaescope.analysis.traversals import (
     most_changing,
     standardise_outputs,
     traverse,
+    value_limits,
 )
 from vaescope.core import validation
 from vaescope.core.budget import Progress, to_stderr
 from vaescope.core.checks import number
 from vaescope.core.errors import InputError
 from vaescope.core.tables import Table
+from vaescope.fitting import Fit
 from vaescope.products.compare.measure import (
     Failures,
     MeasuredModel,
     Paired,
+    Settings,
+    combined_differences,
     common_points,
+    compare_settings,
     find_failures,
     measure,
     measure_log_marginal,
@@ -43,6 +48,7 @@ from vaescope.protocol import LatentModel, check_model
 from vaescope.report import figures
 from vaescope.report.page import Drawing, render
 from vaescope.report.report import Report
+from vaescope.report.wording import interval
 
 LEGEND = (
     "ELBO, log p(x), gaps and KL in nats per sample. Family gap: what the best posterior of its kind loses; "
@@ -54,16 +60,21 @@ LEGEND = (
 
 def drawings(comparison: Comparison) -> Iterator[Drawing]:
     """Differences between models, and traversals of matched latents."""
-    if comparison.paired is not None and len(comparison.names) <= 12:
-        caption = (
-            f"Difference in {comparison.quantity}, row minus column, in nats per sample, with its 95 % interval. Grey "
-            "cells could be chance (5 % for all pairs together)."
-        )
-        yield figures.drawing("differences", difference_matrix(comparison.paired, comparison.names), caption)
+    caption = (
+        f"Difference in {comparison.quantity}, row minus column, in nats per sample, with intervals that hold for all "
+        "pairs together (95 %). Grey: the interval contains zero, so that the difference could be chance"
+    )
+    if (settings := comparison.settings) is not None:
+        matrix = difference_matrix(settings.difference, settings.half_width, settings.names)
+        of_both = f"{caption} of seeds or of samples."
+        yield figures.drawing("settings", matrix, of_both)
+    if (paired := comparison.paired) is not None and len(comparison.names) <= 12:
+        matrix = difference_matrix(paired.difference, paired.joint_half_width, comparison.names)
+        yield figures.drawing("differences", matrix, f"{caption} of the samples; seeds of a model are not in it.")
     caption = (
         "One latent at a time, from -2 to 2 standard deviations of its prior, with the others fixed at a typical code. "
-        "Each row is a matched pair; a minus sign marks a latent that is traversed backwards, because its correlation "
-        "is negative."
+        "Each panel is a matched pair on one scale, the first model before the second; r is the correlation of their "
+        "codes, and a minus sign marks a latent that is traversed backwards, because it is negative."
     )
     for index, (first, second) in enumerate(comparison.shown_pairs()):
         models = [comparison.models[comparison.names.index(name)] for name in (first, second)]
@@ -72,19 +83,19 @@ def drawings(comparison: Comparison) -> Iterator[Drawing]:
             yield figures.drawing(f"matched-{index}", figure, caption)
 
 
-def difference_matrix(paired: Paired, names: list[str]) -> Figure:
-    """Differences as coloured cells: blue where the row is better, grey where it could be chance."""
+def difference_matrix(difference: np.ndarray, half_width: np.ndarray, names: list[str]) -> Figure:
+    """Differences as coloured cells: blue where the row is better, grey where the interval contains zero."""
     count = len(names)
     labels = [_short(name) for name in names]
     figure, (axis,) = figures.grid_of_panels(1, 1, width=2.2 + 1.15 * count, height=1.3 + 0.62 * count)
-    largest = max(float(np.abs(paired.difference).max()), 1e-12)
-    shades = np.where(paired.indistinguishable, np.nan, paired.difference)
+    largest = max(float(np.abs(difference).max()), 1e-12)
+    shades = np.where(np.abs(difference) <= half_width, np.nan, difference)
     axis.set_facecolor("#e9edf0")
     axis.imshow(shades, cmap="RdBu", vmin=-1.6 * largest, vmax=1.6 * largest, aspect="auto")
     for i in range(count):
         for j in range(count):
             if i != j:
-                text = f"{paired.difference[i, j]:+.3g}\n± {paired.half_width[i, j]:.1g}"
+                text = interval(difference[i, j], half_width[i, j] / 2, sign="+").replace(" ±", "\n±")
                 axis.text(j, i, text, ha="center", va="center", fontsize=9, color="#10151a")
     axis.set_xticks(range(count), labels, rotation=30, ha="left", fontsize=9.5)
     axis.set_yticks(range(count), labels, fontsize=9.5)
@@ -97,8 +108,8 @@ def _short(name: str) -> str:
     return name if len(name) <= 24 else f"{name[:23]}…"
 
 
-def matched_traversals(models: Sequence[MeasuredModel], matches: list[MatchedLatent]) -> Figure | None:
-    """Traversals of at most six matched latents of two models side by side; None if they cannot be drawn.
+def matched_traversals(models: Sequence[MeasuredModel], matches: list[MatchedLatent]) -> list[Figure] | None:
+    """Traversals of at most six matched latents of two models, a figure per pair on one scale; None if undrawable.
 
     The second is traversed in the direction of the first.
     """
@@ -108,37 +119,32 @@ def matched_traversals(models: Sequence[MeasuredModel], matches: list[MatchedLat
     shape, other = (image_shape(model.sample) for model in models)
     if shape != other:
         return None
-    steps = 25 if shape is None else 5
-    if shape is None:
-        figure, axes = figures.grid_of_panels(len(pairs), 2, width=3.6, height=2.2)
-    else:
-        figure, axes = figures.grid_of_panels(len(pairs), 2 * steps + 1, width=0.85, height=0.95)
-    for row, (first, second, correlation) in enumerate(pairs):
-        chosen: list[int] = []
-        strength = f"|r| = {abs(correlation):.2f}"
-        for side, (model, latent) in enumerate(zip(models, (first, second), strict=True)):
-            reverse = side == 1 and correlation < 0
-            outputs = traverse(model.sample, latent, steps)[1]
-            outputs, label = (outputs.flip(0), f"-z{latent}") if reverse else (outputs, f"z{latent}")
-            if shape is None:
-                curves = standardise_outputs(models[0].sample, outputs)
-                chosen = chosen or most_changing(curves, 5)
-                axis = axes[2 * row + side]
-                draw_curves(axis, np.linspace(-2, 2, steps).tolist(), curves, chosen)
-                name = f"{_short(model.name)}\n" if row == 0 else ""
-                axis.set_title(f"{name}{label}, {strength}", fontsize=9.5)
-                continue
-            start = row * (2 * steps + 1) + side * (steps + 1)
-            draw_images(axes[start : start + steps], outputs, shape, label=label)
-            if row == 0:
-                axes[start + steps // 2].set_title(_short(model.name), fontsize=10)
+    steps, drawn = 25 if shape is None else 7, []
+    for first, second, correlation in pairs:
+        backwards = correlation < 0
+        outputs = [traverse(m.sample, k, steps)[1] for m, k in zip(models, (first, second), strict=True)]
+        outputs[1] = outputs[1].flip(0) if backwards else outputs[1]
+        labels = [f"z{first}", f"{'-' * backwards}z{second}"]
         if shape is None:
-            axes[2 * row].legend(fontsize=7, ncols=2)
+            curves = [standardise_outputs(models[0].sample, values) for values in outputs]
+            chosen = most_changing(curves[0], 5)
+            figure, axes = figures.grid_of_panels(1, 2, width=2.1, height=1.9)
+            shown = torch.cat([values[:, chosen] for values in curves])
+            low, high = float(shown.min()), float(shown.max())
+            for axis, values, label, model in zip(axes, curves, labels, models, strict=True):
+                draw_curves(axis, np.linspace(-2, 2, steps).tolist(), values, chosen)
+                axis.set_title(f"{_short(model.name)}: {label}", fontsize=8)
+                axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+            axes[1].set_yticklabels([])
+            axes[0].legend(fontsize=6.5, ncols=2)
         else:
-            middle = axes[row * (2 * steps + 1) + steps]
-            middle.set_axis_off()
-            middle.text(0.5, 0.5, strength, ha="center", va="center", fontsize=8.5)
-    return figure
+            figure, axes = figures.grid_of_panels(2, steps, width=0.62, height=0.66)
+            limits = value_limits(torch.cat(outputs))
+            for side, (values, label) in enumerate(zip(outputs, labels, strict=True)):
+                draw_images(axes[side * steps : (side + 1) * steps], values, shape, label=label, limits=limits)
+        figure.suptitle(f"|r| = {abs(correlation):.2f}", fontsize=8)
+        drawn.append(figure)
+    return drawn
 
 
 def page_row(row: dict[str, object]) -> dict[str, object]:
@@ -147,7 +153,7 @@ def page_row(row: dict[str, object]) -> dict[str, object]:
     for name, value in found.items():
         error = row.get(f"{name} stderr")
         if isinstance(value, float) and isinstance(error, float):
-            found[name] = f"{value:.2f} ± {2 * error:.2g}"
+            found[name] = interval(value, error)
     return found
 
 
@@ -179,6 +185,43 @@ def failure_rows(comparison: Comparison) -> list[dict[str, object]]:
         for k, name in enumerate(comparison.names)
         if k != best
     ]
+
+
+def _of_all(paired: Paired) -> str:
+    """The largest difference with its interval, in brackets."""
+    i, j = np.unravel_index(int(paired.difference.argmax()), paired.difference.shape)
+    return f" (the largest difference is {interval(paired.difference[i, j], paired.joint_half_width[i, j] / 2)} nats)"
+
+
+def _verdict_on_settings(found: Settings, by: str) -> str:
+    """Which setting is the best, counting the spread over seeds."""
+    best = int(found.difference.min(1).argmax())
+    others = [k for k in np.argsort(found.difference[best], kind="stable").tolist() if k != best]
+    name, close = found.names[best], [k for k in others if found.indistinguishable[best, k]]
+    k = others[0]
+    seeds = f"{len(found.members[best])} and {len(found.members[k])} models"
+    distance = interval(found.difference[best, k], found.half_width[best, k] / 2, " nats per sample")
+    if not close:
+        return (
+            f"{name} is the best setting {by}: {distance} above {found.names[k]}, counting seeds and samples ({seeds})."
+        )
+    above = [k for k in close if found.separated[best, k]]
+    if above == close:
+        k = above[0]
+        chance, size = found.chance_of_separation(best, k), [len(found.members[i]) for i in (best, k)]
+        distance = interval(found.difference[best, k], found.half_width[best, k] / 2, " nats per sample")
+        which = ", ".join(found.names[i] for i in above)
+        return (
+            f"{name} is ahead {by}: each of its models is above each of {which}, on average by {distance}. With "
+            f"{size[0]} and {size[1]} models, equal settings are ordered so in {chance:.0%} of cases: more seeds would "
+            "decide."
+        )
+    alike = ", ".join(found.names[i] for i in close)
+    spread = float(np.nanmax(found.seed_deviation)) if np.isfinite(found.seed_deviation).any() else np.nan
+    return (
+        f"{name} is the best setting {by}, but indistinguishable from {alike}: {distance} above {found.names[k]}, "
+        f"where models of a setting differ by up to {spread:.2g} (standard deviation over seeds)."
+    )
 
 
 def _model_row(model: MeasuredModel) -> dict[str, object]:
@@ -223,6 +266,13 @@ class Comparison(Report):
     """Paired differences of log p(x), at the samples where it was computed for all models."""
     failures: Failures | None
     """The samples with the lowest ELBO of each model; None unless it is known of all models."""
+    groups: tuple[str, ...] = ()
+    """The setting of each model; empty if models are compared one by one."""
+
+    @property
+    def settings(self) -> Settings | None:
+        """The settings compared, as means over seeds; None without groups or without a quantity."""
+        return compare_settings(self.paired, self.groups) if self.groups and self.paired is not None else None
 
     @property
     def names(self) -> list[str]:
@@ -261,7 +311,25 @@ class Comparison(Report):
     @property
     def table(self) -> list[dict[str, object]]:
         """A row per model, in the order given."""
-        return [_model_row(model) for model in self.models]
+        rows = [_model_row(model) for model in self.models]
+        if not self.groups:
+            return rows
+        return [{"model": row["model"], "setting": group, **row} for row, group in zip(rows, self.groups, strict=True)]
+
+    @property
+    def settings_table(self) -> list[dict[str, object]]:
+        """A row per setting: means over its models, and how far these differ."""
+        found = []
+        for name in dict.fromkeys(self.groups):
+            rows = [row for row, group in zip(self.table, self.groups, strict=True) if group == name]
+            row: dict[str, object] = {"setting": name, "models": len(rows)}
+            for column in ("log p(x)", "ELBO", "KL"):
+                values = np.array([value for one in rows if isinstance(value := one[column], float)])
+                if len(values) == len(rows):
+                    row[column] = float(values.mean())
+                    row[f"{column}, between models"] = float(values.std(ddof=1)) if len(values) > 1 else None
+            found.append(row)
+        return found
 
     @property
     def best(self) -> str | None:
@@ -308,14 +376,15 @@ class Comparison(Report):
 
     @property
     def verdict(self) -> str:
-        """Which model is better, in one to three sentences."""
+        """Which model or setting is better, by what, and why by that."""
         paired, best = self.paired, self.best
         if paired is None or best is None:
             return "The models cannot be ranked: " + "; ".join(f"{k}: {v}" for k, v in self.skipped.items()) + "."
-        others = [name for name in self.candidates if name != best]
-        by = f"by {self.quantity} at {paired.samples} samples"
-        if len(self.candidates) == len(self.names):
-            found = f"The models are indistinguishable {by}."
+        others, by = [name for name in self.candidates if name != best], f"by {self.quantity}"
+        if self.settings is not None:
+            found = _verdict_on_settings(self.settings, by)
+        elif len(self.candidates) == len(self.names):
+            found = f"The models are indistinguishable {by}{_of_all(paired)}."
         elif others:
             found = f"{best} is the best {by}, indistinguishable from {', '.join(others)}."
         else:
@@ -323,15 +392,42 @@ class Comparison(Report):
             row = paired.difference[index].copy()
             row[index] = np.inf
             second = int(row.argmin())
-            distance = f"{row[second]:.3g} ± {paired.half_width[index, second]:.1g} nats per sample"
+            distance = interval(row[second], paired.joint_half_width[index, second] / 2, " nats per sample")
             found = f"{best} is the best {by}: {distance} above {self.names[second]}."
+        found = f"{found} {self.decides}".strip()
         betas = {model.name: model.sample.model.beta for model in self.models}
         weighted = [f"{name} was trained with β = {beta:.3g}" for name, beta in betas.items() if beta != 1]
         return f"{found} All models are compared with β = 1; {', '.join(weighted)}." if weighted else found
 
+    @property
+    def decides(self) -> str:
+        """Which quantity the verdict is by, why, and what the other one says if that is something else."""
+        if self.elbo is None:
+            return ""
+        count, marginal = len(self.models[0].sample), self.log_marginal
+        if marginal is None:
+            reasons = {why for model in self.models if (why := model.skipped.get("log p(x)"))}
+            why = "; ".join(sorted(reasons)) or "it is known at too few samples"
+            return f"The ELBO at {count} samples decides, as there is no log p(x) of all models ({why})."
+        first = self.names[int(self.elbo.difference.min(1).argmax())]
+        if self.quantity == "log p(x)":
+            found = f"log p(x) decides: the ELBO at {count} samples and the gap at {marginal.samples}."
+            k, index = self.names.index(self.best or first), self.names.index(first)
+            if self.elbo.difference[index, k] > self.elbo.joint_half_width[index, k]:
+                found += f" By the ELBO, which also counts what encoders lose, {first} is the best."
+            return found
+        weak = ", ".join(model.name for model in self.models if not model.reliable)
+        found = f"The ELBO at {count} samples decides, as the estimates of log p(x) of {weak} are unreliable"
+        leading = self.names[int(marginal.difference.min(1).argmax())]
+        ahead = marginal.difference[self.names.index(leading), self.names.index(first)]
+        agree = (
+            "they put the same model first" if leading == first else f"they put {leading} first, by {ahead:.2g} nats"
+        )
+        return f"{found} ({agree})."
+
     def summary(self) -> Table:
         """A row per model, in the order given; prints as a table."""
-        return Table(self.table)
+        return Table(self.table, note=self.verdict)
 
     def content(self) -> dict[str, object]:
         """All numbers."""
@@ -339,7 +435,9 @@ class Comparison(Report):
             "quantity": self.quantity,
             "best": self.best,
             "indistinguishable_from_best": self.candidates,
+            "verdict": self.verdict,
             "table": self.table,
+            "settings": self.settings_table,
             "pairwise": {name: matrix.tolist() for name, matrix in self.pairwise.items()},
             "skipped": self.skipped,
         }
@@ -372,7 +470,8 @@ class Comparison(Report):
                 "best": self.candidates,
                 "samples": len(self.models[0].sample),
                 "methods": {str(row["model"]): row["method"] for row in self.table if row["method"]},
-                "drawings": figures[:1] if figures and figures[0].name == "differences" else [],
+                "drawings": [figure for figure in figures if figure.name in ("settings", "differences")],
+                "settings": self.settings_table,
                 "pictures": figures,
                 "matches": match_sections(self),
                 "failures": failure_rows(self),
@@ -392,6 +491,7 @@ def compare(
     factors: object | None = None,
     auxiliary: object | None = None,
     loss: object | None = None,
+    groups: Sequence[object] | Mapping[str, object] | None = None,
     budget: float = 60.0,
     progress: Progress | None = to_stderr,
 ) -> Comparison:
@@ -401,11 +501,13 @@ def compare(
     noise. p-values hold for all pairs of models at once.
 
     Args:
-        models: several models, a mapping from names to models, or a fit.
+        models: several models, a mapping from names to models, or a fit. A mapping from names of settings to lists of
+            models (or fits) compares settings: means over models that differ in their seed alone.
         x: samples that no model was trained on, anything that `vs.diagnose` takes; at most 2,000 of them are used.
         factors: (N, k) known factors of the samples, or (N,) labels, to score the codes against.
         auxiliary: the auxiliary input of iVAEs, a label or a row of numbers per sample.
         loss: what the models were trained with, as for `vs.diagnose`, or a mapping from their names to losses.
+        groups: the setting of each model, in the order of `models` or by name: models of a setting are its seeds.
         budget: seconds for log p(x) of all models together. It is computed at up to 128 samples, fewer if that would
             take longer, and not at all if there is no time for 8.
         progress: called with lines that say what is being done; None for silence.
@@ -421,7 +523,8 @@ def compare(
     >>> found.best, bool(found.pairwise["difference"][0, 1] > 0)
     ('narrow', True)
     """
-    named = name_models(_with_losses(models, loss, x))
+    named, settings = name_models(_with_losses(models, loss, x))
+    settings = _read_groups(groups, [*named]) or settings
     seconds = number("budget", budget, above=0.0, hint="it is in seconds")
     inputs = read_samples_of_each([*named.values()], x, auxiliary)
     if len(inputs[0]) < 2:
@@ -441,7 +544,7 @@ def compare(
         if progress is not None:
             progress(f"compare: log p(x) of {found.name} at {points} samples")
         measured[index] = measure_log_marginal(found, points)
-    return compare_measured(measured)
+    return compare_measured(measured, settings)
 
 
 def _with_losses(models: object, loss: object | None, x: object) -> object:
@@ -453,39 +556,72 @@ def _with_losses(models: object, loss: object | None, x: object) -> object:
     losses = loss if isinstance(loss, Mapping) else dict.fromkeys(models, loss)
     if missing := [str(name) for name in models if name not in losses]:
         raise InputError(f"loss= has no loss of {', '.join(missing)}; pass one for each model, or one for all.")
-    return {name: models_with_loss(model, losses[name], x)[0] for name, model in models.items()}
+    found = {name: models_with_loss(model, losses[name], x) for name, model in models.items()}
+    return {name: own if isinstance(models[name], list | tuple | Fit) else own[0] for name, own in found.items()}
 
 
-def compare_measured(measured: list[MeasuredModel]) -> Comparison:
-    """Compare models that are measured already, on the same samples."""
+def compare_measured(measured: list[MeasuredModel], groups: tuple[str, ...] = ()) -> Comparison:
+    """Compare models that are measured already, on the same samples.
+
+    Args:
+        measured: the models.
+        groups: the setting of each; empty to compare them one by one.
+    """
     elbos = [model.elbo for model in measured if model.elbo is not None]
     if len(elbos) < len(measured):
-        return Comparison(measured, None, None, None)
+        return Comparison(measured, None, None, None, groups)
     values = np.stack(elbos, axis=1)
     if np.abs(values).max() > 1e100:  # their squares are out of range
         raise InputError("ELBOs must be between ±1e100 to be compared, got larger ones; rescale x as in training.")
     failures = find_failures(values, measured[0].sample.rows)
-    return Comparison(measured, paired_differences(values), _log_marginal(measured), failures)
+    return Comparison(measured, paired_differences(values), _log_marginal(measured, values), failures, groups)
 
 
-def _log_marginal(measured: Sequence[MeasuredModel], *, fewest: int = 20) -> Paired | None:
-    """Paired differences at the samples whose log p(x) is known of all models, if they are enough."""
+def _log_marginal(measured: Sequence[MeasuredModel], elbo: np.ndarray, *, fewest: int = 20) -> Paired | None:
+    """Paired differences from the samples whose log p(x) is known of all models, if they are enough."""
     found = [model.log_marginal for model in measured]
     common = sorted(set.intersection(*(set(rows) for rows in found)))
     if len(common) < fewest:
         return None
-    return paired_differences(np.array([[rows[row] for rows in found] for row in common]))
+    place = {row: index for index, row in enumerate(measured[0].sample.rows.tolist())}
+    known = np.array([[rows[row] for rows in found] for row in common])
+    return combined_differences(elbo, elbo[[place[row] for row in common]], known)
 
 
-def name_models(models: object) -> dict[str, LatentModel]:
-    """Models by unique names: the given ones, or their own, numbered where they repeat."""
+def _read_groups(groups: Sequence[object] | Mapping[str, object] | None, names: list[str]) -> tuple[str, ...]:
+    """The setting of each model."""
+    if groups is None:
+        return ()
+    if isinstance(groups, Mapping) and set(map(str, groups)) != set(names):
+        raise InputError(f"groups must have the models {', '.join(names)} as keys, got {', '.join(map(str, groups))}.")
+    labels = [str(groups[name]) for name in names] if isinstance(groups, Mapping) else [str(label) for label in groups]
+    if len(labels) != len(names) or not 1 < len({*labels}) < len(names):
+        raise InputError(
+            f"groups must name the setting of each of {len(names)} models, at least two settings and one with several "
+            f"models, got {labels}."
+        )
+    return tuple(labels)
+
+
+def name_models(models: object) -> tuple[dict[str, LatentModel], tuple[str, ...]]:
+    """Models by unique names (given, or their own, numbered where they repeat), and the setting of each if given."""
     if isinstance(models, Mapping):
-        named = {str(name): check_model(model) for name, model in models.items()}
-    else:
-        listed = as_models(models)
-        own = [model.name for model in listed]
-        names = [n if own.count(n) == 1 else f"{n} ({own[: i + 1].count(n)})" for i, n in enumerate(own)]
-        named = dict(zip(names, listed, strict=True))
+        several = {str(name): as_models(one) for name, one in models.items() if isinstance(one, list | tuple | Fit)}
+        parts = {str(name): several.get(str(name)) or [check_model(one)] for name, one in models.items()}
+        labels = [name for name, listed in parts.items() for _ in listed]
+        numbered = {
+            f"{name} ({index})" if len(listed) > 1 else name: model
+            for name, listed in parts.items()
+            for index, model in enumerate(listed, 1)
+        }
+        return _enough(numbered), tuple(labels) if 1 < len(parts) < len(labels) else ()
+    listed = as_models(models)
+    own = [model.name for model in listed]
+    names = [n if own.count(n) == 1 else f"{n} ({own[: i + 1].count(n)})" for i, n in enumerate(own)]
+    return _enough(dict(zip(names, listed, strict=True))), ()
+
+
+def _enough(named: dict[str, LatentModel]) -> dict[str, LatentModel]:
     if len(named) < 2:
         raise InputError(f"compare needs at least two models, got {len(named)}; for one model use vs.diagnose.")
     return named

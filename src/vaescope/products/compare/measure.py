@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -220,7 +222,9 @@ class Paired:
             return np.ones_like(self.difference)
         with np.errstate(divide="ignore", invalid="ignore"):
             t = np.where(self.difference == 0, 0.0, np.abs(self.difference) / self.stderr) / self.inflation
-        return _adjusted_p_values(t, self.covariance, self.samples - 1)
+        if len(t) == 2:
+            return np.asarray(2 * student.sf(t, max(1, self.samples - 1)))
+        return _adjusted_p_values(t, self._largest)
 
     @property
     def half_width(self) -> np.ndarray:
@@ -228,9 +232,54 @@ class Paired:
         return np.asarray(self.inflation * self.stderr * student.ppf((1 + CONFIDENCE) / 2, max(1, self.samples - 1)))
 
     @property
+    def joint_half_width(self) -> np.ndarray:
+        """Half the width of intervals of which 95 % of data sets have all: zero is in those of `indistinguishable`."""
+        freedom = max(1, self.samples - 1)
+        if len(self.difference) == 2 or self.samples < 2:
+            return self.half_width
+        critical = float(np.quantile(self._largest, CONFIDENCE, method="higher"))
+        return np.asarray(self.inflation * self.stderr * max(critical, student.ppf((1 + CONFIDENCE) / 2, freedom)))
+
+    @cached_property
+    def _largest(self) -> np.ndarray:
+        """Draws of the largest |t| over pairs under no difference, the same for any order of models."""
+        order = np.lexsort(np.vstack([self.difference.sum(0)[None], self.covariance.diagonal()[None]]))
+        return _largest_t(self.covariance[np.ix_(order, order)], max(1, self.samples - 1))
+
+    @property
     def indistinguishable(self) -> np.ndarray:
         """(M, M) whether a difference could be chance, at 5 % for all pairs together."""
         return np.asarray(self.p_value > 1 - CONFIDENCE)
+
+
+def combined_differences(all_elbo: np.ndarray, elbo: np.ndarray, log_marginal: np.ndarray) -> Paired:
+    r"""Differences of log p(x) from the ELBO of all samples and the gap, log p(x) - ELBO, of some of them.
+
+    .. math:: \frac1N \sum_{i \le N} \mathrm{ELBO}_i + \frac1n \sum_{i \le n} (\log p(x_i) - \mathrm{ELBO}_i)
+
+    Its variance over draws of the N samples, of which n are a random part, is that of the ELBO over N plus that of the
+    gap over n plus twice their covariance over N. Gaps of models differ less between samples than their log p(x).
+
+    Args:
+        all_elbo: (N, M) of all samples.
+        elbo: (n, M) of those with log p(x).
+        log_marginal: (n, M).
+    """
+    gap, (count, total) = log_marginal - elbo, (len(elbo), len(all_elbo))
+
+    def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.atleast_2d((a - a.mean(0)).T @ (b - b.mean(0))) / max(1, len(a) - 1)
+
+    mixed = covariance(elbo, gap)
+    of_means = covariance(all_elbo, all_elbo) / total + covariance(gap, gap) / count + (mixed + mixed.T) / total
+    means = all_elbo.mean(0) + gap.mean(0)
+    variance = of_means.diagonal()[:, None] + of_means.diagonal()[None] - 2 * of_means
+    scale = np.abs(np.concatenate([all_elbo, log_marginal])).max()
+    stderr = np.sqrt(np.where(variance > (1e-9 * scale) ** 2 / count, variance, 0.0))
+    difference = means[:, None] - means[None]
+    difference = np.where((np.abs(difference) <= 1e-9 * scale) & (stderr == 0), 0.0, difference)
+    inflation = np.maximum(paired_differences(all_elbo).inflation, paired_differences(gap).inflation)
+    return Paired(difference, stderr, of_means * count, count, np.asarray(inflation))
 
 
 def paired_differences(values: np.ndarray) -> Paired:
@@ -284,11 +333,7 @@ def skewness_inflation(values: np.ndarray, stderr: np.ndarray) -> np.ndarray:
     return np.asarray(1 + skewness**2 * (q**4 + 2 * q**2 - 3) / (18 * samples))
 
 
-def _adjusted_p_values(t: np.ndarray, covariance: np.ndarray, freedom: int) -> np.ndarray:
-    if len(t) == 2:
-        return np.asarray(2 * student.sf(t, max(1, freedom)))
-    order = np.lexsort(np.vstack([t.sum(0)[None], covariance.diagonal()[None]]))  # the same for any order of models
-    largest = _largest_t(covariance[np.ix_(order, order)], max(1, freedom))
+def _adjusted_p_values(t: np.ndarray, largest: np.ndarray) -> np.ndarray:
     if len(t) <= 16:
         found = (largest[:, None, None] >= t).mean(0)
     else:
@@ -312,6 +357,82 @@ def _largest_t(covariance: np.ndarray, freedom: int, draws: int = 10_000) -> np.
             t = np.abs(drawn[:, [i]] - drawn[:, valid]) / deviation[valid]
             largest = np.maximum(largest, t.max(1))
     return largest
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """Models that were trained alike but for the seed, compared as settings: matrices (G, G), row minus column."""
+
+    names: list[str]
+    members: list[list[int]]
+    """Indices of the models of each setting."""
+    difference: np.ndarray
+    """Mean over seeds and samples, in nats per sample."""
+    stderr: np.ndarray
+    """From the spread over seeds and the paired spread over samples."""
+    freedom: np.ndarray
+    seed_deviation: np.ndarray
+    """(G,) standard deviation between the means of the seeds of a setting; NaN for one seed."""
+    separated: np.ndarray
+    """Whether every model of the row is above every model of the column."""
+    inflation: np.ndarray
+
+    @property
+    def half_width(self) -> np.ndarray:
+        """Half the width of 95 % intervals for all pairs together (Bonferroni)."""
+        pairs = max(1, len(self.names) * (len(self.names) - 1) // 2)
+        return np.asarray(self.inflation * self.stderr * student.ppf(1 - (1 - CONFIDENCE) / 2 / pairs, self.freedom))
+
+    @property
+    def indistinguishable(self) -> np.ndarray:
+        """Whether a difference could be chance, of seeds or of samples."""
+        return np.asarray(np.abs(self.difference) <= self.half_width)
+
+    def chance_of_separation(self, first: int, second: int) -> float:
+        """Of equal settings, in either direction.
+
+        >>> one = np.zeros((2, 2))
+        >>> Settings(["a", "b"], [[0, 1, 2], [3, 4, 5]], one, one, one, one, one, one).chance_of_separation(0, 1)
+        0.1
+        """
+        sizes = len(self.members[first]), len(self.members[second])
+        return 2 / math.comb(sum(sizes), sizes[0])
+
+
+def compare_settings(paired: Paired, labels: Sequence[str]) -> Settings:
+    """Means over seeds with both errors: between seeds, as seeds are a sample too, and between samples, paired.
+
+    The variance between seeds is pooled over the two settings of a pair, or over all if these have a seed each.
+
+    Args:
+        paired: differences of the models.
+        labels: the setting of each model.
+    """
+    names = list(dict.fromkeys(labels))
+    members = [[i for i, label in enumerate(labels) if label == name] for name in names]
+    means = paired.difference[:, 0]  # up to a constant
+    weights = np.array([[1 / len(own) if i in own else 0.0 for i in range(len(labels))] for own in members])
+    squares = np.array([float(((means[own] - means[own].mean()) ** 2).sum()) for own in members])
+    spare = np.array([len(own) - 1 for own in members])
+    shape = len(names), len(names)
+    difference, stderr, freedom = np.zeros(shape), np.zeros(shape), np.ones(shape)
+    separated, inflation = np.zeros(shape, dtype=bool), np.ones(shape)
+    for a, b in product(range(len(names)), repeat=2):
+        if a == b:
+            continue
+        contrast, pair = weights[a] - weights[b], [a, b]
+        known = pair if spare[pair].sum() else range(len(names))
+        degrees = int(spare[[*known]].sum())
+        between = float(squares[[*known]].sum()) / degrees * float((1 / (spare[pair] + 1)).sum())
+        within = max(0.0, float(contrast @ paired.covariance @ contrast)) / paired.samples
+        difference[a, b] = float(weights[a] @ means - weights[b] @ means)
+        stderr[a, b] = math.sqrt(between + within)
+        terms = between**2 / degrees + within**2 / max(1, paired.samples - 1)
+        freedom[a, b] = (between + within) ** 2 / terms if terms > 0 else degrees
+        separated[a, b] = means[members[a]].min() > means[members[b]].max()
+        inflation[a, b] = paired.inflation[np.ix_(members[a], members[b])].max() if within > between else 1.0
+    deviations = np.sqrt(np.divide(squares, spare, out=np.full(len(names), np.nan), where=spare > 0))
+    return Settings(names, members, difference, stderr, freedom, deviations, separated, inflation)
 
 
 @dataclass(frozen=True, eq=False)

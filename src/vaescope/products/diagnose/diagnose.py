@@ -59,7 +59,7 @@ from vaescope.metrics.evaluate import Evaluation
 from vaescope.products.diagnose.codes import measure_codebook, measure_latent_image, no_latents
 from vaescope.products.diagnose.measurements import Measurements, measure_validity, validity_applies
 from vaescope.products.diagnose.noise import VarianceScale, find_scale, measure_noise
-from vaescope.products.diagnose.page import LEGENDS, PICTURES, drawings, facts, identified
+from vaescope.products.diagnose.page import LEGENDS, PICTURES, drawings, facts
 from vaescope.products.diagnose.reconstruction import (
     Generalisation,
     measure_aggregate,
@@ -159,7 +159,7 @@ class Diagnosis(Report):
                 "drawings": [figure for figure in drawn if figure.name not in PICTURES],
                 "bounds": found.bounds(),
                 "scores": [] if found.evaluation is None else found.evaluation.rows,
-                "identified": identified(found.identifiability),
+                "identified": [] if found.identifiability is None else found.identifiability.summaries,
                 "about": about,
             },
         )

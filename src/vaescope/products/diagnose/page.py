@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.gap import ElboGap
 from vaescope.analysis.geometry import Geometry
-from vaescope.analysis.identification import Identification
 from vaescope.analysis.traversals import (
     SPAN,
     can_be_drawn,
@@ -22,11 +21,12 @@ from vaescope.analysis.traversals import (
     most_changing,
     standardise_outputs,
     traverse,
+    value_limits,
 )
 from vaescope.products.diagnose.codes import CodebookUsage, LatentImage
 from vaescope.products.diagnose.measurements import Measurements
 from vaescope.report import figures
-from vaescope.report.wording import amount
+from vaescope.report.wording import amount, interval, span
 
 PICTURES = ("reconstructions", "traversals", "codes")
 """Figures that come before the numbers."""
@@ -41,7 +41,7 @@ LEGENDS = {
 """What the columns of the table mean."""
 
 
-def drawings(found: Measurements, sample: EncodedSample | None) -> Iterator[tuple[str, Figure, str]]:
+def drawings(found: Measurements, sample: EncodedSample | None) -> Iterator[tuple[str, Figure | list[Figure], str]]:
     """Name, figure and caption of each figure."""
     latents = found.regime.used[:8]
     if found.codebook is not None:
@@ -50,6 +50,8 @@ def drawings(found: Measurements, sample: EncodedSample | None) -> Iterator[tupl
     drawable = sample is not None and can_be_drawn(sample)
     if sample is not None and drawable and (image := image_shape(sample)) is not None:
         caption = "Samples, their reconstructions, and what the decoder makes of draws from the prior."
+        if sample.model.image_shape is None:
+            caption += f" Rows of x look like square images, and are drawn so: {image[1]} x {image[2]} pixels."
         yield "reconstructions", _reconstructions(sample, image), caption
     if found.latent_image is not None:
         caption = (
@@ -84,53 +86,53 @@ def _reconstructions(sample: EncodedSample, image: tuple[int, int, int]) -> Figu
     chosen = sample.random_subset(8)
     x, count = chosen.observations, len(chosen)
     rows = {"x": x, "rebuilt": chosen.decoded, "prior": chosen.decode(chosen.draw_prior("pictures"))}
-    figure, axes = figures.grid_of_panels(len(rows), count, width=1.1, height=1.1)
+    figure, axes = figures.grid_of_panels(len(rows), count, width=0.62, height=0.62)
     limits = float(x.min()), float(x.max())
     for row, (name, values) in enumerate(rows.items()):
         draw_images(axes[row * count : (row + 1) * count], values, image, label=name, limits=limits)
     return figure
 
 
-def _traversals(sample: EncodedSample, latents: list[int], *, steps: int = 7, outputs: int = 10) -> Figure:
-    """Images, or the outputs that change most as functions of one latent."""
-    if (image := image_shape(sample)) is not None:
-        figure, axes = figures.grid_of_panels(len(latents), steps, width=1.25, height=1.25)
-        for row, latent in enumerate(latents):
-            frames = traverse(sample, latent, steps)[1]
-            draw_images(axes[row * steps : (row + 1) * steps], frames, image, label=f"z{latent}")
-        return figure
-    figure, axes = _grid(len(latents), width=3.1, height=2.6)
-    for axis, latent in zip(axes, latents, strict=False):
-        values, drawn = traverse(sample, latent, 25)
-        curves = standardise_outputs(sample, drawn)
-        draw_curves(axis, values, curves, largest := most_changing(curves, outputs))
+def _traversals(sample: EncodedSample, latents: list[int], *, steps: int = 7, outputs: int = 10) -> list[Figure]:
+    """Of each latent: images, or the outputs that change most as functions of it; on the same scale for all."""
+    drawn, image = [], image_shape(sample)
+    traversed = [traverse(sample, latent, steps if image else 25) for latent in latents]
+    if image is not None:
+        limits = value_limits(torch.cat([frames for _, frames in traversed]))
+        for latent, (_, frames) in zip(latents, traversed, strict=True):
+            figure, axes = figures.grid_of_panels(1, steps, width=0.62, height=0.62)
+            draw_images(axes, frames, image, label=f"z{latent}", limits=limits)
+            drawn.append(figure)
+        return drawn
+    curves = [standardise_outputs(sample, frames) for _, frames in traversed]
+    largest = [most_changing(own, outputs) for own in curves]
+    shown = torch.cat([own[:, chosen] for own, chosen in zip(curves, largest, strict=True)])
+    low, high = float(shown.min()), float(shown.max())
+    for latent, (values, _), own, chosen in zip(latents, traversed, curves, largest, strict=True):
+        figure, (axis,) = figures.grid_of_panels(1, 1, width=2.3, height=2.0)
+        draw_curves(axis, values, own, chosen)
+        axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
         axis.set_title(f"z{latent}", fontsize=10)
-        if len(largest) <= 6:
+        if len(chosen) <= 6:
             axis.legend(fontsize=7, ncols=2)
-    return figure
+        drawn.append(figure)
+    return drawn
 
 
-def _grid(count: int, *, width: float, height: float) -> tuple[Figure, list[figures.Axes]]:
-    """Panels in rows of four; those that are left over are empty."""
-    columns = min(4, count)
-    figure, axes = figures.grid_of_panels(math.ceil(count / columns), columns, width=width, height=height)
-    for axis in axes[count:]:
-        axis.set_axis_off()
-    return figure, axes
-
-
-def _codes(sample: EncodedSample, latents: list[int]) -> Figure:
-    figure, axes = _grid(len(latents), width=2.7, height=2.0)
+def _codes(sample: EncodedSample, latents: list[int]) -> list[Figure]:
+    drawn = []
     grid = np.linspace(-3.5, 3.5, 100)
     density = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi)
     shift = ((sample.mean - sample.prior_mean) / sample.prior_variance.sqrt()).double()
-    for axis, latent in zip(axes, latents, strict=False):
+    for latent in latents:
+        figure, (axis,) = figures.grid_of_panels(1, 1, width=2.3, height=1.6)
         codes = shift[:, latent].numpy()
         axis.hist(codes.clip(-3.5, 3.5), bins=30, range=(-3.5, 3.5), density=True, color=figures.COLOURS[0], alpha=0.6)
         axis.plot(grid, density, color="#222", lw=1.1)
         axis.set_title(f"z{latent}", fontsize=10)
         axis.set_yticks([])
-    return figure
+        drawn.append(figure)
+    return drawn
 
 
 def _angles(geometry: Geometry, used: list[int]) -> Figure:
@@ -181,26 +183,15 @@ def _gap(gap: ElboGap) -> Figure:
         "family": "family: the loss of the best posterior of this family",
         "amortization": "amortization: the additional loss of this encoder",
     }
-    figure, (axis,) = figures.row_of_panels(1, width=8.0, height=2.3)
+    figure, (axis,) = figures.row_of_panels(1, width=6.2, height=2.3)
     for y, (name, label) in enumerate(parts.items()):
         value, error = gap.mean(name)
         axis.barh(y, value, xerr=2 * error, color=figures.COLOURS[y], height=0.55)
-        axis.text(0.0, y + 0.33, f" {label}: {value:.3g} ± {2 * error:.2g}", va="bottom", fontsize=9.5)
+        axis.text(0.0, y + 0.33, f" {label}: {interval(value, error)}", va="bottom", fontsize=9.5)
     axis.set_ylim(-0.5, len(parts) - 0.1)
     axis.set_yticks([])
     axis.set_xlabel("nats")
     return figure
-
-
-def identified(found: Identification | None) -> list[str]:
-    """Whether each latent in use can be interpreted; what a group of latents shares is listed once."""
-    lines: list[str] = []
-    shown: set[int] = set()
-    for k in [] if found is None else found.used:
-        assert found is not None
-        lines.append(f"Latent {k}: {found.reasons[k]}." if k in shown else found.sentences[k])
-        shown |= {latent for group in found.groups if k in group for latent in group}
-    return lines
 
 
 def facts(found: Measurements) -> list[tuple[str, str]]:
@@ -227,7 +218,7 @@ def facts(found: Measurements) -> list[tuple[str, str]]:
         ]
         if isinstance(image.scaling, tuple) and image.scaled is not None:
             low, high = (float(v) for v in image.scaled[1].aminmax())
-            rows.append(("std of channels, scaled as declared", f"{low:.3g} to {high:.3g}"))
+            rows.append(("std of channels, scaled as declared", span(low, high, digits=3)))
         elif image.scaling is not None:
             rows.append(("declared scaling and shift factor", f"{image.scaling:g}, {image.shift or 0:g}"))
         if image.effective_precision is not None:
@@ -265,9 +256,5 @@ def facts(found: Measurements) -> list[tuple[str, str]]:
 
 
 def _nats(value: float, stderr: float = math.nan) -> str:
-    """With two standard errors if they are known; rounding errors are shown as zero."""
-    error = 2 * stderr
-    shown = "0" if abs(value) < 1e-9 else f"{value:.3g}"
-    if not math.isnan(error):
-        shown += f" ± {'0' if abs(error) < 1e-9 else f'{error:.1g}'}"
-    return f"{shown} nats"
+    """With two standard errors if they are known."""
+    return interval(value, stderr, " nats")

@@ -65,13 +65,13 @@ def drawings(found: Preflight) -> list[Drawing]:
     leading = "" if found.scaled_spectrum.exact else " Leading eigenvalues by a randomised method."
     signal = f"{found.scaled_spectrum.signal} eigenvalues stand out of the noise (Tracy-Widom, 99.5 %).{leading}"
     trained = "Latents that small trained models use, and what the linear theory predicts for them."
-    drawn = [("phase", _phase(found), does)]
+    drawn: list[tuple[str, Figure | list[Figure], str]] = [("phase", _phase(found), does)]
     drawn += [] if found.confirmation is None else [("confirmed", _trained(found, found.confirmation.cells), trained)]
     drawn += [("spectrum", _spectrum(found), signal)]
     return [figures.drawing(name, figure, caption) for name, figure, caption in drawn]
 
 
-def _phase(found: Preflight) -> Figure:
+def _phase(found: Preflight) -> list[Figure]:
     """Used latents, KL and explained variance over (β/γ², d)."""
     recommended = found.recommended
     label = "β = 1" if recommended.precision is None else "recommended start"

@@ -29,6 +29,7 @@ from vaescope.products.watch.rules import THRESHOLDS, Watched, mean_change, new_
 from vaescope.protocol import LatentModel, ModelSpec, WrappedModel
 from vaescope.report.page import COLOURS, number, render
 from vaescope.report.report import Report
+from vaescope.report.wording import interval
 from vaescope.runs.files import write_text
 from vaescope.training.progress import Observer
 
@@ -149,7 +150,7 @@ def facts(watch: Watch) -> list[tuple[str, str]]:
     learning = None
     if trend is not None:
         sign = "yes" if trend.improving else "no"
-        learning = f"{sign}: {trend.change:+.3g} ± {trend.stderr:.2g} nats since step {trend.since:,}"
+        learning = f"{sign}: {interval(trend.change, trend.stderr, sign='+')} nats since step {trend.since:,}"
     shown: list[tuple[str, object]] = [
         ("Step", f"{now.step:,}"),
         ("ELBO", now.elbo),
