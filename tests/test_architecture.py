@@ -257,3 +257,10 @@ def test_training_does_not_import_what_only_pages_metrics_and_compilers_need():
         for module in ("models", "training", "fitting", "products.watch", "jobs")
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_test_modules_have_different_names():
+    """In folders that are no packages, which pytest imports by the name of the file alone."""
+    files = Path(__file__).parent.rglob("test_*.py")
+    names = [file.name for file in files if not (file.parent / "__init__.py").exists()]
+    assert sorted(names) == sorted(set(names))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.papers.planted import finished
-from vaescope.runs.files import write_rows
+from vaescope.runs.files import write_json, write_rows
 from vaescope_papers.embrace_the_gap.shared import PrecisionCell
 from vaescope_papers.results import Result
 from vaescope_papers.run import SMALLEST, Curve, training_report
@@ -23,6 +23,7 @@ def history(cell, elbo):
 def run(folder, curves, *, converged):
     """Results with these validation curves, and the history in a folder."""
     results = [finished(cell, None, converged=converged[cell]) for cell in curves]
+    write_json(folder / "config.json", {"experiment": "planted"})
     write_rows(folder / "history.parquet", [row for cell, elbo in curves.items() for row in history(cell, elbo)])
     return results
 

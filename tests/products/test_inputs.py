@@ -141,13 +141,11 @@ def test_every_product_reads_every_form_of_x(product, form, tmp_path):
 
 @pytest.mark.parametrize("product", [p for p in PRODUCTS if p is not anomaly_scores], ids=lambda p: p.__name__)
 def test_every_product_takes_the_auxiliary_input_in_every_form(product):
-    vae = model("encoder" if product is certify else "both")  # certify simulates with a decoder of z alone
+    vae = model("both")
     x = ROWS + SHIFTS[LABELS].numpy()
     first = product(vae, x, auxiliary=LABELS)
     assert_same(product(vae, x, auxiliary=torch.from_numpy(LABELS)), first)
     assert_same(product(vae, torch.from_numpy(x), auxiliary=LABELS.tolist()), first)
-    with pytest.raises(vs.InputError, match="needs a decoder of z alone"):
-        certify(model("both"), x, auxiliary=LABELS)
 
 
 @pytest.mark.parametrize("several", [False, True])
