@@ -272,6 +272,7 @@ class Epochs(NoProgress):
         ({"epochs": 10**30}, "epochs must be at most"),
         ({"seeds": (2**63,)}, "seeds must be at most 9223372036854775807, got 9223372036854775808"),
         ({"seeds": (1, 1)}, "seeds must be different, got"),
+        ({"precision": (2.0, 2)}, "precision must be different, got .*; write each value once"),
         ({"precision": ()}, "precision needs a value, got none"),
         ({"kl_schedule": ()}, "kl_schedule needs a value, got none"),
         ({"architecture": "nope"}, "architecture must be one of sprites, .*, got 'nope'"),
@@ -284,6 +285,21 @@ def test_settings_out_of_range_are_refused_in_one_line(options, message, tmp_pat
     with pytest.raises(InputError, match=message):
         vs.fit(torch.randn(40, 3), **{"latent_dim": 2, "epochs": 1, "out": tmp_path / "run"} | options)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (lambda terms, beta: 0, "a tensor with the loss of each of 2 members, got 0"),
+        (lambda terms, beta: None, "a tensor with the loss of each of 2 members, got None"),
+        (lambda terms, beta: terms.kl, r"loss of each of 2 members, got a tensor of \(2, \d+\)"),
+        (lambda terms, beta: 0 * beta, "losses that depend on the terms of the batch, got constants"),
+    ],
+)
+def test_what_an_objective_returns_is_checked(objective, message):
+    for compile in ("never", "auto"):
+        with pytest.raises(InputError, match=message):
+            vs.fit(torch.randn(40, 3), latent_dim=2, epochs=1, seeds=2, objective=objective, compile=compile)
 
 
 @pytest.mark.parametrize("factor", [1e-300, 1e-60, 1e-30, 1e-20])

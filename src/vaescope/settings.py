@@ -282,8 +282,10 @@ class MemberSettings:
             raise InputError(f"seeds must be 1 to {MAX_SEEDS} seeds, got {shown(self.seeds)}.")
         for seed in self.seed_list:
             integer("seeds", seed, minimum=0)
-        if len(set(self.seed_list)) < len(self.seed_list):
-            raise InputError(f"seeds must be different, got {shown(self.seeds)}.")
+        several = {"precision": self.precisions, "kl_schedule": self.kl_schedules, "seeds": self.seed_list}
+        for option, values in several.items():
+            if len(set(values)) < len(values):
+                raise InputError(f"{option} must be different, got {shown(tuple(values))}; write each value once.")
 
     @property
     def noise(self) -> str:

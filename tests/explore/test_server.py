@@ -168,6 +168,8 @@ def test_a_body_is_not_taken_for_the_next_request(server, head):
     assert answer.count("HTTP/1.1 ") == 1
     chunked = converse(server, head + host + "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n", inner)
     assert chunked.count("HTTP/1.1 ") == 1
+    both = converse(server, head + host + f"Content-Length: 0\r\nContent-Length: {len(inner)}\r\n\r\n", inner)
+    assert both.count("HTTP/1.1 ") == 1
 
 
 def test_an_answer_reaches_a_client_that_still_sends(server):

@@ -25,6 +25,12 @@ with locked(Path(sys.argv[1])):
 """
 
 
+def test_a_link_to_a_folder_that_does_not_exist_is_followed(tmp_path):
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    vs.fit(np.zeros((20, 3)), latent_dim=1, epochs=1, out=tmp_path / "run", progress=NoProgress())
+    assert (tmp_path / "elsewhere" / "results.parquet").exists()
+
+
 def test_a_second_process_learns_who_holds_the_lock(tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"

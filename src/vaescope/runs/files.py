@@ -297,7 +297,7 @@ def locked(folder: Path) -> Iterator[None]:
     file = _regular_target(folder / NAME)
     lock = FileLock(file, WAIT_SECONDS, thread_local=False, preserve_lock_file=True, on_acquired=_write_holder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
         raise RunError(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from vaescope.core import validation
+from vaescope.core.checks import shown
 from vaescope.core.errors import InputError
 from vaescope.data.dataset import ArrayRows, TrainingRows
 from vaescope.models import VAE
@@ -52,6 +53,7 @@ def make_step(
             with torch.autocast(autocast or "cpu", torch.bfloat16, enabled=autocast is not None):
                 terms = model.terms(params, x, noise, precision)
             losses = with_weights(objective, params)(terms._replace(step=scales[2]), beta)
+            _check_losses(losses, len(beta))
             return losses.sum(), (losses, terms.squared_error.mean(-1))
 
         gradient = torch.func.grad(total, has_aux=True) if compilable else _eager_gradient(total)
@@ -64,6 +66,15 @@ def make_step(
         return losses, errors
 
     return step
+
+
+def _check_losses(losses: object, members: int) -> None:
+    """Refuse what an objective of the user returned, unless it is a loss of every member that its weights change."""
+    if not isinstance(losses, Tensor) or losses.shape != (members,):
+        got = f"a tensor of {tuple(losses.shape)}" if isinstance(losses, Tensor) else shown(losses)
+        raise InputError(f"objective must return a tensor with the loss of each of {members} members, got {got}.")
+    if not torch.compiler.is_compiling() and not losses.requires_grad:
+        raise InputError("objective must return losses that depend on the terms of the batch, got constants.")
 
 
 Total = Callable[[dict[str, Tensor], Tensor, Tensor], tuple[Tensor, tuple[Tensor, Tensor]]]

@@ -159,7 +159,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _content(self) -> bytes:
         """The whole body, whatever becomes of it: the rest would be taken for the next request."""
-        length = self.headers.get("Content-Length", "")
+        lengths = self.headers.get_all("Content-Length", [])
+        length = lengths[0] if len(set(lengths)) == 1 else ""
         valid = length.isascii() and length.isdigit() and len(length) <= 9 and int(length) <= self.largest_request
         if not valid or "Transfer-Encoding" in self.headers:
             self.close_connection = True
