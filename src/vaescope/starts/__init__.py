@@ -14,6 +14,7 @@ from vaescope.core import randomness
 from vaescope.models import Member
 from vaescope.models.networks import Params
 from vaescope.training import MemberSpec, NoProgress, Progress, train
+from vaescope.training.compilation import should_compile
 from vaescope.training.step import Problem
 
 
@@ -31,7 +32,15 @@ class Trials:
         """Members that are trained from these weights for about so many steps, at their final precision."""
         problem, settings = self.problem, self.problem.settings
         epochs = math.ceil(self._at_most_half(steps) / self._epoch_steps)
-        short = replace(settings, epochs=epochs, patience=epochs, decay="cosine", precision_hold=0, precision_warmup=0)
+        short = replace(
+            settings,
+            epochs=epochs,
+            patience=epochs,
+            decay="cosine",
+            precision_hold=0,
+            precision_warmup=0,
+            compile=self._compile,
+        )
         members = train(
             problem.model,
             problem.train_data,
@@ -46,6 +55,11 @@ class Trials:
         result = f"ELBO {np.median(finished):.2f}" if finished else "diverged"
         self.progress.message(f"{self.title}: {name}: {result}.")
         return members
+
+    @property
+    def _compile(self) -> str:
+        """Trials are compiled if the training that follows is, because they share what is compiled with it."""
+        return "always" if should_compile(self.problem, self._epoch_steps) else "never"
 
     @property
     def _epoch_steps(self) -> int:

@@ -51,7 +51,7 @@ def build_functions(problem: Problem, batches: Batches, state: StackState, progr
     members that a function was first compiled for.
     """
     settings, model, objective = problem.settings, problem.model, problem.trained_objective
-    compiled = _should_compile(problem, batches.steps)
+    compiled = should_compile(problem, batches.steps)
     if compiled and not has_compiler():
         progress.message("No C++ compiler found: training runs uncompiled, up to three times slower.")
         compiled = False
@@ -130,8 +130,13 @@ def has_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and any(supported() for supported in known)
 
 
-def _should_compile(problem: Problem, steps_per_epoch: int) -> bool:
-    """Whether compiling saves more time than it takes; measured on two cores with a warm compiler cache."""
+def should_compile(problem: Problem, steps_per_epoch: int) -> bool:
+    """Whether compiling saves more time than it takes; measured on two cores with a warm compiler cache.
+
+    Args:
+        problem: what is trained.
+        steps_per_epoch: of its training data.
+    """
     if problem.settings.compile != "auto":
         return problem.settings.compile == "always"
     steps = problem.settings.epochs * steps_per_epoch
