@@ -23,6 +23,7 @@ from vaescope.starts.geometry import (
     Targets,
     at_ranks,
     fit_to_latents,
+    latents_in_use,
     lost_latents,
     prior_samples,
     unmixed_targets,
@@ -172,6 +173,36 @@ def test_a_member_that_lost_a_latent_is_fitted_for_longer_and_no_other(monkeypat
     shown = Recorded()
     GeometryTrials(problem, shown, start=replace(start, longer_fit_steps=2)).weights()
     assert "lost" not in str(shown.events)
+
+
+def test_members_that_lose_a_latent_while_they_are_trained_on_are_not_kept(monkeypatch):
+    """The one that lost it keeps its weights of before, the other goes on."""
+    rows, settings = ArrayRows(curve()[0][None]), TrainSettings(epochs=4, compile="never")
+    problem = Problem(VAE.mlp(4, 2, hidden=(8,)), beta_elbo, rows, rows, [MemberSpec(0), MemberSpec(1)], settings)
+    shown = Recorded()
+    trials = GeometryTrials(problem, shown, start=GeometricStart(fit_steps=2))
+    before = trials._trained("random weights", problem.model.init(problem.seeds), 2)
+
+    def planted(member, rows):
+        lost = member.seed == 1 and all(member is not own for own in before)
+        return torch.tensor([True, not lost])
+
+    monkeypatch.setattr(geometry, "latents_in_use", planted)
+    after = trials._trained_on("longer", before, trials._weights_of(before))
+    assert after[0] is not before[0]
+    assert after[1] is before[1]
+    assert sum("1 of 2 members lost a latent: not kept" in event for event in shown.events) == 1
+
+
+def test_latents_in_use_are_those_whose_means_vary():
+    x, z = curve()
+    model = VAE.mlp(4, 2, hidden=(32,))
+    u = at_ranks(z, prior_samples(model.prior, 2))
+    targets = Targets(u, torch.tensor([True, False]), torch.full((2,), 0.05))
+    member = vs.models.Member(model, fit_to_latents(model, x, targets, 0, steps=600))
+    assert latents_in_use(member, x).tolist() == [True, False]
+    diverged = {name: torch.full_like(value, math.nan) for name, value in member.params.items()}
+    assert latents_in_use(replace(member, params=diverged), x).tolist() == [False, False]
 
 
 # fits -----------------------------------------------------------------------------------------

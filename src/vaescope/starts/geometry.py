@@ -196,10 +196,9 @@ def unmixed_targets(member: Member, rows: Float[Tensor, "N r"], *, points: int =
         rows: some training data.
         points: codes at which the decoder is differentiated.
     """
-    model = member.model
+    model, used = member.model, latents_in_use(member, rows)
     posterior = model.encode(member.params, rows[None]).member(0)
     mean, variance = posterior.mean.detach(), posterior.marginal_variance.detach().mean(0)
-    used = mean.var(0) > variance
     if int(used.sum()) < 2:
         return None
     scale = mean[:, used].std(0)
@@ -210,6 +209,17 @@ def unmixed_targets(member: Member, rows: Float[Tensor, "N r"], *, points: int =
     new[:, used] = (codes @ torch.from_numpy(back.T)).to(mean)
     ordered = prior_samples(model.prior, model.latent_dim)
     return Targets(at_ranks(new, ordered), used, variance)
+
+
+def latents_in_use(member: Member, rows: Float[Tensor, "N r"]) -> Bool[Tensor, " d"]:
+    """The latents whose posterior means vary more over some data than their posteriors are wide.
+
+    Args:
+        member: a trained member; one that diverged uses none.
+        rows: some training data.
+    """
+    posterior = member.model.encode(member.params, rows[None]).member(0)
+    return posterior.mean.detach().var(0) > posterior.marginal_variance.detach().mean(0)
 
 
 @dataclass(frozen=True)
@@ -292,9 +302,8 @@ class GeometryTrials(Trials):
         best = self._trained("random weights", problem.model.init(problem.seeds), self.start.trial_steps)
         for kind in self.start.candidates or (CANDIDATES if self.image_shape is None else IMAGE_CANDIDATES):
             best = better_members(best, self._candidate(kind))
-        steps = self.start.unmixing_steps
-        longer = self._trained("the best of them, trained on", self._weights_of(best), steps)
-        unmixed = self._trained("the same with unmixed latents", self._unmixed(best), steps)
+        longer = self._trained_on("the best of them, trained on", best, self._weights_of(best))
+        unmixed = self._trained_on("the same with unmixed latents", best, self._unmixed(best))
         return self._weights_of(better_members(better_members(best, longer), unmixed))
 
     @cached_property
@@ -322,6 +331,17 @@ class GeometryTrials(Trials):
         weights = self._fitted(targets, longer)
         better = better_members(found, self._trained(f"{kind}, fitted for longer", weights, self.start.trial_steps))
         return [new if was_lost else own for new, own, was_lost in zip(better, found, lost, strict=True)]
+
+    def _trained_on(self, name: str, before: Sequence[Member], weights: Params) -> list[Member]:
+        """Members that are trained from these weights; those before it where fewer latents are in use than were."""
+        after = self._trained(name, weights, self.start.unmixing_steps)
+        counts = [
+            [int(latents_in_use(m, self._rows[s.data]).sum()) for m in own]
+            for *own, s in zip(before, after, self.problem.members, strict=True)
+        ]
+        if lost := sum(now < earlier for earlier, now in counts):
+            self.progress.message(f"{self.title}: {name}: {lost} of {len(after)} members lost a latent: not kept.")
+        return [b if now < earlier else a for b, a, (earlier, now) in zip(before, after, counts, strict=True)]
 
     def _embedded(self, kind: Neighbourhood) -> dict[int, Targets]:
         """The embedding of every data set."""
