@@ -23,7 +23,7 @@ from vaescope.starts.geometry import (
     Targets,
     at_ranks,
     fit_to_latents,
-    latents_in_use,
+    forgotten_latents,
     lost_latents,
     prior_samples,
     unmixed_targets,
@@ -183,26 +183,37 @@ def test_members_that_lose_a_latent_while_they_are_trained_on_are_not_kept(monke
     trials = GeometryTrials(problem, shown, start=GeometricStart(fit_steps=2))
     before = trials._trained("random weights", problem.model.init(problem.seeds), 2)
 
-    def planted(member, rows):
-        lost = member.seed == 1 and all(member is not own for own in before)
-        return torch.tensor([True, not lost])
+    def planted(before, after, rows):
+        return torch.tensor([False, after.seed == 1])
 
-    monkeypatch.setattr(geometry, "latents_in_use", planted)
+    monkeypatch.setattr(geometry, "forgotten_latents", planted)
     after = trials._trained_on("longer", before, trials._weights_of(before))
     assert after[0] is not before[0]
     assert after[1] is before[1]
     assert sum("1 of 2 members lost a latent: not kept" in event for event in shown.events) == 1
 
 
-def test_latents_in_use_are_those_whose_means_vary():
+def test_latents_that_other_codes_do_not_have_are_forgotten():
+    """A rotation forgets nothing; codes of one coordinate forget the other; latents that were not used cannot be."""
     x, z = curve()
-    model = VAE.mlp(4, 2, hidden=(32,))
-    u = at_ranks(z, prior_samples(model.prior, 2))
-    targets = Targets(u, torch.tensor([True, False]), torch.full((2,), 0.05))
-    member = vs.models.Member(model, fit_to_latents(model, x, targets, 0, steps=600))
-    assert latents_in_use(member, x).tolist() == [True, False]
-    diverged = {name: torch.full_like(value, math.nan) for name, value in member.params.items()}
-    assert latents_in_use(replace(member, params=diverged), x).tolist() == [False, False]
+    model = VAE.mlp(4, 3, hidden=(32,))
+
+    def member(first, second):
+        u = at_ranks(torch.stack([first, second, 0 * first], dim=1), prior_samples(model.prior, 3))
+        targets = Targets(u, torch.tensor([True, True, False]), torch.full((3,), 0.05))
+        own = vs.models.Member(model, fit_to_latents(model, x, targets, 0, steps=600))
+        assert own.status == "finished"
+        return own
+
+    both, turned = member(z[:, 0], z[:, 1]), member(z[:, 0] + z[:, 1], z[:, 0] - z[:, 1])
+    one = member(z[:, 0], z[:, 0])
+    assert not forgotten_latents(both, turned, x).any()
+    assert not forgotten_latents(turned, both, x).any()
+    assert forgotten_latents(both, one, x).tolist() == [False, True, False]
+    assert not forgotten_latents(one, both, x).any()
+    diverged = replace(both, training=replace(both.training, status="diverged"))
+    assert not forgotten_latents(diverged, both, x).any()
+    assert not forgotten_latents(both, diverged, x).any()
 
 
 # fits -----------------------------------------------------------------------------------------

@@ -196,9 +196,10 @@ def unmixed_targets(member: Member, rows: Float[Tensor, "N r"], *, points: int =
         rows: some training data.
         points: codes at which the decoder is differentiated.
     """
-    model, used = member.model, latents_in_use(member, rows)
+    model = member.model
     posterior = model.encode(member.params, rows[None]).member(0)
     mean, variance = posterior.mean.detach(), posterior.marginal_variance.detach().mean(0)
+    used = mean.var(0) > variance
     if int(used.sum()) < 2:
         return None
     scale = mean[:, used].std(0)
@@ -209,17 +210,6 @@ def unmixed_targets(member: Member, rows: Float[Tensor, "N r"], *, points: int =
     new[:, used] = (codes @ torch.from_numpy(back.T)).to(mean)
     ordered = prior_samples(model.prior, model.latent_dim)
     return Targets(at_ranks(new, ordered), used, variance)
-
-
-def latents_in_use(member: Member, rows: Float[Tensor, "N r"]) -> Bool[Tensor, " d"]:
-    """The latents whose posterior means vary more over some data than their posteriors are wide.
-
-    Args:
-        member: a trained member; one that diverged uses none.
-        rows: some training data.
-    """
-    posterior = member.model.encode(member.params, rows[None]).member(0)
-    return posterior.mean.detach().var(0) > posterior.marginal_variance.detach().mean(0)
 
 
 @dataclass(frozen=True)
@@ -286,6 +276,27 @@ def lost_latents(
     return targets.used & ~(correlation >= least)
 
 
+def forgotten_latents(
+    before: Member, after: Member, rows: Float[Tensor, "N r"], *, least: float = 0.5
+) -> Bool[Tensor, " d"]:
+    """The latents of a member that no linear map of the codes of another one recovers, such as after more training.
+
+    Args:
+        before: a member; of one that diverged there is nothing to forget.
+        after: the member whose codes are used.
+        rows: some training data.
+        least: multiple correlation of a latent that is not forgotten; those with a wider posterior are not in use.
+    """
+    if not before.status == after.status == "finished":
+        return torch.zeros(before.model.latent_dim, dtype=torch.bool)
+    own, other = (m.model.encode(m.params, rows[None]).member(0) for m in (before, after))
+    mean, codes = own.mean.detach().double(), other.mean.detach().double()
+    mean, codes = mean - mean.mean(0), codes - codes.mean(0)
+    left = mean - codes @ torch.linalg.lstsq(codes, mean).solution
+    in_use = mean.var(0) > own.marginal_variance.detach().mean(0)
+    return in_use & ~(1 - left.var(0) / mean.var(0) >= least**2)
+
+
 @dataclass(frozen=True, eq=False)
 class GeometryTrials(Trials):
     """The trials of one stack that starts from the geometry of its data."""
@@ -333,15 +344,14 @@ class GeometryTrials(Trials):
         return [new if was_lost else own for new, own, was_lost in zip(better, found, lost, strict=True)]
 
     def _trained_on(self, name: str, before: Sequence[Member], weights: Params) -> list[Member]:
-        """Members that are trained from these weights; those before it where fewer latents are in use than were."""
-        after = self._trained(name, weights, self.start.unmixing_steps)
-        counts = [
-            [int(latents_in_use(m, self._rows[s.data]).sum()) for m in own]
-            for *own, s in zip(before, after, self.problem.members, strict=True)
+        """Members that are trained from these weights; those before it where that lost what a latent encoded."""
+        after, specs = self._trained(name, weights, self.start.unmixing_steps), self.problem.members
+        lost = [
+            bool(forgotten_latents(b, a, self._rows[s.data]).any()) for b, a, s in zip(before, after, specs, strict=True)
         ]
-        if lost := sum(now < earlier for earlier, now in counts):
-            self.progress.message(f"{self.title}: {name}: {lost} of {len(after)} members lost a latent: not kept.")
-        return [b if now < earlier else a for b, a, (earlier, now) in zip(before, after, counts, strict=True)]
+        if any(lost):
+            self.progress.message(f"{self.title}: {name}: {sum(lost)} of {len(lost)} members lost a latent: not kept.")
+        return [b if was_lost else a for b, a, was_lost in zip(before, after, lost, strict=True)]
 
     def _embedded(self, kind: Neighbourhood) -> dict[int, Targets]:
         """The embedding of every data set."""
