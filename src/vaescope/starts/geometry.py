@@ -347,7 +347,8 @@ class GeometryTrials(Trials):
         """Members that are trained from these weights; those before it where that lost what a latent encoded."""
         after, specs = self._trained(name, weights, self.start.unmixing_steps), self.problem.members
         lost = [
-            bool(forgotten_latents(b, a, self._rows[s.data]).any()) for b, a, s in zip(before, after, specs, strict=True)
+            bool(forgotten_latents(own, new, self._rows[spec.data]).any())
+            for own, new, spec in zip(before, after, specs, strict=True)
         ]
         if any(lost):
             self.progress.message(f"{self.title}: {name}: {sum(lost)} of {len(lost)} members lost a latent: not kept.")

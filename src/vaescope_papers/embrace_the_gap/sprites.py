@@ -696,7 +696,7 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
         "free to rotate its axes, a high one makes codes precise)."
     )
     laptop = SpritesSettings(
-        seeds=3,
+        seeds=1,
         samples=20_000,
         epochs=32,
         patience=32,
@@ -708,7 +708,7 @@ class SpritesExperiment(TrainedExperiment[SpritesSettings, SpriteCell, SpriteMea
         controls=1,
         remedies=tuple(REMEDIES),
     ).annealed(1e-3, start=8.0, hold=5_000, warmup=1_000)
-    quick = replace(laptop, seeds=1, data_sets=(2,), compared_sets=(), controls=0, remedies=())
+    quick = replace(laptop, data_sets=(2,), compared_sets=(), controls=0, remedies=())
     paper = SpritesSettings(seeds=2, samples=60_000, epochs=500, patience=30, learning_rate=1e-5)
     cell_type = SpriteCell
     measured_type = SpriteMeasurement
