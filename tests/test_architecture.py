@@ -37,6 +37,7 @@ ORDER = [
     "regime",
     "orthogonality",
     "products",
+    "improvement",
     "interop",
     "jobs",
     "vaescope_papers",
@@ -44,7 +45,7 @@ ORDER = [
     "cli",
     "__main__",
 ]
-MAX_PUBLIC_NAMES = 157  # the contract: calls, their results, and the functions of `vs.theory.linear`
+MAX_PUBLIC_NAMES = 159  # the contract: calls, their results, and the functions of `vs.theory.linear`
 
 
 def package_of(file: Path) -> str:

@@ -193,3 +193,22 @@ def test_leakage(tmp_path: Path) -> None:
     assert found.findings[0].code == "leaks"
     assert found.nats["side"] > 0.2
     assert found.to_html(tmp_path / "page.html").exists()
+
+
+def test_improve(tmp_path: Path) -> None:
+    model = vs.adapters.from_callables(
+        encode=lambda x: (x @ WEIGHT / 2, 0.4 + 0 * x[:, :2]), decode=_decoder, latent_dim=2, precision=1.0
+    )
+    x = _decoder(torch.randn(120, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))
+    found = vs.improve(model, x[:80], x[80:], budget=5.0, progress=None)
+    assert isinstance(found, vs.Improvement)
+    assert isinstance(found.model, vs.LatentModel)
+    for step in found.steps:
+        assert isinstance(step.kept, bool)
+        assert step.name
+        assert step.reason
+        assert step.code
+        assert step.gain is None or step.gain.low <= step.gain.value <= step.gain.high
+    assert found.to_html(tmp_path / "page.html").exists()
+    assert found.to_json(tmp_path / "page.json").exists()
+    assert found.summary() is not None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vaescope.core.errors import InputError, RunError, VaescopeWarning
     from vaescope.distributions import Beta, Laplace, Normal, Uniform
     from vaescope.fitting import Fit, fit
+    from vaescope.improvement.improve import Improvement, improve
     from vaescope.products import explore as explorer  # noqa: F401
     from vaescope.products import watch as watch
     from vaescope.products.anomaly import AnomalyScores, anomaly_scores
@@ -79,6 +80,7 @@ _NAMES = {
     "Preflight": "vaescope.products.preflight.preflight",
     "preflight": "vaescope.products.preflight.preflight",
     **dict.fromkeys(("Identifiability", "identifiability"), "vaescope.products.identifiability"),
+    **dict.fromkeys(("Improvement", "improve"), "vaescope.improvement.improve"),
     **dict.fromkeys(("Leakage", "leakage"), "vaescope.products.leakage"),
     **dict.fromkeys(("LatentModel", "ModelSpec"), "vaescope.protocol"),
     "Watch": "vaescope.products.watch",
@@ -93,6 +95,7 @@ __all__ = [
     "Diagnosis",
     "Fit",
     "Identifiability",
+    "Improvement",
     "InputError",
     "Laplace",
     "LatentModel",
@@ -111,6 +114,7 @@ __all__ = [
     "diagnose",
     "fit",
     "identifiability",
+    "improve",
     "leakage",
     "preflight",
 ]

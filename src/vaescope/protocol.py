@@ -6,22 +6,27 @@ only what is declared here; they never probe a model for other attributes.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from vaescope.core import validation
+from vaescope.core.calls import Slot, named_weights, weight_slots, weights_in_place
 from vaescope.core.errors import InputError
 from vaescope.distributions import Normal, Prior
 from vaescope.distributions.base import PosteriorDensity, PriorDensity
 from vaescope.distributions.likelihoods import LIKELIHOODS
 
+T = TypeVar("T")
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]
 """(x, z) -> log p(x|z), a number per row."""
 ObservationSampler = Callable[..., Tensor]
@@ -197,6 +202,18 @@ class LatentModel(ABC):
         """The modules that the model consists of; none if they cannot be seen."""
         return (self,) if isinstance(self, nn.Module) else ()
 
+    def trained_weights(self) -> dict[str, Tensor]:
+        """Weights of the networks by name; none if they cannot be seen."""
+        return named_weights(self.trained_networks())
+
+    def with_weights(self, weights: Mapping[str, Tensor]) -> LatentModel:
+        """The same model with other weights; this one keeps its own.
+
+        Args:
+            weights: by the names of `trained_weights`; those that are left out stay. Gradients flow to `nn.Parameter`s.
+        """
+        return Reweighted(self, weights)
+
     def build_spec(self) -> ModelSpec:
         """The spec, for models that compute it from other attributes instead of setting it."""
         raise InputError(f"{type(self).__name__} has no spec; set self.spec = vs.ModelSpec(latent_dim=...).")
@@ -253,6 +270,87 @@ class WrappedModel(LatentModel):
 
     def trained_networks(self) -> tuple[nn.Module, ...]:
         return self.model.trained_networks()
+
+    def trained_weights(self) -> dict[str, Tensor]:
+        return self.model.trained_weights()
+
+    def with_weights(self, weights: Mapping[str, Tensor]) -> LatentModel:
+        changed = copy.copy(self)
+        object.__setattr__(changed, "model", self.model.with_weights(weights))
+        for name in [name for name in vars(changed) if isinstance(vars(type(self)).get(name), cached_property)]:
+            del changed.__dict__[name]
+        return changed
+
+
+@dataclass(frozen=True, eq=False)
+class Reweighted(WrappedModel):
+    """A model with other weights, which are in its networks only while they compute."""
+
+    model: LatentModel
+    weights: Mapping[str, Tensor]
+
+    def trained_weights(self) -> dict[str, Tensor]:
+        return self._parameters
+
+    def with_weights(self, weights: Mapping[str, Tensor]) -> LatentModel:
+        return replace(self, weights={**self.weights, **weights})
+
+    def encode(self, x: Tensor, auxiliary: object | None = None) -> tuple[Tensor, Tensor]:
+        return self._call(super().encode)(x, auxiliary)
+
+    def decode(self, z: Tensor) -> Tensor:
+        return self._call(super().decode, z.dtype)(z)
+
+    def decode_given(self, z: Tensor, auxiliary: Tensor) -> Tensor:
+        return self._call(super().decode_given, z.dtype)(z, auxiliary)
+
+    def build_spec(self) -> ModelSpec:
+        spec, call = self.model.spec, self._call
+        prior, posterior = spec.prior_density, spec.posterior_density
+        likelihood, sampler = spec.log_likelihood, spec.sample_observations
+        return replace(
+            spec,
+            prior_density=prior and PriorDensity(call(prior.sample), call(prior.log_prob)),
+            posterior_density=posterior and PosteriorDensity(call(posterior.sample), call(posterior.log_prob)),
+            log_likelihood=likelihood and call(likelihood),
+            sample_observations=sampler and call(sampler),
+        )
+
+    def _call(self, function: Callable[..., T], dtype: torch.dtype | None = None) -> Callable[..., T]:
+        """The function with these weights; a model that is a module computes in the floating-point type given."""
+
+        def call(*values: object, **named: object) -> T:
+            converts = dtype is not None and isinstance(self.model, nn.Module)
+            weights = self._in_dtype(dtype) if converts and dtype is not None else self._parameters
+            with weights_in_place(self._slots, weights):
+                return function(*values, **named)
+
+        return call
+
+    @cached_property
+    def _slots(self) -> list[Slot]:
+        return weight_slots(self.model.trained_networks())
+
+    @cached_property
+    def _parameters(self) -> dict[str, Tensor]:
+        """Weights as parameters where the networks have parameters."""
+        own = self.model.trained_weights()
+        return {
+            name: nn.Parameter(given, requires_grad=False)
+            if isinstance(value, nn.Parameter) and not isinstance(given := self.weights.get(name, value), nn.Parameter)
+            else self.weights.get(name, value)
+            for name, value in own.items()
+        }
+
+    def _in_dtype(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {
+            name: value
+            if value.dtype == dtype or not value.is_floating_point()
+            else nn.Parameter(value.detach().to(dtype), requires_grad=False)
+            if isinstance(value, nn.Parameter)
+            else value.to(dtype)
+            for name, value in self._parameters.items()
+        }
 
 
 def check_model(model: object) -> LatentModel:

@@ -213,6 +213,39 @@ def _variables(names: str, data: Dataset, source: DataOptions) -> dict[str, obje
     return found
 
 
+@dataclass(frozen=True)
+class Improve:
+    """Carry out the advice of a diagnosis, and measure what it gains on held-out samples."""
+
+    target: tyro.conf.Positional[str]
+    """A run folder of `vaescope train`, a model in your own Python (FILE.py:NAME or package.module:NAME), or one in a
+    file, as for `vaescope diagnose`. It stays as it is."""
+    data: str
+    """Samples that the model was trained on: a file or a name, as for `vaescope train`."""
+    test: str
+    """Samples that it was not trained on, which decide nothing and are only measured: a file or a name."""
+    html: Path | None = None
+    """Write the report to this file, and its numbers to a .json file next to it."""
+    out: Path | None = None
+    """Store steps in this folder as they are finished; the same command continues there."""
+    source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    model: tyro.conf.OmitArgPrefixes[ModelOptions] = field(default_factory=ModelOptions)
+    budget: float = 120.0
+    """Seconds that this may take."""
+
+    def run(self) -> int:
+        check_page(self.html, None)
+        from vaescope.improvement.improve import improve
+
+        opened = cache(lambda: self.source.open(self.data)[0])
+        models = load_models(self.target, self.model, opened)
+        test = self.source.open(self.test)[0]
+        found = improve(models, opened(), test, name=target_name(self.target), budget=self.budget, out=self.out)
+        new_console().print(str(found), markup=False, highlight=False, soft_wrap=True)
+        write_page(found, self.html)
+        return 0
+
+
 SHOWN = ("model", "ELBO", "ELBO stderr", "log p(x)", "log p(x) stderr", "in use", "c_IMA", "MCC")
 
 

@@ -12,7 +12,16 @@ from typing import NoReturn, Protocol
 
 import tyro
 
-from vaescope.cli.analyse import AuditCommand, Certify, Compare, Diagnose, Explore, LeakageCommand, PreflightCommand
+from vaescope.cli.analyse import (
+    AuditCommand,
+    Certify,
+    Compare,
+    Diagnose,
+    Explore,
+    Improve,
+    LeakageCommand,
+    PreflightCommand,
+)
 from vaescope.cli.info import Datasets, Info, Version
 from vaescope.cli.reproduce import Reproduce, Verify
 from vaescope.cli.sweep import Status, SweepCommand, Track
@@ -36,6 +45,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "status": Status,
     "track": Track,
     "diagnose": Diagnose,
+    "improve": Improve,
     "certify": Certify,
     "leakage": LeakageCommand,
     "compare": Compare,

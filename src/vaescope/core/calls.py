@@ -6,7 +6,7 @@ import contextlib
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -40,6 +40,57 @@ def evaluation_mode(networks: Sequence[nn.Module]) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+def named_weights(networks: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """Parameters and buffers of networks by name, shared ones once; none of compiled TorchScript, which are fixed."""
+    if any(isinstance(part, torch.jit.ScriptModule) for network in networks for part in network.modules()):
+        return {}
+    every = nn.ModuleList(networks)
+    return {**dict(every.named_parameters()), **dict(every.named_buffers())}
+
+
+Slot = tuple[nn.Module, str, str]
+"""A module, its name for a weight, and the name of `named_weights`."""
+
+
+def weight_slots(networks: Sequence[nn.Module]) -> list[Slot]:
+    """Where each of the weights of `named_weights` is, shared ones several times."""
+    names = {id(value): name for name, value in named_weights(networks).items()}
+    modules = {id(part): part for network in networks for part in network.modules()}.values()
+    return [
+        (module, name, names[id(value)])
+        for module in modules
+        for name, value in (*module._parameters.items(), *module._buffers.items())
+        if value is not None and id(value) in names
+    ]
+
+
+@contextlib.contextmanager
+def weights_in_place(slots: Sequence[Slot], weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Networks with other weights inside the block; their own afterwards.
+
+    Args:
+        slots: of `weight_slots`.
+        weights: by name, an `nn.Parameter` in the place of each parameter; others stay.
+    """
+    own = [(module, name, getattr(module, name), weights[key]) for module, name, key in slots if key in weights]
+
+    def put(module: nn.Module, name: str, value: Tensor) -> None:
+        if isinstance(module, nn.RNNBase):  # it keeps a list of its weights as well
+            setattr(module, name, value)
+        elif name in module._parameters:
+            module._parameters[name] = value if isinstance(value, nn.Parameter) else nn.Parameter(value)
+        else:
+            module._buffers[name] = value
+
+    try:
+        for module, name, _, value in own:
+            put(module, name, value)
+        yield
+    finally:
+        for module, name, value, _ in own:
+            put(module, name, value)
 
 
 def dtype_and_device(networks: Sequence[nn.Module]) -> tuple[torch.dtype, torch.device] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -156,6 +156,12 @@ class Member(LatentModel):
             image_shape=self.model.networks.image_shape,
             flattens_images=True,
         )
+
+    def trained_weights(self) -> dict[str, Tensor]:
+        return dict(self.params)
+
+    def with_weights(self, weights: Mapping[str, Tensor]) -> Member:
+        return replace(self, params={**self.params, **weights})
 
     def _covariance_log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x|z) under a learned covariance, which γ² does not describe."""

@@ -43,16 +43,21 @@ CONFIDENCE = 0.95
 
 
 @torch.no_grad()
-def elbo_of_samples(sample: EncodedSample, draws: int = 64) -> Float[Tensor, " N"]:
+def elbo_of_samples(sample: EncodedSample, *, noise: Float[Tensor, "N S d"] | None = None) -> Float[Tensor, " N"]:
     """log p(x|z) averaged over draws from q(z|x), minus the KL in closed form.
 
     The draws of a sample are mirrored and, with few latents, whitened: for a linear decoder the result is exact. They
     are independent between samples, so that a standard error over samples includes the error of sampling, and the
     same for all models with as many latents.
+
+    Args:
+        sample: of one model.
+        noise: standard normal draws of each sample, in place of these.
     """
     _check(sample)
     log_p, x = sample_log_likelihood(sample), sample.observations
-    noise = _noise(len(sample), sample.mean.shape[1], draws)
+    noise = mirrored_noise(len(sample), sample.mean.shape[1], 64) if noise is None else noise
+    draws = noise.shape[1]
     total = torch.zeros(len(sample), dtype=torch.float64)
     mean, deviation = sample.mean.double(), sample.variance.double().sqrt()
     step = max(1, 4096 // draws)
@@ -79,7 +84,14 @@ def _check(sample: EncodedSample) -> None:
         sample.check_output(sample.decoded)
 
 
-def _noise(samples: int, dim: int, draws: int) -> Float[Tensor, "N S d"]:
+def mirrored_noise(samples: int, dim: int, draws: int) -> Float[Tensor, "N S d"]:
+    """Standard normal draws in opposite pairs; with few latents, their second moments are exact too.
+
+    Args:
+        samples: with draws of their own.
+        dim: latents.
+        draws: per sample, an even number.
+    """
     half = torch.randn(samples, draws // 2, dim, generator=randomness.generator(0, "compare"), dtype=torch.float64)
     noise = torch.cat([half, -half], dim=1)
     return noise if 4 * dim > draws else whitened(noise)

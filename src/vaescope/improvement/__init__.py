@@ -1,0 +1,1 @@
+"""Advice carried out: interventions on a trained model, each measured on held-out samples."""
