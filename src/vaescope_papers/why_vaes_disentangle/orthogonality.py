@@ -705,11 +705,29 @@ def tables_of(results: Results) -> list[ReportTable]:
 # figures --------------------------------------------------------------------------------------
 
 
+def draw_scores(results: Results) -> Figure:
+    """The MIG of every model against its OD-Score, a panel per image set."""
+    groups = by_images(results)
+    figure, axes = figures.row_of_panels(max(1, len(groups)), width=4.0)
+    for axis, (images, own) in zip(axes, groups.items(), strict=False):
+        _draw_points(axis, own, mig, "MIG", title=images.title_in_lines)
+    figures.shared_legend(figure, axes[0])
+    return figure
+
+
+def _draw_points(axis: Axes, own: Results, gap: Gap, label: str, *, title: str) -> None:
+    scores = trained_scores(own)
+    for objective, model in OBJECTIVES.items():
+        known = [r for r in of_objective(own, objective) if r.cell in scores]
+        figures.plot_points(axis, [scores[r.cell] for r in known], [gap(r.measured) for r in known], label=model)
+    figures.format_axis(axis, title=title, x="OD-Score (0: orthogonal)", y=label, log="", legend=False)
+    axis.grid(visible=True)
+
+
 def draw_figure_4(results: Results) -> Figure:
     groups = by_images(results)
     figure, axes = figures.grid_of_panels(max(1, len(groups)), 4, width=3.3, height=3.1)
     for row, (images, own) in enumerate(groups.items()):
-        scores = trained_scores(own)
         for column, (label, gap) in enumerate((("MIG", mig), ("MIG-sup", mig_sup))):
             strips, points = axes[4 * row + column], axes[4 * row + column + 2]
             values = [[gap(r.measured) for r in of_objective(own, objective)] for objective in OBJECTIVES]
@@ -717,13 +735,7 @@ def draw_figure_4(results: Results) -> Figure:
             strips.set_ylim(bottom=0)
             title = f"{images.title_in_lines}: {label}"
             figures.format_axis(strips, title=title, x="", y=label, log="", legend=False)
-            for objective, model in OBJECTIVES.items():
-                known = [r for r in of_objective(own, objective) if r.cell in scores]
-                x, y = [scores[r.cell] for r in known], [gap(r.measured) for r in known]
-                figures.plot_points(points, x, y, label=model)
-            x_label = "OD-Score (0: orthogonal)"
-            figures.format_axis(points, title=f"{label} and OD-Score", x=x_label, y=label, log="", legend=False)
-            points.grid(visible=True)
+            _draw_points(points, own, gap, label, title=f"{label} and OD-Score")
     figures.shared_legend(figure, axes[2])
     return figure
 
@@ -871,10 +883,13 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
         ]
 
     def figures(self, results: Results, settings: DisentanglingSettings) -> list[ReportFigure]:
+        scores = (
+            "Figure 4: every dot is a trained model. The paper expects dots to fall from left to right: the less orthogonal "
+            "the columns of the local decoder over latents in use, the less disentangled the codes."
+        )
         figure_4 = (
-            "Figure 4: every dot is a trained model. Left: disentanglement of the codes, by model. Right: the same "
-            "against the OD-Score of the local decoder over latents in use. The paper expects dots to fall from left "
-            "to right."
+            "Figure 4 with the MIG-sup: every dot is a trained model. Left: disentanglement of the codes, by model. Right: the same "
+            "against the OD-Score of the local decoder over latents in use."
         )
         angles = (
             "Angles between columns of the Jacobian, from 0° (parallel) to 90°, with all pixels weighted alike, "
@@ -886,6 +901,7 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
             "of draws of the latents in use and of means. The theorem predicts that they rise with the KL."
         )
         return [
+            ReportFigure("a_scores", draw_scores(results), scores),
             ReportFigure("a_figure_4", draw_figure_4(results), figure_4),
             ReportFigure("b_angles", draw_angles(results), angles),
             ReportFigure("c_theorems", draw_theorems(results), theorems),
