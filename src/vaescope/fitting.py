@@ -369,7 +369,8 @@ def prepare_fit(
     shape = DataShape(data.columns, data.image_shape, columns.shape[1])
     model = build_model(settings.model, shape, noise=settings.members.noise)
     if settings.members.noise != "fixed" and settings.model.likelihood == "gaussian":
-        model = replace(model, least_precision=_least_precision(data, settings.model.latent_dim))
+        least, keeps = _least_precision(data, settings.model.latent_dim)
+        model = replace(model, least_precision=least, keeps_floor=keeps and settings.members.noise == "optimal")
     members = [
         MemberSpec(seed=seed, precision=precision, beta=settings.members.beta, kl_schedule=schedule)
         for precision in settings.members.precisions
@@ -379,13 +380,18 @@ def prepare_fit(
     return FitJob(settings, model, _with_columns(data, columns), members, objective or _objective(settings, len(data)))
 
 
-def _least_precision(data: Dataset | StoredDataset, latents: int) -> float:
-    """γ² at which a linear VAE uses its latents, from some rows of the data; see `vs.preflight`."""
+def _least_precision(data: Dataset | StoredDataset, latents: int) -> tuple[float, bool]:
+    """γ² at which a linear VAE uses its latents, from some rows of the data, and whether less would lose them.
+
+    See `vs.preflight`. Where no direction stands out, or latents are as many as columns, the likelihood is highest
+    without latents, or has no maximum; then an optimal γ² is kept above this one.
+    """
     rows = data.spread_rows(4000 if data.columns <= 1000 else 1000)
-    precision = 1 / least_variance(spectrum_of_rows(rows.double().numpy()), latents)
+    spectrum = spectrum_of_rows(rows.double().numpy())
+    precision = 1 / least_variance(spectrum, latents)
     if precision > 1e30:  # training needs some more, and float32 ends at 3e38
         raise InputError("x has a standard deviation below 1e-15, too small for precisions of float32; rescale x.")
-    return precision
+    return precision, spectrum.flat or latents >= spectrum.rank
 
 
 def _with_columns(data: Dataset | StoredDataset, columns: Tensor) -> Dataset | StoredDataset:

@@ -158,7 +158,7 @@ def test_an_exact_model_has_no_findings(tmp_path):
     page = found.to_html(tmp_path / "page.html").read_text()
     assert "&lt;b&gt;exact&lt;/b&gt;" in page
     assert "<b>exact</b>" not in page
-    assert page.count("<svg") == 3
+    assert page.count("<figure") == 3
     assert "&lt;b&gt;exact" in found._repr_html_()
     assert json.loads(found.to_json(tmp_path / "page.json").read_text())["transfers"] is True
 

@@ -24,7 +24,7 @@ class Budget:
 
     seconds: float
     progress: Progress | None = None
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
     name: str = "diagnose"
 
     @property

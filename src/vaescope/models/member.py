@@ -37,6 +37,8 @@ class TrainingSummary:
     """The step, counted from 1, at which the loss was no longer finite."""
     converged: bool | None = None
     """Whether more epochs would have changed little (`has_converged`); None if diverged or not recorded."""
+    precision_floor: float | None = None
+    """γ² below which an optimal one was not let; None if it is the maximum-likelihood value whatever that is."""
 
     def to_dict(self) -> dict[str, object]:
         """Fields by name, for JSON and tables."""

@@ -82,7 +82,9 @@ class VAE:
             the outputs instead of γ², by gradient.
         auxiliary: the auxiliary input of an iVAE.
         fixed: maps that are not trained.
-        least_precision: where a learned γ² starts, and below which an optimal one does not fall; 0 for no bound.
+        least_precision: where a learned γ² starts, and below which an optimal one does not fall until latents are in
+            use (`precision_floor`); 0 for no bound.
+        keeps_floor: whether an optimal γ² never falls below it, because the data are such that latents would collapse.
         prior_shape: `fixed`, or `learned`: the variance of a normal prior, a and b of a Beta prior, for every latent,
             by gradient, from those of `prior`.
     """
@@ -97,6 +99,7 @@ class VAE:
     auxiliary: AuxiliarySettings = field(default_factory=AuxiliarySettings)
     fixed: FixedMaps = field(default_factory=FixedMaps)
     least_precision: float = 0.0
+    keeps_floor: bool = False
     prior_shape: str = "fixed"
 
     @classmethod
@@ -293,7 +296,7 @@ class VAE:
             params: weights of E members.
             rows: a batch per member: x followed by the auxiliary input.
             noise: standard normal noise for the draw.
-            precision: γ² of every member; not used unless the noise is fixed.
+            precision: γ² of every member if the noise is fixed, and its lower bound if it is optimal.
         """
         x, auxiliary = self.split_auxiliary(rows)
         posterior = self.encode(params, rows)
@@ -318,15 +321,34 @@ class VAE:
     def current_precision(
         self, params: Params, precision: Float[Tensor, " E"], squared_error: Float[Tensor, "E B"]
     ) -> Float[Tensor, " E"]:
-        """γ² of every member: as given, as learned, or optimal for these errors but not below the bound.
+        """γ² of every member: as given, as learned, or that of the highest likelihood for these errors.
 
         Args:
             params: weights of E members.
-            precision: γ² of every member; not used unless the noise is fixed.
+            precision: γ² of every member if the noise is fixed, and its lower bound if it is optimal.
             squared_error: ‖x - f(z)‖² of a batch per member; used only if the noise is optimal.
         """
         if self.noise == "learned":
             return params["log_precision"].squeeze(-1).exp()
         if self.noise == "optimal":
-            return optimal_precision(squared_error.mean(-1), self.observed_dim).clamp_min(self.least_precision)
+            return torch.maximum(optimal_precision(squared_error.mean(-1), self.observed_dim), precision)
         return precision
+
+    @property
+    def kept_floor(self) -> float | None:
+        """γ² below which an optimal one never falls; None if it is the maximum-likelihood value whatever that is."""
+        return self.least_precision if self.noise == "optimal" and self.keeps_floor else None
+
+    def precision_floor(self, best: Float[Tensor, " E"], *, done: float) -> Float[Tensor, " E"]:
+        """Lower bound of an optimal γ² in training: without it, latents are lost while errors are still large.
+
+        It is no longer needed once γ² is near it, which means that latents are in use, and in the second half of
+        training in any case, so that γ² ends at its maximum-likelihood value.
+
+        Args:
+            best: γ² of the highest likelihood in the last epoch; 0 before the first.
+            done: share of the epochs that are done.
+        """
+        near = 0.8  # of the bound, which is that of PCA: a VAE with its latents in use has errors like that
+        held = torch.full_like(best, self.least_precision)
+        return held if self.keeps_floor else held.where((best < near * held) & (done < 0.5), 0.0)

@@ -281,10 +281,16 @@ def keep_freed_memory() -> Iterator[None]:
         trim(0)
 
 
+def stated_precision(model: VAE, precision: Float[Tensor, " E"]) -> Float[Tensor, " E"]:
+    """What `VAE.terms` takes for γ² outside of training: γ² itself, or the lower bound of an optimal one, if any."""
+    return precision if model.noise != "optimal" else torch.full_like(precision, model.kept_floor or 0.0)
+
+
 class ValidationSet:
     """Validation data with noise that is drawn once, so that epochs are compared under the same noise."""
 
     def __init__(self, problem: Problem) -> None:
+        self.model = problem.model
         self.data, self.constrains_kl = problem.validation_data, problem.constrains_kl
         shape = (self.data.shape[1], problem.model.latent_dim)
         generators = [randomness.generator(seed, "validation") for seed in problem.seeds]
@@ -301,10 +307,11 @@ class ValidationSet:
         total = torch.zeros(2, len(state.log.active), device=self.data.data.device)
         data_of = torch.tensor([record.spec.data for record in state.active_records])
         weights = kl_weights_at(None, state.schedules, tensors.beta, constrained=self.constrains_kl)
+        precision = stated_precision(self.model, tensors.precision)
         for first in range(0, samples, VALIDATION_ROWS):
             x = step_layout(self.data.to_float(self.data.data[data_of, first : first + VALIDATION_ROWS]))
             noise = step_layout(self.noise[:, first : first + VALIDATION_ROWS])
             # the last part may be smaller; it is not worth compiling for
             evaluate = functions.validation if x.shape[1] == VALIDATION_ROWS else functions.eager_validation
-            total += x.shape[1] * evaluate(tensors.params, x, noise, tensors.precision, weights)
+            total += x.shape[1] * evaluate(tensors.params, x, noise, precision, weights)
         return total / samples

@@ -25,7 +25,7 @@ from vaescope.objectives.elbo import Objective, WithNetwork, beta_elbo
 from vaescope.settings import TrainSettings
 from vaescope.training.batches import Batches
 from vaescope.training.checkpoint import Checkpoints, CheckpointStore, flatten, unflatten
-from vaescope.training.compilation import ValidationSet, build_functions, keep_freed_memory
+from vaescope.training.compilation import ValidationSet, build_functions, keep_freed_memory, stated_precision
 from vaescope.training.progress import LoggedProgress, NoProgress, Observer, Progress
 from vaescope.training.schedules import kl_weights_at, learning_rate_at, precision_at
 from vaescope.training.state import Record, StackState
@@ -147,7 +147,7 @@ class _Run:
         losses, errors = self._train_epoch()
         if self.problem.model.noise == "optimal":
             self.state.tensors.precision = self.problem.model.current_precision(
-                self.state.tensors.params, self.state.tensors.precision, errors.mT
+                self.state.tensors.params, stated_precision(self.problem.model, self.state.tensors.precision), errors.mT
             )
         elbo, scores = self.validation.evaluate(self.functions, self.state).tolist()
         settings = self.problem.settings
@@ -156,6 +156,9 @@ class _Run:
             math.ceil(max(settings.precision_steps, record.spec.schedule.settled) / self.batches.steps)
             for record in self.state.active_records
         ]
+        if self.problem.model.noise == "optimal" and not self.problem.model.keeps_floor:
+            held = (self._training_precision() > 0).tolist()  # in the next epoch: patience does not count yet
+            settled = [self.state.log.epochs_done + 1 if own else most for own, most in zip(held, settled, strict=True)]
         self.state.record_epoch(losses, elbo, scores, patience=settings.patience, settled=settled, last=last)
         self._record_metrics()
         if (staying := self.state.retire_stopped()) is not None:
@@ -166,7 +169,7 @@ class _Run:
     def _train_epoch(self) -> tuple[Float[Tensor, "S E"], Float[Tensor, "S E"]]:
         """Loss and squared error of every step and active member."""
         settings, log, tensors = self.problem.settings, self.state.log, self.state.tensors
-        losses, errors = [], []
+        losses, errors, given = [], [], self._training_precision()
         schedules, constrained = self.state.schedules, self.problem.constrains_kl
         final_weights = kl_weights_at(None, schedules, tensors.beta, constrained=constrained)
         settled = max(schedule.settled for schedule in schedules)
@@ -174,7 +177,7 @@ class _Run:
             log.steps_done += 1
             rate = learning_rate_at(log.steps_done, settings.epochs * self.batches.steps, settings)
             scales = adam_scales(log.steps_done, rate, self.problem.device)
-            precision = precision_at(log.steps_done, tensors.precision, settings)
+            precision = precision_at(log.steps_done, given, settings)
             weights = final_weights
             if log.steps_done < settled:
                 weights = kl_weights_at(log.steps_done, schedules, tensors.beta, constrained=constrained)
@@ -185,6 +188,14 @@ class _Run:
             if self.observer is not None and self.observer.due(log.steps_done):
                 self._observe(error, precision, weights)
         return torch.stack(losses), torch.stack(errors)
+
+    def _training_precision(self) -> Float[Tensor, " E"]:
+        """γ² of every member, or its lower bound where γ² is optimal."""
+        model, tensors, done = self.problem.model, self.state.tensors, self.state.log.epochs_done
+        if model.noise != "optimal":
+            return tensors.precision
+        best = tensors.precision if done else torch.zeros_like(tensors.precision)
+        return model.precision_floor(best, done=done / self.problem.settings.epochs)
 
     def _observe(
         self, error: Float[Tensor, " E"], precision: Float[Tensor, " E"], weights: Float[Tensor, E * k]
@@ -240,6 +251,7 @@ class _Run:
             used_precision=member.precision,
             diverged_at_step=record.diverged_at_step,
             converged=record.converged,
+            precision_floor=self.problem.model.kept_floor,
         )
         return replace(member, training=summary, history=record.history)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -27,7 +27,16 @@ from vaescope.products.certify.measure import (
     find_cause,
     measure_optimality,
 )
-from vaescope.products.certify.simulate import COVERAGE, GapBounds, Simulation, bound_gap, calibrate, simulate
+from vaescope.products.certify.simulate import (
+    COVERAGE,
+    GapBounds,
+    Simulation,
+    bound_gap,
+    calibrate,
+    joint_of,
+    posterior_of,
+    simulate,
+)
 from vaescope.protocol import LatentModel
 from vaescope.report.findings import Finding, by_severity
 from vaescope.report.page import Drawing
@@ -216,6 +225,12 @@ def _measure(
             raise Skipped("encode returns the marginals of q(z|x), not q itself")
         return measure_optimality(simulation.joint(), simulation.posterior, seed=seed)
 
+    def optimality_of_real() -> Optimality:
+        chosen = real.random_subset(500)
+        own = replace(chosen, model=simulation.encoded.model)
+        prior = model.prior if own.auxiliary is None else model.prior_at(own.auxiliary, like=own.mean.double())
+        return measure_optimality(joint_of(own, prior, None), posterior_of(own, prior), seed=seed)
+
     def bounds() -> GapBounds:
         if latents > 64:
             raise Skipped("more than 64 latents would take too long")
@@ -226,12 +241,15 @@ def _measure(
 
     clock.say("comparing real with simulated x")
     transfer: Transfer | None = attempts("transfer", lambda: compare_with_real(real, simulation.encoded))
-    cause: Cause | None = attempts("named causes", lambda: find_cause(simulation, raw, real))
     clock.say("comparing posteriors with the best of their family")
     measured: Optimality | None = attempts("best of family", optimality)
+    at_real: Optimality | None = None
+    if measured is not None and transfer is not None and transfer.transfers is False:
+        at_real = attempts("best of family at real x", optimality_of_real)
+    cause: Cause | None = attempts("named causes", lambda: find_cause(simulation, raw, real, at_real or measured))
     bounded: GapBounds | None = attempts("bounds on log p(x)", bounds)
     x = real.observations
     between = float(((x > 0.01) & (x < 0.99)).double().mean())
     binary = model.likelihood == "bernoulli" and between > 0.02  # only simulated x are
-    evidence = Evidence(calibrate(simulation), measured, cause, bounded, transfer, model.beta, binary)
+    evidence = Evidence(calibrate(simulation), measured, cause, bounded, transfer, model.beta, binary, at_real)
     return evidence, attempts.skipped

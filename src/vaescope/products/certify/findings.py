@@ -25,6 +25,13 @@ class Evidence:
     beta: float = 1.0
     binary: bool = False
     """Simulated x are binary and real x are not."""
+    at_real: Optimality | None = None
+    """The encoder at real x, where these do not look like simulated ones."""
+
+    @property
+    def where(self) -> str:
+        """The x at which the encoder is compared with the best posteriors."""
+        return f"{len(self.calibration.ranks)} simulated x" if self.at_real is None else "your x"
 
 
 def judge(evidence: Evidence) -> list[Finding]:
@@ -49,12 +56,13 @@ def _named(cause: Cause) -> Finding:
 
 
 def _posteriors(evidence: Evidence) -> Iterator[Finding]:
-    encoder, calibration = evidence.optimality, evidence.calibration
+    encoder, calibration = evidence.at_real or evidence.optimality, evidence.calibration
     yield from _widths(evidence, encoder or calibration, known=encoder is not None)
     yield from _means(evidence, encoder or calibration)
     if encoder is not None:
-        yield from _family(calibration, encoder)
-        yield from _scatter(encoder)
+        if evidence.at_real is None:
+            yield from _family(calibration, encoder)
+        yield from _scatter(evidence, encoder)
     yield from _shape(calibration)
 
 
@@ -73,7 +81,7 @@ def _widths(evidence: Evidence, measured: Widths, *, known: bool) -> Iterator[Fi
     ):
         if len(latents):
             factor = float(np.exp(np.abs(np.log(ratio[latents])).mean()))
-            whose = "than the best posterior of its family" if known else "than calibrated ones"
+            whose = "those of the best posterior of its family" if known else "calibrated ones"
             covered = (100 * evidence.calibration.coverage(0.9)[latents]).round().astype(int)
             low, high = covered.min(), covered.max()
             share = f"{low} %" if low == high else f"{low} to {high} %"
@@ -81,9 +89,8 @@ def _widths(evidence: Evidence, measured: Widths, *, known: bool) -> Iterator[Fi
                 code,
                 "error" if factor > THRESHOLDS.severe else "warning",
                 f"Posteriors of {_named_latents(latents)} are {times(factor)} too {word}.",
-                f"Ratio of standard deviations {_span(ratio[latents])} {whose}, over "
-                f"{len(evidence.calibration.ranks)} simulated x; 90 % intervals contain "
-                f"{share} of the true values.",
+                f"Ratio of standard deviations {_span(ratio[latents])} to {whose}, over {evidence.where}"
+                + (f"; 90 % intervals contain {share} of the true values." if evidence.at_real is None else "."),
                 _width_advice(evidence.beta),
             )
 
@@ -105,7 +112,8 @@ def _means(evidence: Evidence, measured: Widths) -> Iterator[Finding]:
             "biased",
             "warning",
             f"Posterior means of {_named_latents(latents)} are off in one direction.",
-            f"By {_span(np.abs(bias[latents]))} standard deviations of the posterior, on average over simulated x.",
+            f"By {_span(np.abs(bias[latents]))} standard deviations of the posterior, on average over "
+            f"{evidence.where}.",
             "Train the encoder longer with the decoder fixed; check that x is scaled in the same way everywhere.",
         )
 
@@ -128,14 +136,14 @@ def _family(calibration: Calibration, encoder: Optimality) -> Iterator[Finding]:
         )
 
 
-def _scatter(encoder: Optimality) -> Iterator[Finding]:
+def _scatter(evidence: Evidence, encoder: Optimality) -> Iterator[Finding]:
     latents = np.flatnonzero(encoder.scatter > THRESHOLDS.scatter)
     if len(latents):
         yield Finding(
             "scattered-means",
             "warning",
             f"Posterior means of {_named_latents(latents)} scatter around the best ones.",
-            f"Root mean square distance {_span(encoder.scatter[latents])} standard deviations, over simulated x.",
+            f"Root mean square distance {_span(encoder.scatter[latents])} standard deviations, over {evidence.where}.",
             "Use a larger encoder or train it longer with the decoder fixed; or refine posteriors per sample.",
         )
 
@@ -195,7 +203,10 @@ def _transfer(evidence: Evidence) -> Iterator[Finding]:
         "does-not-transfer",
         "warning",
         "Real x do not look like simulated ones: what holds for simulated x may not hold for yours.",
-        "A classifier tells them apart by " + ", ".join(f"{t.features} (AUC {t.auc:.2f})" for t in different) + ".",
+        "A classifier tells them apart by "
+        + ", ".join(f"{t.features} (AUC {t.auc:.2f})" for t in different)
+        + "."
+        + (" So the encoder is judged at your x." if evidence.at_real is not None else ""),
         _transfer_advice([t.features for t in different], evidence.binary),
     )
 

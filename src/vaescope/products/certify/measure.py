@@ -193,13 +193,19 @@ class _Correction:
     variance: Float[Tensor, "N d"]
 
 
-def find_cause(simulation: Simulation, raw: Float[Tensor, "N d"], real: EncodedSample) -> Cause | None:
+def find_cause(
+    simulation: Simulation, raw: Float[Tensor, "N d"], real: EncodedSample, measured: Widths | None = None
+) -> Cause | None:
     """The correction that explains the simulated z best, if there is one.
+
+    Around means that are far off, any wide posterior makes the true z more probable. So another reading of variances
+    must not take widths further away from the best of their family either.
 
     Args:
         simulation: draws and the encoder's outputs for them, in z.
         raw: the encoder's second output as it is, for the same draws.
         real: encoded real samples, to find other units of x.
+        measured: widths over the best of their family, where they are known.
     """
     z, e = simulation.z, simulation.encoded
     if bool((raw < 0).any()):
@@ -217,6 +223,11 @@ def find_cause(simulation: Simulation, raw: Float[Tensor, "N d"], real: EncodedS
         gain = (there - here)[len(z) // 2 :]
         gained, error = float(gain.mean()), float(gain.std()) / math.sqrt(len(gain))
         factor = float((((z - correction.mean) ** 2) / correction.variance).median()) / 0.4549
+        if measured is not None and correction.code == "scale-of-variance":
+            change = 0.5 * (correction.variance.log() - variance.log()).mean(0).numpy()
+            now = np.log(measured.width_ratio.clip(1e-3, 1e3))
+            if np.median(np.abs(now + change)) > np.median(np.abs(now)) + math.log(2):
+                continue
         certain = gained > max(THRESHOLDS.gain, THRESHOLDS.standard_errors * error)
         if certain and 1 / 4 < factor < 4 and (best is None or gained > best.gain):
             best = Cause(correction.code, correction.title, correction.advice, gained)

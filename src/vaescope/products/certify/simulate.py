@@ -97,8 +97,17 @@ class Simulation:
     @property
     def posterior(self) -> DiagonalGaussian:
         """The encoder's posterior in the unbounded coordinate, in float64."""
-        mean, variance = (value.double() for value in (self.encoded.mean, self.encoded.variance))
-        return DiagonalGaussian(*unbounded_moments(self.prior, mean, variance))
+        return posterior_of(self.encoded, self.prior)
+
+
+def posterior_of(sample: EncodedSample, prior: Prior) -> DiagonalGaussian:
+    """The encoder's posterior in the unbounded coordinate, in float64.
+
+    Args:
+        sample: encoded x, moments in z.
+        prior: p(z), or p(z|auxiliary) with a row per sample.
+    """
+    return DiagonalGaussian(*unbounded_moments(prior, sample.mean.double(), sample.variance.double()))
 
 
 def simulate(model: LatentModel, real: EncodedSample, count: int, auxiliary: object | None, seed: int) -> Simulation:

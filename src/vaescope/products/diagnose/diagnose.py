@@ -21,7 +21,7 @@ from vaescope.analysis.encoding import (
     encode_chunks,
     encode_sample,
 )
-from vaescope.analysis.gap import measure_gap
+from vaescope.analysis.gap import measure_gap, seconds_per_decode
 from vaescope.analysis.geometry import (
     WeightedJacobian,
     differentiate_decoder,
@@ -215,7 +215,7 @@ def diagnose(
     models = models_with_loss(model, loss, x)
     samples, *others = read_samples_of_each(models, x, auxiliary)
     clock.say(f"encoding {len(samples)} samples")
-    repaired = repair(models[0], samples, None, EFFECT_SAMPLES, samples.image_shape)
+    repaired = _affordable(repair(models[0], samples, None, EFFECT_SAMPLES, samples.image_shape), clock)
     attempts = Attempts()
     scale = attempts("scale of variances", lambda: find_scale(repaired.sample, repaired.second))
 
@@ -234,6 +234,20 @@ def diagnose(
     decoded = read.sample if read.model.has_decoder else None
     findings += _findings_of_packages(evidence)
     return Diagnosis(name or models[0].name, by_severity(findings), evidence, len(samples), decoded)
+
+
+def _affordable(repaired: Repair, clock: Budget, *, share: float = 0.3, fewest: int = 64) -> Repair:
+    """Fewer samples to decode if the decoder is slow: a share of the budget for all that has to run in any case."""
+    sample = repaired.sample
+    latents = 0 if repaired.model.latent_shape is not None else sample.mean.shape[1]
+    decodes = 20 + 2 * latents  # of a sample: trials of inputs, draws for the ELBO, effects and derivatives of latents
+    seconds = Attempts()("time to decode", lambda: seconds_per_decode(sample))
+    count = max(fewest, int(share * clock.left / max(decodes * (seconds or 0.0), 1e-12)))
+    if count >= len(sample):
+        return repaired
+    chosen = sample.random_subset(count)
+    places = np.searchsorted(sample.rows, chosen.rows)
+    return replace(repaired, sample=chosen, second=repaired.second[torch.from_numpy(places)])
 
 
 def _findings_of_packages(evidence: Measurements) -> list[Finding]:
@@ -301,7 +315,7 @@ def _measure(
         evaluation=attempts("metrics", lambda: _evaluation(codes, factors)),
     )
     evidence = _decoder_evidence(first, repaired, attempts, clock)
-    identified = attempts("identifiability", lambda: _identifiability(repaired, evidence, models[1:], others))
+    identified = attempts("identifiability", lambda: _identifiability(repaired, evidence, models[1:], others, clock))
     return replace(evidence, identifiability=identified, skipped=attempts.skipped)
 
 
@@ -415,7 +429,7 @@ def _training_sample(repaired: Repair, train: object) -> EncodedSample:
     x, auxiliary = train if isinstance(train, tuple) and repaired.model.conditional else (train, None)
     if repaired.model.auxiliary_dim and auxiliary is None:
         raise Skipped("the model takes an auxiliary input; pass train=(x, auxiliary)")
-    return encode_sample(repaired.model, read_samples(repaired.model.model, x, auxiliary), None, EFFECT_SAMPLES)
+    return encode_sample(repaired.model, read_samples(repaired.model.model, x, auxiliary), None, len(repaired.sample))
 
 
 def _generalisation(repaired: Repair, seen: EncodedSample | None) -> Generalisation:
@@ -468,7 +482,11 @@ def _stability(
 
 
 def _identifiability(
-    repaired: Repair, evidence: Measurements, others: Sequence[LatentModel], inputs: Sequence[ModelInputs]
+    repaired: Repair,
+    evidence: Measurements,
+    others: Sequence[LatentModel],
+    inputs: Sequence[ModelInputs],
+    clock: Budget,
 ) -> Identification:
     if repaired.model.latent_shape is not None:
         raise Skipped("latents are channels at positions of an image")
@@ -476,6 +494,8 @@ def _identifiability(
         raise Skipped("no latent is in use")
     if len(evidence.regime.used) > 64:
         raise Skipped("more than 64 latents in use would take too long; call vs.identifiability")
+    if repaired.model.has_decoder:  # derivatives at draws from the posteriors of 128 samples
+        clock.need(4 * min(128, len(repaired.sample)) * len(evidence.regime.used) * seconds_per_decode(repaired.sample))
     samples = [repaired.sample]
     for other, given in zip(others, inputs, strict=True):
         samples.append(encode_sample(with_normal_prior(other), given, None, EFFECT_SAMPLES))

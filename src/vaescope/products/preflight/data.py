@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import f as f_distribution
 
 from vaescope.core import validation
 from vaescope.core.containers import frame_columns, is_data_frame
@@ -452,3 +453,45 @@ def identifiers(profile: Profile) -> list[int]:
             if len(np.unique(values)) > 0.9 * len(values):
                 found.append(own)
     return found
+
+
+@dataclass(frozen=True)
+class IntegerCodes:
+    """Columns of a table whose few consecutive integers may stand for categories."""
+
+    columns: list[int]
+    unordered: list[int]
+    """Those of which it is certain: the means of another column are no linear function of the code."""
+
+
+def integer_codes(profile: Profile, *, most: int = 30) -> IntegerCodes:
+    """Columns of integers 0 to K - 1 or 1 to K beside columns that are not integers, K from 3 to `most`.
+
+    Of an ordered number, means of other columns change with it about linearly. The mean square between codes that a
+    line does not explain is compared with that within codes (F-test, at 0.001 over all pairs of columns); it has to be
+    at least a fiftieth of the variance.
+    """
+    ranges, sample, none = profile.ranges, profile.sample, IntegerCodes([], [])
+    if profile.source.image_shape is not None or bool(ranges.integer[profile.kept].all()):
+        return none
+    columns, unordered = [], []
+    standard = (sample - sample.mean(0)) / np.maximum(sample.std(0), 1e-300)
+    for own, column in enumerate(profile.kept):
+        values, codes = np.unique(sample[:, own], return_inverse=True)
+        count, low = len(values), ranges.low[column]
+        dense = low in (0, 1) and ranges.high[column] - low == count - 1
+        if not ranges.integer[column] or not dense or not 3 <= count <= most or len(sample) < 10 * count:
+            continue
+        columns.append(own)
+        others = np.delete(standard, own, axis=1)
+        sizes = np.bincount(codes)[:, None]
+        means = np.stack([np.bincount(codes, weights=other) for other in others.T], axis=1) / sizes
+        between = (sizes * means**2).sum(0)
+        linear = (standard[:, own] @ others) ** 2 / len(sample)
+        spare = np.maximum(between - linear, 0.0) / (count - 2)
+        within = np.maximum(len(sample) - between, 1e-9) / (len(sample) - count)
+        p_values = f_distribution.sf(spare / within, count - 2, len(sample) - count)
+        curved = (between - linear) / len(sample) > 0.02
+        if bool((curved & (p_values * others.shape[1] ** 2 < 0.001)).any()):
+            unordered.append(own)
+    return IntegerCodes(columns, unordered)

@@ -321,15 +321,17 @@ config = BetaVAEConfig(
 )
 model = BetaVAE(config)
 """,
-    "vs.fit": """import vaescope as vs
+    "vs.fit": """import torch
+import vaescope as vs
 
+held = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)) < len(x) // 5  # rows that are not trained on
 fit = vs.fit(
-    x,
+    x[~held],
     latent_dim={latents},
     batch_size={batch},
     epochs={epochs},{likelihood}
 ){start}
-vs.diagnose(fit.best, x)
+vs.diagnose(fit.best, x[held], train=x[~held])
 """,
 }
 

@@ -17,6 +17,7 @@ from vaescope.products.preflight.data import (
     duplicated_columns,
     heavy_tailed,
     identifiers,
+    integer_codes,
 )
 from vaescope.products.preflight.recommend import Convention, Recommendation
 from vaescope.products.preflight.spectrum import IntrinsicDimension, neighbour_distances
@@ -131,6 +132,24 @@ def _identifiers(facts: Facts) -> Finding | None:
         "A column looks like a row number.",
         f"{facts.listed(found)}: integers, nearly all different, evenly spread.",
         "Drop it: a latent would be spent on the order of the rows. The recommendation still includes it.",
+    )
+
+
+def _integer_codes(facts: Facts) -> Finding | None:
+    found = integer_codes(facts.profile)
+    if not found.columns:
+        return None
+    sure, shown = bool(found.unordered), facts.listed(found.unordered or found.columns)
+    return Finding(
+        "integer-codes",
+        "warning" if sure else "note",
+        "Integers that stand for categories are counted as numbers." if sure else "Some integers may be categories.",
+        f"{shown}: few consecutive integers in a table of real numbers"
+        + (", and means of other columns are no linear function of them." if sure else "."),
+        "If they are categories, replace each by a column of zeros and ones per category (one-hot), or take them out "
+        "and train a conditional model. As numbers, category 2 is between 1 and 3, and a latent is spent on that "
+        "order. The recommendation still counts them as numbers.",
+        "x = pandas.get_dummies(table, columns=[...])  # the categories",
     )
 
 
@@ -288,6 +307,7 @@ RULES: tuple[Callable[[Facts], Finding | None], ...] = (
     _constant,
     _not_numeric,
     _identifiers,
+    _integer_codes,
     _unscaled,
     _collapsing_losses,
     _flat,
