@@ -212,3 +212,19 @@ def test_improve(tmp_path: Path) -> None:
     assert found.to_html(tmp_path / "page.html").exists()
     assert found.to_json(tmp_path / "page.json").exists()
     assert found.summary() is not None
+
+
+def test_check(tmp_path: Path) -> None:
+    model = vs.adapters.from_callables(
+        encode=lambda x: (x / 2, 0.5 + 0 * x), decode=lambda z: z, latent_dim=2, precision=1.0
+    )
+    x = torch.cat([_latents(), 4 * _latents()])
+    found = vs.check(
+        model, x, statistics={"largest": np.max}, auxiliary=None, samples=80, simulations=39, progress=None
+    )
+    assert 0 < found.p_value <= 1
+    largest = found.statistic("largest")
+    assert largest.low[0] < largest.high[0]
+    assert 0 < largest.p_value <= largest.adjusted <= 1
+    assert 0 <= found.classified.auc <= 1
+    assert found.to_html(tmp_path / "page.html").exists()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vaescope.products.anomaly import AnomalyScores, anomaly_scores
     from vaescope.products.audit.audit import Audit, audit
     from vaescope.products.certify.certify import Certificate, certify
+    from vaescope.products.check.check import Check, check
     from vaescope.products.compare.compare import Comparison, compare
     from vaescope.products.diagnose.diagnose import Diagnosis, diagnose
     from vaescope.products.identifiability import Identifiability, identifiability
@@ -75,6 +76,7 @@ _NAMES = {
     **dict.fromkeys(("AnomalyScores", "anomaly_scores"), "vaescope.products.anomaly"),
     **dict.fromkeys(("Audit", "audit"), "vaescope.products.audit.audit"),
     **dict.fromkeys(("Certificate", "certify"), "vaescope.products.certify.certify"),
+    **dict.fromkeys(("Check", "check"), "vaescope.products.check.check"),
     **dict.fromkeys(("Comparison", "compare"), "vaescope.products.compare.compare"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.products.diagnose.diagnose"),
     "Preflight": "vaescope.products.preflight.preflight",
@@ -91,6 +93,7 @@ __all__ = [
     "Audit",
     "Beta",
     "Certificate",
+    "Check",
     "Comparison",
     "Diagnosis",
     "Fit",
@@ -110,6 +113,7 @@ __all__ = [
     "anomaly_scores",
     "audit",
     "certify",
+    "check",
     "compare",
     "diagnose",
     "fit",

@@ -15,6 +15,7 @@ from vaescope.cli.inputs import (
     check_auxiliary,
     load_function,
     load_models,
+    load_object,
     print_what_was_read,
     target_name,
 )
@@ -141,6 +142,60 @@ class Certify:
             name=target_name(self.target),
             budget=self.budget,
         )
+        print_findings(found)
+        write_page(found, self.html)
+        return exit_code(found.worst, self.fail_on)
+
+
+@dataclass(frozen=True)
+class CheckCommand:
+    """Whether a trained model makes data like held-out samples, with exact p-values."""
+
+    target: tyro.conf.Positional[str]
+    """A run folder of `vaescope train`, a model in your own Python (FILE.py:NAME or package.module:NAME), or one in a
+    file, as for `vaescope diagnose`."""
+    data: str
+    """Samples that the model was not trained on: a file or a name, as for `vaescope train`."""
+    statistics: str | None = None
+    """A dictionary of functions by name, in your own Python: FILE.py:NAME."""
+    html: Path | None = None
+    """Write the report to this file, and its numbers to a .json file next to it."""
+    source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    model: tyro.conf.OmitArgPrefixes[ModelOptions] = field(default_factory=ModelOptions)
+    kind: str | None = None
+    """counts, binary, continuous, images or series [default: what the data look like]."""
+    samples: int = 500
+    """Number of samples that are used, at most; simulated data sets have as many."""
+    simulations: int = 99
+    """Number of simulated data sets."""
+    budget: float = 90.0
+    """Seconds, after which no further data set is simulated if there are 39."""
+    fail_on: str | None = None
+    """note, warning or error: exit with code 1 if a finding is at least this severe."""
+
+    def run(self) -> int:
+        check_page(self.html, self.fail_on)
+        from vaescope.products.check.check import check
+
+        own = None if self.statistics is None else load_object(self.statistics)
+        if own is not None and not isinstance(own, dict):
+            raise InputError(f"{self.statistics} must be a dictionary of functions by name.")
+        opened = cache(lambda: self.source.open(self.data))
+        models = load_models(self.target, self.model, lambda: opened()[0])
+        data, auxiliary = opened()
+        check_auxiliary(models, auxiliary)
+        found = check(
+            models,
+            data,
+            statistics=own,
+            auxiliary=auxiliary,
+            kind=self.kind,
+            samples=self.samples,
+            simulations=self.simulations,
+            name=target_name(self.target),
+            budget=self.budget,
+        )
+        new_console().print(found.verdict, markup=False, soft_wrap=True)
         print_findings(found)
         write_page(found, self.html)
         return exit_code(found.worst, self.fail_on)

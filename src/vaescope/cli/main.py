@@ -15,6 +15,7 @@ import tyro
 from vaescope.cli.analyse import (
     AuditCommand,
     Certify,
+    CheckCommand,
     Compare,
     Diagnose,
     Explore,
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "diagnose": Diagnose,
     "improve": Improve,
     "certify": Certify,
+    "check": CheckCommand,
     "leakage": LeakageCommand,
     "compare": Compare,
     "explore": Explore,

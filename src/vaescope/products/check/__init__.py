@@ -1,0 +1,1 @@
+"""`vs.check`: statistics of data beside those of data that the model makes."""
