@@ -127,7 +127,7 @@ def test_conditional_models_are_simulated_with_the_condition_of_each_sample():
     [
         ({"simulations": 10}, "simulations must be at least 39"),
         ({"kind": "text"}, "kind must be one of counts"),
-        ({"statistics": [np.mean]}, "statistics must be functions by name"),
+        ({"statistics": {"mean": 3}}, "statistics must be functions by name"),
     ],
 )
 def test_wrong_input_is_refused(options, message):

@@ -341,7 +341,7 @@ def check(
     model: object,
     x: object,
     *,
-    statistics: Mapping[str, Statistic] | None = None,
+    statistics: Mapping[str, object] | None = None,
     auxiliary: object | None = None,
     kind: str | None = None,
     samples: int = 500,
@@ -387,8 +387,11 @@ def check(
     integer("simulations", simulations, minimum=39)
     if kind is not None:
         choice("kind", kind, ("counts", "binary", "continuous", "images", "series"))
-    if statistics is not None and not (isinstance(statistics, Mapping) and all(map(callable, statistics.values()))):
-        raise InputError('statistics must be functions by name, such as {"largest": lambda x: x.max()}.')
+    own: dict[str, Statistic] = {}
+    for key, function in (statistics or {}).items():
+        if not callable(function):
+            raise InputError(f'statistics must be functions by name, such as "{key}": lambda x: x.max().')
+        own[key] = function
     clock = Budget(number("budget", budget, above=0.0, hint="it is in seconds"), progress, name="check")
     first = as_models(model)[0]
     if not first.has_decoder:
@@ -403,7 +406,7 @@ def check(
     real = replace(repaired.sample, model=plain)
     shape = tuple(int(side) for side in (given.image_shape or real.x.shape[1:]))
     own_kind = kind or kind_of(real.observations.numpy(), shape)
-    listed = partial(families, own_kind, shape=shape, own=statistics or {})
+    listed = partial(families, own_kind, shape=shape, own=own)
     try:
         with randomness.seeded(f"check {seed}"):
             tested, classified, count = measure(
