@@ -114,3 +114,50 @@ def test_a_hub_folder_opens_as_the_run_it_was(tmp_path):
     assert (folder / "diagnosis.html").exists()
     with pytest.raises(InputError, match="is not empty"):
         interop.to_hub_folder(tmp_path / "run", folder)
+
+
+def test_predictive_groups(model, x):
+    tree = interop.to_datatree(model, x, draws=200, predictive=True)
+    log_p, z = tree["log_likelihood"]["x"].values[0], torch.from_numpy(tree["posterior"]["z"].values[0])
+    expected = torch.distributions.Normal(z.float() @ WEIGHTS, 1.0).log_prob(x).sum(-1)
+    assert log_p.shape == (200, 80)
+    assert np.allclose(log_p, expected.numpy(), atol=1e-3)
+    made = tree["posterior_predictive"]["x"].values[0]
+    assert made.shape == (200, 80, 5)
+    means = z.numpy() @ WEIGHTS.numpy()
+    assert abs((made - means).var() - 1.0) < 0.02
+    prior = tree["prior_predictive"]["x"].values[0].reshape(-1, 5)
+    exact = WEIGHTS.T.numpy() @ WEIGHTS.numpy() + np.eye(5)
+    assert np.abs(np.cov(prior.T) - exact).max() < 0.06
+
+
+def test_predictive_groups_need_a_likelihood(x):
+    unknown = vs.adapters.from_callables(encode=lambda x: (x[:, :2], 1 + x[:, :2] ** 2), latent_dim=2)
+    with pytest.raises(InputError, match="predictive=True needs"):
+        interop.to_datatree(unknown, x, predictive=True)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")  # of the model that is wrong
+def test_arviz_estimates_and_compares_log_p_of_x():
+    """With exact posteriors of weak data, the leave-one-out estimate of a sample with its own code is log p(x)."""
+    az = pytest.importorskip("arviz")
+    generator = torch.Generator().manual_seed(0)
+    right = 0.5 * torch.randn(300, 1, generator=generator) + torch.randn(300, 3, generator=generator)
+
+    def linear(weight):
+        S = 1 / (1 + 3 * weight**2)
+        return vs.adapters.from_callables(
+            encode=lambda x: (S * weight * x.sum(1, keepdim=True), S + 0 * x[:, :1]),
+            decode=lambda z: (weight * z).expand(-1, 3),
+            latent_dim=1,
+            precision=1.0,
+        )
+
+    trees = {str(w): interop.to_datatree(linear(w), right, draws=1000, predictive=True) for w in (0.5, 1.5)}
+    exact = torch.distributions.MultivariateNormal(torch.zeros(3), torch.eye(3) + 0.25).log_prob(right)
+    if hasattr(az, "InferenceData"):  # ArviZ before 1.0
+        trees = {name: az.InferenceData.from_datatree(tree) for name, tree in trees.items()}
+    loo = az.loo(trees["0.5"], pointwise=True)
+    estimate = loo.elpd if hasattr(loo, "elpd") else loo.elpd_loo
+    assert abs(float(estimate) / 300 - float(exact.mean())) < 0.05  # optimistic, as such estimates are
+    assert az.compare(trees).index[0] == "0.5"

@@ -16,11 +16,12 @@ from jaxtyping import Float
 from vaescope import __version__, theory
 from vaescope.adapters.posteriors import Arrays
 from vaescope.adapters.run import members_of
-from vaescope.analysis.encoding import encode_chunks
-from vaescope.analysis.models import as_models, with_normal_prior
-from vaescope.core import validation
+from vaescope.analysis.encoding import EncodedSample, encode_chunks
+from vaescope.analysis.likelihood import draw_observations
+from vaescope.analysis.models import as_models, likelihood_is_known, sample_log_likelihood, with_normal_prior
+from vaescope.core import randomness, validation
 from vaescope.core.checks import choice, integer
-from vaescope.core.errors import InputError, require
+from vaescope.core.errors import InputError, Skipped, require
 from vaescope.metrics.evaluate import all_metrics
 from vaescope.protocol import LatentModel
 from vaescope.runs.files import write_bytes, write_json, write_text
@@ -92,11 +93,15 @@ def to_datatree(
     draws: int = 100,
     seed: int = 0,
     diagnosis: Diagnosis | None = None,
+    predictive: bool = False,
 ) -> Any:
     """Draws from every q(z|x), with the samples and the findings, for ArviZ.
 
     Groups: `posterior` with z (chain, draw, sample, latent), in one chain; `constant_data` with the mean and variance
-    of every posterior; `observed_data` with x; the findings are attributes of the root.
+    of every posterior; `observed_data` with x; the findings are attributes of the root. With `predictive`, also
+    `log_likelihood` (chain, draw, sample), `posterior_predictive` and `prior_predictive` with x (chain, draw, sample,
+    column): `az.loo` then estimates log p(x) of every sample, `az.compare` compares models, and Pareto k̂ says where the
+    estimate is unreliable.
 
     Args:
         model: as for `vs.diagnose`; of several models the first.
@@ -105,6 +110,7 @@ def to_datatree(
         draws: from every posterior.
         seed: of the draws.
         diagnosis: of this model, whose findings are added.
+        predictive: add log-likelihoods and draws of x; needs a likelihood that is known and can be sampled.
 
     >>> from vaescope.adapters import from_arrays
     >>> tree = to_datatree(from_arrays(np.zeros((5, 2)), np.ones((5, 2))), draws=10)
@@ -115,19 +121,63 @@ def to_datatree(
     first, mean, variance = encode_all(model, x, auxiliary)
     noise = np.random.default_rng(seed).normal(size=(integer("draws", draws), *mean.shape))
     axes, latents = ("sample", "latent"), {"latent": [f"z{k}" for k in range(mean.shape[1])]}
+    z = mean + np.sqrt(variance) * noise
     groups = {
-        "posterior": {"z": (("chain", "draw", *axes), (mean + np.sqrt(variance) * noise)[None])},
+        "posterior": {"z": (("chain", "draw", *axes), z[None])},
         "constant_data": {"mean": (axes, mean), "variance": (axes, variance)},
     }
     data = {name: xarray.Dataset(values, coords=latents) for name, values in groups.items()}
     if x is not None:
         rows = validation.array(x, "x").reshape(len(mean), -1)
         data["observed_data"] = xarray.Dataset({"x": (("sample", "column"), rows)})
+    if predictive:
+        for name, values in _predictive(first, x, auxiliary, z, seed).items():
+            dims = ("chain", "draw", "sample", "column")[: values.ndim + 1]
+            data[name] = xarray.Dataset({"x": (dims, values[None])})
     tree = xarray.DataTree.from_dict(data, name=first.name)
     tree.attrs = {"inference_library": "vaescope"}
     if diagnosis is not None:
         tree.attrs["findings"] = [f"{f.severity}: {f.code}: {f.title}" for f in diagnosis.findings]
     return tree
+
+
+@torch.no_grad()
+def _predictive(
+    model: LatentModel, x: object | None, auxiliary: object | None, z: Float[np.ndarray, "S N d"], seed: int
+) -> dict[str, np.ndarray]:
+    """log p(x|z) of all draws, and draws of x given these and given draws from the prior."""
+    if x is None or not model.has_decoder or not likelihood_is_known(model):
+        raise InputError("predictive=True needs samples x, a decoder and a likelihood that is known.")
+    generator = randomness.generator(seed, "predictive")
+    parts: dict[str, list[np.ndarray]] = {"log_likelihood": [], "posterior_predictive": [], "prior_predictive": []}
+    for sample in encode_chunks(with_normal_prior(model), x, auxiliary):
+        numbers = 2 * z.shape[0] * z.shape[1] * sample.observations.shape[1]
+        if numbers > 2**28:
+            raise InputError(
+                f"{numbers / 2**28:.1f} GB of draws of x: pass fewer samples, draws=, or predictive=False."
+            )
+        log_p, observed = sample_log_likelihood(sample), sample.observations
+        own = torch.from_numpy(z[:, sample.rows]).to(sample.mean)
+        try:
+            found: list[tuple[np.ndarray, ...]] = [
+                (
+                    log_p(observed.to(codes), codes).double().numpy(),
+                    _drawn(sample, codes, generator),
+                    _drawn(sample, sample.draw_prior(f"predictive {seed} {k}"), generator),
+                )
+                for k, codes in enumerate(own)
+            ]
+        except Skipped as reason:
+            raise InputError(f"predictive=True: {reason}.") from None
+        for values, name in zip(zip(*found, strict=True), parts, strict=True):
+            parts[name].append(np.stack(values))
+    return {name: np.concatenate(values, axis=1) for name, values in parts.items()}
+
+
+def _drawn(sample: EncodedSample, z: torch.Tensor, generator: torch.Generator) -> np.ndarray:
+    """A draw of x for each row of z, as rows of float32."""
+    found: np.ndarray = draw_observations(sample.model, z, generator, sample.auxiliary).flatten(1).float().numpy()
+    return found
 
 
 @cache
