@@ -45,7 +45,7 @@ ORDER = [
     "cli",
     "__main__",
 ]
-MAX_PUBLIC_NAMES = 159  # the contract: calls, their results, and the functions of `vs.theory.linear`
+MAX_PUBLIC_NAMES = 161  # the contract: calls, their results, and the functions of `vs.theory.linear`
 
 
 def package_of(file: Path) -> str:

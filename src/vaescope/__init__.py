@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vaescope.products.anomaly import AnomalyScores, anomaly_scores
     from vaescope.products.audit.audit import Audit, audit
     from vaescope.products.certify.certify import Certificate, certify
-    from vaescope.products.check.check import Check, check
+    from vaescope.products.check import Check, check
     from vaescope.products.compare.compare import Comparison, compare
     from vaescope.products.diagnose.diagnose import Diagnosis, diagnose
     from vaescope.products.identifiability import Identifiability, identifiability
@@ -76,7 +76,7 @@ _NAMES = {
     **dict.fromkeys(("AnomalyScores", "anomaly_scores"), "vaescope.products.anomaly"),
     **dict.fromkeys(("Audit", "audit"), "vaescope.products.audit.audit"),
     **dict.fromkeys(("Certificate", "certify"), "vaescope.products.certify.certify"),
-    **dict.fromkeys(("Check", "check"), "vaescope.products.check.check"),
+    **dict.fromkeys(("Check", "check"), "vaescope.products.check"),
     **dict.fromkeys(("Comparison", "compare"), "vaescope.products.compare.compare"),
     **dict.fromkeys(("Diagnosis", "diagnose"), "vaescope.products.diagnose.diagnose"),
     "Preflight": "vaescope.products.preflight.preflight",

@@ -8,9 +8,9 @@ import torch
 
 import vaescope as vs
 from tests.check.planted import LINEAR, MISFITS, TRUTHS
+from vaescope.analysis.predictive import Family, compare_families
 from vaescope.cli.main import dispatch
 from vaescope.core.errors import InputError
-from vaescope.products.check.measure import Family, compare_families
 
 
 def check(model, x, **options):

@@ -175,7 +175,7 @@ class CheckCommand:
 
     def run(self) -> int:
         check_page(self.html, self.fail_on)
-        from vaescope.products.check.check import check
+        from vaescope.products.check import check
 
         own = None if self.statistics is None else load_object(self.statistics)
         if own is not None and not isinstance(own, dict):

@@ -12,13 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from vaescope.analysis.models import RepairedModel, as_models, drawable_shape, repair
-from vaescope.analysis.samples import read_samples, spread_rows
-from vaescope.core import randomness
-from vaescope.core.budget import Budget, Progress, to_stderr
-from vaescope.core.checks import choice, integer, number
-from vaescope.core.errors import InputError, Skipped
-from vaescope.core.tables import Table
-from vaescope.products.check.measure import (
+from vaescope.analysis.predictive import (
     Classified,
     Limits,
     Statistic,
@@ -28,6 +22,12 @@ from vaescope.products.check.measure import (
     measure,
     positions,
 )
+from vaescope.analysis.samples import read_samples, spread_rows
+from vaescope.core import randomness
+from vaescope.core.budget import Budget, Progress, to_stderr
+from vaescope.core.checks import choice, integer, number
+from vaescope.core.errors import InputError, Skipped
+from vaescope.core.tables import Table
 from vaescope.report import figures
 from vaescope.report.findings import Finding, by_severity
 from vaescope.report.page import Drawing

@@ -1,1 +1,0 @@
-"""`vs.check`: statistics of data beside those of data that the model makes."""
