@@ -70,7 +70,7 @@ def run(out: Path, part: str, case: str, seconds: float) -> None:
         found = vs.check(model, x, samples=SAMPLES, simulations=SIMULATIONS, seed=seed, budget=1e6, progress=None)
         counts["replications"] += 1
         counts["vs.check"] += bool(found.findings)
-        counts["vs.check, classifier alone"] = counts.get("vs.check, classifier alone", 0) + found.told_apart
+        counts["vs.check, classifier alone"] = counts.get("vs.check, classifier alone", 0) + found.distinguishable
         for name, flagged in posterior_predictive(model, x, seed).items():
             counts[name] = counts.get(name, 0) + bool(flagged)
     stored = json.loads(out.read_text()) if out.exists() else {}

@@ -70,10 +70,10 @@ class Check(Report):
     def verdict(self) -> str:
         """The result in a sentence."""
         failed = [one.name for one in self.failed]
-        if not failed and not self.told_apart:
+        if not failed and not self.distinguishable:
             return f"{self.samples} samples look like those that the model makes, in every statistic."
-        told = [f"a classifier (AUC {self.classified.auc:.2f})"] if self.told_apart else []
-        return f"x differs from what the model makes: {', '.join([*failed, *told])}."
+        found = [f"a classifier (AUC {self.classified.auc:.2f})"] if self.distinguishable else []
+        return f"x differs from what the model makes: {', '.join([*failed, *found])}."
 
     @property
     def failed(self) -> list[Tested]:
@@ -81,7 +81,7 @@ class Check(Report):
         return [one for one in self.tested if one.adjusted <= Limits.level / 2]
 
     @property
-    def told_apart(self) -> bool:
+    def distinguishable(self) -> bool:
         """Whether the classifier tells real from simulated samples."""
         return self.classified.p_value <= Limits.level / 2
 
@@ -213,11 +213,11 @@ def judge(found: Check) -> list[Finding]:
     if any(one.name == "PIT, pooled" for one in failed):
         failed = [one for one in failed if one.name != "PIT"]
     findings = [_finding(one, found) for one in failed]
-    if found.told_apart:
+    if found.distinguishable:
         named = ", ".join(map(str, found.classified.telling[:5]))
         findings.append(
             Finding(
-                "told-apart",
+                "distinguishable",
                 "warning" if found.classified.auc > 0.6 else "note",
                 "A classifier tells real samples from those that the model makes.",
                 f"AUC {found.classified.auc:.2f} on samples that it has not seen, p = {found.classified.p_value:.2g}. "
