@@ -427,8 +427,8 @@ def test_a_constant_column_does_not_set_the_axis():
         decode=lambda z: z @ columns.T.to(z) + torch.tensor([0.0] * 5 + [3.0]).to(z),
     )
     found = vs.diagnose(model, flat, progress=None, budget=1e-3)
-    figure = next(figure for name, figure, _ in drawings(found.evidence, found.sample) if name == "traversals")
-    assert all(abs(limit) < 100 for axis in figure.axes for limit in axis.get_ylim())
+    drawn = next(panels for name, panels, _ in drawings(found.evidence, found.sample) if name == "traversals")
+    assert all(abs(limit) < 100 for panel in drawn for axis in panel.axes for limit in axis.get_ylim())
 
 
 def test_rules_run_once(monkeypatch):
