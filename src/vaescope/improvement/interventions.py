@@ -478,6 +478,9 @@ def widen_family(setting: Setting) -> Change:
 # which and in which order ---------------------------------------------------------------------------
 
 
+ALWAYS = "always tried"
+
+
 @dataclass(frozen=True)
 class Intervention:
     """Something that can be changed, and for which findings it is tried."""
@@ -498,24 +501,7 @@ INTERVENTIONS: tuple[Intervention, ...] = (
     Intervention("logits", "Decoder outputs as probabilities", ("logits",), read_logits),
     Intervention("scale", "Posterior variances read right", ("negative-variance", "scale-of-variance"), read_scale),
     Intervention("input", "x scaled as in training", ("reconstruction", "data-range"), rescale_input),
-    Intervention(
-        "variance",
-        "Decoder variance of maximum likelihood",
-        (
-            "decoder-variance",
-            "beta-high",
-            "beta-low",
-            "not-a-vae",
-            "collapsed",
-            "uninformative",
-            "overfit",
-            "not-converged",
-        ),
-        set_precision,
-    ),
-    Intervention(
-        "latents", "Unused latents removed", ("too-many-latents", "dead-latent"), remove_latents, neutral=True
-    ),
+    Intervention("variance", "Decoder variance of maximum likelihood", (ALWAYS,), set_precision),
     Intervention("axes", "Latents rotated to the decoder's axes", ("rotated",), rotate, neutral=True),
     Intervention(
         "widths",
@@ -560,13 +546,21 @@ INTERVENTIONS: tuple[Intervention, ...] = (
         restart,
         share=0.85,
     ),
+    Intervention(
+        "latents", "Unused latents removed", ("too-many-latents", "dead-latent"), remove_latents, neutral=True
+    ),
 )
-"""Cheapest first: closed forms, then what leaves the decoder as it is, then training of all weights."""
+"""Cheapest first: closed forms, then what leaves the decoder as it is, then training of all weights; unused latents are
+removed last, because other changes may bring them into use."""
 
 
 def asked_for(diagnosis: Diagnosis) -> list[tuple[Intervention, str]]:
-    """The interventions that findings ask for, in order, each with the code of the finding."""
-    codes = [finding.code for finding in diagnosis.findings]
+    """The interventions that findings ask for, in order, each with the code of the finding.
+
+    The decoder variance is tried in any case: a finding begins at a factor of ten, but its maximum-likelihood value is
+    known in closed form, and a smaller factor costs nats as well.
+    """
+    codes = [finding.code for finding in diagnosis.findings] + [ALWAYS]
     return [
         (one, next(code for code in codes if code in one.findings))
         for one in INTERVENTIONS
