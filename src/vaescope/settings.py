@@ -205,7 +205,7 @@ CHOICES = {
     "likelihood": LIKELIHOODS,
     "prior_mean": ("fixed", "learned"),
     "prior_shape": ("fixed", "learned"),
-    "decay": ("constant", "cosine"),
+    "decay": ("constant", "cosine", "restart"),
     "compile": ("auto", "always", "never"),
     "mixed_precision": ("auto", "always", "never"),
     "start": ("random", "geometry"),
@@ -321,7 +321,8 @@ class TrainSettings:
     learning_rate: float = 1e-3
     """Step size of Adam, at the beginning."""
     decay: str = "constant"
-    """How the learning rate changes: constant, or cosine, which falls to a hundredth at the last epoch."""
+    """How the learning rate changes: constant, cosine, which falls to a hundredth at the last epoch, or restart, which
+    does so twice: what the second half gains says whether the first had converged."""
     patience: int = 20
     """Epochs without a better validation objective after which a member stops."""
     compile: str = "auto"

@@ -48,6 +48,7 @@ def experiments() -> tuple[ExperimentInfo, ...]:
         gap.EXPERIMENTS["moebius-precision"],
         gap.EXPERIMENTS["moebius-linear-map"],
         gap.EXPERIMENTS["ima-flow"],
+        gap.EXPERIMENTS["diagonal-posterior"],
         regime.EXPERIMENTS["ivae-sources"],
         regime.EXPERIMENTS["linear-ivae"],
         why.EXPERIMENTS["local-nonlinearity"],

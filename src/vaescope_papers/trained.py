@@ -39,7 +39,7 @@ class TrainedSettings(Settings):
     batch_size: int = 64
     learning_rate: float = 1e-3
     decay: str = "constant"
-    """How the learning rate changes: constant or cosine."""
+    """How the learning rate changes: constant, cosine, or restart: one cosine, then another."""
     precision_start: float | None = None
     """γ² at the beginning, for members with a higher one; None for a hundredth of their own."""
     precision_hold: int = 0
@@ -93,6 +93,16 @@ class TrainingStack:
     progress: Progress
     checkpoints: CheckpointStore
     observer: Observer | None = None
+
+
+def restart_gain(member: Member) -> float:
+    """Nats of validation ELBO gained in the second half, after the learning rate was restarted; at least 0.
+
+    A member whose second half is no better had converged by the first.
+    """
+    scores = member.history["elbo"]
+    half = len(scores) // 2
+    return max(0.0, max(scores[half:]) - max(scores[:half]))
 
 
 S = TypeVar("S", bound=TrainedSettings)
@@ -220,7 +230,7 @@ class TrainedExperiment(Experiment[S, C, M]):
         if context.observer is not None:
             names = {index: cell_key(cell_row(cell)) for index, cell in enumerate(cells)}
             context.observer.begin(names, stack.train[:, :512], stack.validation[:, :512])  # rows that it may use
-        by_seed = {cell.seed: data[self.data_key(cell)] for cell in cells}
+        by_seed = {spec.seed: data[self.data_key(cell)] for cell, spec in zip(cells, stack.members, strict=True)}
         return train_stack(
             stack,
             initial=partial(self.before_training, stack, cells, settings),

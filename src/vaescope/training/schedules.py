@@ -19,9 +19,15 @@ def learning_rate_at(step: int, total_steps: int, settings: TrainSettings) -> fl
     >>> cosine = TrainSettings(learning_rate=1.0, decay="cosine")
     >>> [round(learning_rate_at(step, 100, cosine), 3) for step in (1, 50, 100)]
     [1.0, 0.513, 0.01]
+    >>> restart = TrainSettings(learning_rate=1.0, decay="restart")
+    >>> [round(learning_rate_at(step, 100, restart), 3) for step in (1, 50, 51, 100)]
+    [1.0, 0.01, 1.0, 0.01]
     """
     if settings.decay == "constant":
         return settings.learning_rate
+    if settings.decay == "restart":
+        half = total_steps // 2
+        step, total_steps = (step, half) if step <= half else (step - half, total_steps - half)
     done = (step - 1) / max(1, total_steps - 1)
     lowest = 0.01  # of the learning rate, where a cosine decay ends
     return settings.learning_rate * (lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2)

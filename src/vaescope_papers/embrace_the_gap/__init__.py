@@ -11,6 +11,7 @@
 | appendix 10.1 (linear VAEs) | linear-vae | linear_vae.py |
 | L_IMA (flows with an explicit regulariser beside VAEs) | ima-flow | ima_flow.py |
 | §6 (conjectures about the posterior's covariance) | covariance-structure | covariance_structure.py |
+| the title (recovery without diagonal posteriors) | diagonal-posterior | diagonal_posterior.py |
 
 `shared.py` has what several experiments use, `theorems.py` the propositions that need no training, and
 `published.toml` the published numbers.
@@ -61,6 +62,11 @@ EXPERIMENTS = {
             "covariance-structure",
             "How the posterior's covariance family shapes the decoder",
             f"Conjectures in {PAPER}, §6; no published values",
+        ),
+        (
+            "diagonal-posterior",
+            "Does recovery of the sources need the diagonal posterior?",
+            f"{PAPER}, title and §4.3; no published values",
         ),
         (
             "ima-flow",
