@@ -275,7 +275,8 @@ class DiagonalPosterior(TrainedExperiment[DiagonalPosteriorSettings, DiagonalPos
         ),
         *claims_for("uniform", "on conformal mixings of uniform sources"),
         ClaimSpec(
-            sentence="Isotropic posteriors recover the sources less well than diagonal ones on conformal mixings of uniform sources.",
+            sentence="Isotropic posteriors recover the sources less well than diagonal ones on conformal mixings of "
+            "uniform sources.",
             source="Beyond the paper: the third family, which is isotropic in the logit of the latents",
             measure=differences("uniform", "diagonal", "isotropic", mcc),
             criterion=PairedDifference("MCC", "diagonal posteriors", "isotropic posteriors", 0.05, over="mixings"),
