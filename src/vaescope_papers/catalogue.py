@@ -44,6 +44,7 @@ def experiments() -> tuple[ExperimentInfo, ...]:
         why.EXPERIMENTS["principal-axes"],
         why.EXPERIMENTS["rotation"],
         gap.EXPERIMENTS["self-consistency"],
+        gap.EXPERIMENTS["encoder-rate"],
         gap.EXPERIMENTS["elbo-gap"],
         gap.EXPERIMENTS["moebius-precision"],
         gap.EXPERIMENTS["moebius-linear-map"],

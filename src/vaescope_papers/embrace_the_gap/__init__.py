@@ -3,6 +3,7 @@
 | figure or table | experiment | file |
 |---|---|---|
 | Fig. 2 (self-consistency), Tab. 1 | self-consistency | self_consistency.py |
+| Fig. 2 right (what the trained rate depends on) | encoder-rate | encoder_rate.py |
 | Fig. 3 left (Möbius mixings over the precision), Tab. 4 | moebius-precision | moebius_precision.py |
 | Fig. 3 right (Möbius mixings and linear maps), Tab. 4 | moebius-linear-map | moebius_linear_map.py |
 | Fig. 4, Fig. 5 of the appendix (ELBO and IMA likelihood), Tabs. 2 and 3 | elbo-gap | elbo_gap.py |
@@ -37,6 +38,11 @@ EXPERIMENTS = {
             "self-consistency",
             "The encoder inverts the decoder as the decoder's noise vanishes",
             f"{PAPER}, §4.1 and Fig. 2; settings of Tab. 1 in the appendix",
+        ),
+        (
+            "encoder-rate",
+            "Trained mean encodings converge more slowly than the best ones: what the rate depends on",
+            f"{PAPER}, §4.1 and Fig. 2 right",
         ),
         (
             "elbo-gap",
