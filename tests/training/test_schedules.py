@@ -10,6 +10,14 @@ from vaescope.training.schedules import learning_rate_at, precision_at
 from vaescope.training.state import StackState
 
 
+@pytest.mark.parametrize("total", [2, 3, 10, 11])
+def test_a_restart_is_two_cosines(total):
+    restart, cosine = (TrainSettings(learning_rate=0.3, decay=decay) for decay in ("restart", "cosine"))
+    rates = [learning_rate_at(step, total, restart) for step in range(1, total + 1)]
+    halves = [[learning_rate_at(step, n, cosine) for step in range(1, n + 1)] for n in (total // 2, total - total // 2)]
+    assert rates == [*halves[0], *halves[1]]
+
+
 def test_a_constant_rate_and_no_warmup_change_nothing():
     settings = TrainSettings(learning_rate=0.3)
     assert learning_rate_at(77, 100, settings) == 0.3
@@ -53,7 +61,7 @@ def test_a_decaying_rate_ends_closer_to_the_optimum():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decay": "linear"}, "decay must be one of constant, cosine"),
+        ({"decay": "linear"}, "decay must be one of constant, cosine, restart"),
         ({"precision_hold": -1}, "precision_hold must be at least 0"),
         ({"precision_start": 0.0}, "precision_start must be .*1 / decoder variance"),
     ],

@@ -19,7 +19,7 @@ from vaescope.data.files.arrays import open_memmap
 from vaescope.data.files.loading import load_for_training
 from vaescope.data.files.official import OFFICIAL_FILES, OfficialFile, load_official, open_official
 from vaescope.data.files.streaming import StoredDataset, open_stored
-from vaescope.data.rendering import DSprites, Renderer, Shapes3D, Sprites
+from vaescope.data.rendering import DSprites, Rendered3DFaces, RenderedMPI3D, Renderer, Shapes3D, Sprites
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,18 @@ class DatasetEntry:
     description: str
     renderer: Callable[..., Renderer] | None = None
     official: OfficialFile | None = None
+    on_grid: bool = True
+    """Whether rendered images have factors from a grid; otherwise from continuous ranges."""
 
 
 _renderers: dict[str, Callable[..., Renderer]] = {"dsprites": DSprites, "3dshapes": Shapes3D}
 DATASETS = (
-    DatasetEntry("sprites", "one coloured sprite: x, y, scale and hue, continuous", Sprites),
+    DatasetEntry("sprites", "one coloured sprite: x, y, scale and hue, continuous", Sprites, on_grid=False),
     *(DatasetEntry(name, spec.description, _renderers.get(name), spec) for name, spec in OFFICIAL_FILES.items()),
+    DatasetEntry(
+        "rendered-mpi3d", "the factors of mpi3d-simple, other images: an arm with an object, RGB", RenderedMPI3D
+    ),
+    DatasetEntry("rendered-3dfaces", "the factors of 3dfaces, other images: a simple head, grey", Rendered3DFaces),
 )
 
 
@@ -125,7 +131,8 @@ def open_dataset(
     """Render a data set by name, or read an official file or a user file.
 
     Args:
-        name_or_path: `sprites`, `dsprites`, `3dshapes`, or the path of a file or a folder of images.
+        name_or_path: `sprites`, `dsprites`, `3dshapes`, `rendered-mpi3d`, `rendered-3dfaces`, or the path of a file or
+            a folder of images.
         array: name of the array of observations in a user file.
         factors: name of the array (Parquet: names of the columns, separated by commas) of factors in a user file.
         rows: number of random samples; by default 20,000, and every row of a user file.
@@ -151,15 +158,16 @@ def _refuse_names(data: str, array: str | None, factors: str | None) -> None:
 
 
 def render_dataset(entry: DatasetEntry, *, rows: int, seed: int = 0, size: int = 64) -> Dataset:
-    """Render random images: from the official grid of factors, or, for sprites, from continuous ranges."""
+    """Render random images: from the grid of factors, or, for sprites, from continuous ranges."""
     if entry.renderer is None:
         assert entry.official is not None
+        stand_in = f"rendered-{entry.name.removesuffix('-simple')}"
         raise InputError(
             f"{entry.name} cannot be rendered; pass the path of {entry.official.files[0][0]}, "
-            f"from {entry.official.publisher}."
+            f"from {entry.official.publisher}, or use {stand_in}, which has such factors and other images."
         )
     renderer = entry.renderer(size=size)
-    images = renderer.sample(rows, seed=seed, distributions="uniform" if entry.official is None else "grid")
+    images = renderer.sample(rows, seed=seed, distributions="grid" if entry.on_grid else "uniform")
     shape = (renderer.channels, renderer.size, renderer.size)
     return Dataset(entry.name, images.images.flatten(1), shape, images.factors, images.factor_names)
 
