@@ -158,9 +158,19 @@ class RenderedMPI3D(Renderer):
 
     name: ClassVar[str] = "rendered-mpi3d"
     channels: ClassVar[int] = 3
-    object_colours: ClassVar = ((0.95, 0.95, 0.95), (0.1, 0.75, 0.2), (0.9, 0.1, 0.1), (0.15, 0.3, 0.95))
-    object_colours += ((0.55, 0.3, 0.12), (0.55, 0.58, 0.1))
-    background_colours: ClassVar = ((0.45, 0.2, 0.6), (0.2, 0.55, 0.4), (0.95, 0.5, 0.45))
+    object_colours: ClassVar[tuple[tuple[float, ...], ...]] = (
+        (0.95, 0.95, 0.95),
+        (0.1, 0.75, 0.2),
+        (0.9, 0.1, 0.1),
+        (0.15, 0.3, 0.95),
+        (0.55, 0.3, 0.12),
+        (0.55, 0.58, 0.1),
+    )
+    background_colours: ClassVar[tuple[tuple[float, ...], ...]] = (
+        (0.45, 0.2, 0.6),
+        (0.2, 0.55, 0.4),
+        (0.95, 0.5, 0.45),
+    )
 
     def __init__(self, *, size: int = 64) -> None:
         self.size = size
@@ -266,7 +276,7 @@ class Rendered3DFaces(Renderer):
 
     name: ClassVar[str] = "rendered-3dfaces"
     channels: ClassVar[int] = 1
-    ranges: ClassVar = {
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {
         "width": (0.27, 0.35),
         "height": (0.37, 0.45),
         "skin": (0.65, 1.0),
