@@ -28,9 +28,20 @@ from vaescope_papers.results import Result
 from vaescope_papers.statistics import median
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings, restart_gain
 
-SOURCES = {"uniform": "uniform sources, conformal mixing", "normal": "normal sources, stretched mixing"}
-FAMILIES = {"uniform": ("diagonal", "full", "isotropic"), "normal": ("diagonal", "full")}
-STRETCH = (0.08, 0.12, 0.18)  # deviations of the normal sources before the Möbius transform, whose pole is far outside
+
+def titles() -> dict[str, str]:
+    """What the kinds of data are called in figures and tables."""
+    return {"uniform": "uniform sources, conformal mixing", "normal": "normal sources, stretched mixing"}
+
+
+def families(sources: str) -> tuple[str, ...]:
+    """The posteriors that are compared."""
+    return ("diagonal", "full", "isotropic") if sources == "uniform" else ("diagonal", "full")
+
+
+def stretch() -> Float[Tensor, " d"]:
+    """Deviations of the normal sources before the Möbius transform, whose pole is far outside."""
+    return torch.tensor([0.08, 0.12, 0.18], dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ class DiagonalPosteriorSettings(TrainedSettings):
 @dataclass(frozen=True)
 class DiagonalPosteriorCell:
     sources: str
-    """A key of `SOURCES`."""
+    """A key of `titles`."""
     posterior: str
     mixing: int
     """Seed of the Möbius transform and of the samples."""
@@ -89,7 +100,7 @@ def sample_sources(sources: str, count: int, seed: int) -> Float[Tensor, "N d"]:
     """Draws of the prior; the few normal ones whose stretched values leave the box of the pole are drawn again."""
     generator, prior = randomness.generator(seed, "sources"), prior_of(sources)
     found = prior.sample(count, DIM, generator=generator)
-    limit = 0.5 / torch.tensor(STRETCH, dtype=torch.float64)
+    limit = 0.5 / stretch()
     while sources == "normal" and bool((outside := found.abs() >= limit).any()):
         found = torch.where(outside, prior.sample(count, DIM, generator=generator), found)
     return found
@@ -105,7 +116,7 @@ def make_mixing(sources: str, seed: int) -> Mixing:
         return Moebius(DIM, seed=seed, low=BOX.low, high=BOX.high)
     pole = Moebius(DIM, seed=seed).pole
     moebius = Moebius(DIM, seed=seed, pole=pole, scale=float(pole.square().sum()))
-    return Compose(Mixing(DIM, [Affine(torch.diag(torch.tensor(STRETCH, dtype=torch.float64)))]), moebius)
+    return Compose(Mixing(DIM, [Affine(torch.diag(stretch()))]), moebius)
 
 
 @cache
@@ -290,8 +301,8 @@ class DiagonalPosterior(TrainedExperiment[DiagonalPosteriorSettings, DiagonalPos
     def cells(self, settings: DiagonalPosteriorSettings) -> list[DiagonalPosteriorCell]:
         return [
             DiagonalPosteriorCell(sources, posterior, mixing, seed)
-            for sources, families in FAMILIES.items()
-            for posterior, mixing in product(families, settings.mixings)
+            for sources in titles()
+            for posterior, mixing in product(families(sources), settings.mixings)
             for seed in range(settings.seeds if sources == "uniform" else min(settings.seeds, settings.normal_seeds))
         ]
 
@@ -350,9 +361,9 @@ class DiagonalPosterior(TrainedExperiment[DiagonalPosteriorSettings, DiagonalPos
         groups = {
             title: {
                 family: [r.measured for r in results if (r.cell.sources, r.cell.posterior) == (sources, family)]
-                for family in FAMILIES["uniform"]
+                for family in families("uniform")
             }
-            for sources, title in SOURCES.items()
+            for sources, title in titles().items()
         }
         figure = strips_figure(panels, groups, x="posterior family")
         caption = (
@@ -375,8 +386,8 @@ class DiagonalPosterior(TrainedExperiment[DiagonalPosteriorSettings, DiagonalPos
             "active latents": lambda m: m.active,
         }
         rows = []
-        for sources, title in SOURCES.items():
-            for family in FAMILIES[sources]:
+        for sources, title in titles().items():
+            for family in families(sources):
                 own = [r.measured for r in results if (r.cell.sources, r.cell.posterior) == (sources, family)]
                 if own:
                     medians = {name: median([value(m) for m in own]) for name, value in columns.items()}

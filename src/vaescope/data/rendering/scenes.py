@@ -96,6 +96,9 @@ class Local:
     y: Pixels
 
 
+Body = Callable[[Local], tuple[Pixels, Pixels]]
+
+
 def _facets(p: Local, *edges: float) -> Pixels:
     """Brightness of flat faces between vertical edges, darker from left to right, with edges that are a bit soft."""
     tone = torch.full_like(p.x, 0.95)
@@ -139,9 +142,6 @@ def _sphere(p: Local) -> tuple[Pixels, Pixels]:
     return (squared + 1e-12).sqrt() - 0.8, shade.clamp(0, 1)
 
 
-BODIES: tuple[Callable[[Local], tuple[Pixels, Pixels]], ...] = (_cone, _cube, _cylinder, _hexagonal, _pyramid, _sphere)
-
-
 class RenderedMPI3D(Renderer):
     """A robot arm that holds an object, with the factors of MPI3D (Gondal et al. 2019); not its images.
 
@@ -158,6 +158,9 @@ class RenderedMPI3D(Renderer):
 
     name: ClassVar[str] = "rendered-mpi3d"
     channels: ClassVar[int] = 3
+    shoulder: ClassVar[float] = 0.5
+    """Height of the arm's joint."""
+    bodies: ClassVar[tuple[Body, ...]] = (_cone, _cube, _cylinder, _hexagonal, _pyramid, _sphere)
     object_colours: ClassVar[tuple[tuple[float, ...], ...]] = (
         (0.95, 0.95, 0.95),
         (0.1, 0.75, 0.2),
@@ -192,13 +195,13 @@ class RenderedMPI3D(Renderer):
         """
         turn, rise = (values[:, 5:7] * (math.pi / 180)).unbind(1)
         level = 0.95 * rise.cos()
-        return torch.stack([level * turn.sin(), -level * turn.cos(), SHOULDER + 0.95 * rise.sin()], 1)
+        return torch.stack([level * turn.sin(), -level * turn.cos(), self.shoulder + 0.95 * rise.sin()], 1)
 
     def render_batch(self, values: Float[Tensor, "N k"]) -> Float[Tensor, "N c h w"]:
         camera = Camera.at_height(values[:, 3])
         grey, strip = self._background(values, camera)
         zero = torch.zeros_like(values[:, 0])
-        shoulder, tip = torch.stack([zero, zero, zero + SHOULDER], 1), self.tip(values)
+        shoulder, tip = torch.stack([zero, zero, zero + self.shoulder], 1), self.tip(values)
         for start, end, radius, own in ((0 * tip, shoulder, 0.085, 0.45), (shoulder, tip, 0.06, 0.62)):
             rod = self._segment(camera, start, end, radius)
             grey, strip = torch.lerp(grey, torch.full_like(grey[:1], own), rod), strip * (1 - rod)
@@ -242,15 +245,12 @@ class RenderedMPI3D(Renderer):
             own = (kinds == kind).nonzero()[:, 0]
             pixels_of = (len(own), self.size, self.size)
             pixels = Local(across[own, None, :].expand(pixels_of), up[own, :, None].expand(pixels_of))
-            distance, shade = BODIES[kind](pixels)
+            distance, shade = self.bodies[kind](pixels)
             order.append(own)
             distances.append(distance)
             shades.append(shade)
         back = torch.cat(order).argsort()
         return coverage(torch.cat(distances)[back] * column(radius), self.size), torch.cat(shades)[back]
-
-
-SHOULDER = 0.5  # height of the arm's joint
 
 
 def _palette(colours: tuple[tuple[float, ...], ...], index: PerImage) -> Vectors:
