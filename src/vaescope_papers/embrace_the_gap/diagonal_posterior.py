@@ -272,7 +272,7 @@ class DiagonalPosterior(TrainedExperiment[DiagonalPosteriorSettings, DiagonalPos
         precision_hold=700,
         precision_warmup=2000,
         mixings=DiagonalPosteriorSettings.mixings,
-        exact_points=30,
+        exact_points=8,
     )
     paper = replace(laptop, samples=60_000, epochs=200, patience=200, normal_seeds=3)
     cell_type = DiagonalPosteriorCell

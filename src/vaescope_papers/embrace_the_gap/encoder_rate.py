@@ -138,7 +138,7 @@ class EncoderRate(TrainedExperiment[EncoderRateSettings, EncoderRateCell, Encode
         precisions=(1e2, 1e3, 1e4),
         exact_points=8,
     )
-    laptop = replace(quick, seeds=7, samples=20_000, epochs=6, exact_points=12)
+    laptop = replace(quick, seeds=7, samples=20_000, epochs=5, exact_points=10)
     paper = replace(laptop, seeds=20, samples=60_000, epochs=20, units=(10, 30, 100), exact_points=50)
     cell_type = EncoderRateCell
     measured_type = EncoderRateMeasurement

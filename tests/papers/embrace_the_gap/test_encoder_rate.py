@@ -38,7 +38,7 @@ def test_training_grows_with_the_size():
     settings = EXPERIMENT.laptop
     cells = {cell.size: cell for cell in EXPERIMENT.cells(settings)}
     trained = [EXPERIMENT.training_of(cells[size], settings) for size in range(3)]
-    assert [own.epochs for own in trained] == [6, 24, 96]
+    assert [own.epochs for own in trained] == [5, 20, 80]
     steps = settings.samples * 0.7 // settings.batch_size
     assert all(own.precision_hold + own.precision_warmup < own.epochs * steps / 2 for own in trained)
     assert [EXPERIMENT.model(cells[size], settings).networks.hidden[0] for size in range(3)] == list(settings.units)
