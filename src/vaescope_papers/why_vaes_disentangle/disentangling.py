@@ -176,7 +176,7 @@ def compare_models(
     ours: Callable[[Sequence[Result[DisentanglingCell, M]]], Sequence[float]],
     theirs: Callable[[str, str], float | None],
 ) -> list[ComparisonRow]:
-    """A row for every image set and objective.
+    """A row for every image set and objective, and for every published value of images that were not trained on.
 
     Published values are those of official images: beside rendered ones they are strings, which have no ratio.
 
@@ -190,6 +190,12 @@ def compare_models(
         value = theirs(images.data, objective)
         beside = value if images.official or value is None else f"{value:.4g} (official images)"
         rows.append(compare(f"{images.title}, {OBJECTIVES[objective]}", ours(own), beside))
+    trained = {images.data for images in by_images(results) if images.official}
+    for data, objective in product(TITLES, OBJECTIVES):
+        value = theirs(data, objective)
+        if data not in trained and value is not None:
+            title = f"official {TITLES[data]}, {OBJECTIVES[objective]}: needs the official file"
+            rows.append(compare(title, [], value))
     return rows
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.papers.planted import finished
 from vaescope.core.errors import RunError
 from vaescope.data.catalogue import official_file
 from vaescope.distributions.likelihoods import gaussian_log_likelihood
@@ -17,8 +18,10 @@ from vaescope_papers.run import reproduce
 from vaescope_papers.why_vaes_disentangle import local_nonlinearity, orthogonality
 from vaescope_papers.why_vaes_disentangle.disentangling import (
     OBJECTIVES,
+    TITLES,
     DisentanglingCell,
     ImageSet,
+    compare_models,
 )
 
 QUICK, LAPTOP, FULL = (orthogonality.EXPERIMENT.profile(name) for name in ("quick", "laptop", "paper"))
@@ -94,3 +97,21 @@ def test_squared_error_is_the_loss_of_the_paper():
     found = gaussian_log_likelihood(error, 10, torch.tensor(spec.precision))
     torch.testing.assert_close(found[0] - found[1], torch.tensor(3.0))
     assert cell.images.title == "rendered dSprites with squared error"
+
+
+def test_every_published_cell_without_official_images_has_a_row_that_says_so():
+    cell = DisentanglingCell("dsprites", False, "vae", 0)
+    rendered, official = finished(cell, 1.0), finished(replace(cell, official=True), 2.0)
+
+    def values(own):
+        return [r.measured for r in own]
+
+    rows = compare_models([rendered], values, lambda data, objective: None if data == "3dfaces" else 4.0)
+    missing = [row for row in rows if row.setting.endswith("needs the official file")]
+    assert [row.setting.split(",")[0] for row in missing] == [
+        f"official {TITLES[data]}" for data in ("dsprites", "3dshapes", "mpi3d") for _ in OBJECTIVES
+    ]
+    assert all((row.ours, row.published, row.ratio) == (None, 4.0, None) for row in missing)
+    known = compare_models([rendered, official], values, lambda data, objective: 4.0)
+    assert len([row for row in known if "needs" in row.setting]) == 9
+    assert next(row for row in known if row.setting == "official dSprites, VAE").ratio == 0.5
