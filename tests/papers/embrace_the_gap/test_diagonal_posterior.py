@@ -19,6 +19,7 @@ from vaescope_papers.embrace_the_gap.diagonal_posterior import (
 from vaescope_papers.embrace_the_gap.shared import linear_ica
 from vaescope_papers.trained import restart_gain
 
+FULL = replace(EXPERIMENT.paper, normal_seeds=1)
 BASE = PosteriorMeasurement(
     mcc_mean=0.98,
     mcc_sampled=0.97,
@@ -41,27 +42,27 @@ NOT_CAUSAL = {("uniform", "full"): replace(BASE, ima_contrast=0.05), ("normal", 
 
 
 def planted(changes):
-    cells = EXPERIMENT.cells(EXPERIMENT.laptop)
+    cells = EXPERIMENT.cells(FULL)
     return [finished(cell, changes.get((cell.sources, cell.posterior), BASE)) for cell in cells]
 
 
 def test_a_cause_and_none_give_opposite_verdicts():
     H, R = HOLDS, REFUTED
     normal = [H, H, R, H, R]
-    assert verdicts(EXPERIMENT, planted(CAUSAL)) == [H, H, H, R, H, R, H, *normal]
-    assert verdicts(EXPERIMENT, planted(NOT_CAUSAL)) == [H, H, R, H, H, H, R, *normal]
+    assert verdicts(EXPERIMENT, planted(CAUSAL), FULL) == [H, H, H, R, H, R, H, *normal]
+    assert verdicts(EXPERIMENT, planted(NOT_CAUSAL), FULL) == [H, H, R, H, H, H, R, *normal]
 
 
 def test_recovery_that_still_changes_decides_nothing():
     moving = replace(BASE, mcc_curve=tuple(0.5 + 0.015 * k for k in range(30)))
-    found = verdicts(EXPERIMENT, planted(NOT_CAUSAL | {("uniform", "full"): moving}))
+    found = verdicts(EXPERIMENT, planted(NOT_CAUSAL | {("uniform", "full"): moving}), FULL)
     assert found[:7] == [HOLDS, HOLDS, *[UNDECIDED] * 4, REFUTED]
 
 
 def test_one_good_seed_of_a_mixing_is_not_a_unit():
     results = planted(CAUSAL)
     lucky = [replace(r, measured=BASE) if r.cell.seed == 0 else r for r in results]
-    assert verdicts(EXPERIMENT, lucky)[:7] == verdicts(EXPERIMENT, results)[:7]
+    assert verdicts(EXPERIMENT, lucky, FULL)[:7] == verdicts(EXPERIMENT, results, FULL)[:7]
 
 
 @pytest.mark.parametrize("seed", DiagonalPosteriorSettings.mixings)
@@ -109,7 +110,8 @@ def test_the_gain_of_a_restart():
 
 def test_report():
     results = planted(NOT_CAUSAL)
-    _, _, (table,), (figure,), _ = report_parts(EXPERIMENT, results)
+    _, _, (table,), (figure,), _ = report_parts(EXPERIMENT, results, FULL)
     assert len(table.rows) == 5
-    assert "restart" in figure.caption
-    check_incomplete_results(EXPERIMENT, results[:40])
+    assert "linear ICA" in figure.caption
+    check_incomplete_results(EXPERIMENT, results[:20], FULL)
+    assert len(EXPERIMENT.claims(EXPERIMENT.laptop)) == 6
