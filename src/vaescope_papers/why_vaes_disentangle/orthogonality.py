@@ -888,8 +888,8 @@ class OrthogonalityExperiment(DisentanglingExperiment[OrthogonalityMeasurement])
             "orthogonal the columns of the local decoder over latents in use, the less disentangled the codes."
         )
         figure_4 = (
-            "Figure 4 with the MIG-sup: every dot is a trained model. Left: disentanglement of the codes, by model. Right: "
-            "the same against the OD-Score of the local decoder over latents in use."
+            "Figure 4 with the MIG-sup: every dot is a trained model. Left: disentanglement of the codes, by model. "
+            "Right: the same against the OD-Score of the local decoder over latents in use."
         )
         angles = (
             "Angles between columns of the Jacobian, from 0° (parallel) to 90°, with all pixels weighted alike, "
