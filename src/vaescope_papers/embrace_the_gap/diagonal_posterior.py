@@ -305,7 +305,16 @@ class DiagonalPosterior(TrainedExperiment[DiagonalPosteriorSettings, DiagonalPos
         normal_seeds=0,
         exact_points=0,
     )
-    paper = replace(quick, seeds=3, samples=60_000, epochs=200, mixings=laptop.mixings, normal_seeds=3, exact_points=30)
+    paper = replace(
+        quick,
+        seeds=3,
+        samples=60_000,
+        epochs=200,
+        patience=200,
+        mixings=laptop.mixings,
+        normal_seeds=3,
+        exact_points=30,
+    )
     cell_type = DiagonalPosteriorCell
     measured_type = PosteriorMeasurement
 
