@@ -13,7 +13,9 @@ import numpy as np
 
 from vaescope.core import validation
 from vaescope.core.errors import RunError
-from vaescope.core.serialization import plain_fields
+from vaescope.core.serialization import Plain, plain_fields
+from vaescope.jobs import Task
+from vaescope.jobs.tasks import one_line_error
 from vaescope.jobs.tracking import live_observer
 from vaescope.report import figures
 from vaescope.report.figures import svg
@@ -31,7 +33,7 @@ from vaescope.runs import Cell, RunFolder
 from vaescope.runs.files import locked, read_json, write_bytes, write_json, write_text
 from vaescope.runs.store import PARTS, Part, part_folders, read_table
 from vaescope.training import Progress
-from vaescope_papers.catalogue import ExperimentInfo, experiments
+from vaescope_papers.catalogue import ExperimentInfo, experiments, find_experiment
 from vaescope_papers.claims import Claim, judge_claims
 from vaescope_papers.experiment import C, Context, Experiment, M, ReportFigure, ReportTable, RunOptions, S
 from vaescope_papers.registration import protocol_of, read_registration, register
@@ -319,3 +321,65 @@ def _index_entry(out: Path, info: ExperimentInfo) -> IndexEntry:
         return IndexEntry(info.name, info.title, info.source)
     figure = min((file.stem for file in (folder / "figures").glob("*.svg")), default=None)
     return IndexEntry(info.name, info.title, info.source, read_json(folder / "claims.json"), figure)
+
+
+# tasks for an executor ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ExperimentJob:
+    """One experiment and how to run it."""
+
+    name: str
+    options: RunOptions
+
+
+def experiment_tasks(infos: Sequence[ExperimentInfo], out: Path, options: RunOptions) -> list[Task]:
+    """A task per experiment, all in one output folder."""
+    return [Task(info.name, run_job, ExperimentJob(info.name, options), out, info.name) for info in infos]
+
+
+@dataclass(frozen=True)
+class PartJob:
+    """Some of the cells of every experiment."""
+
+    names: tuple[str, ...]
+    options: RunOptions
+    part: Part
+
+
+def part_tasks(infos: Sequence[ExperimentInfo], out: Path, options: RunOptions, count: int) -> list[Task]:
+    """`count` tasks, each with its share of the cells of every experiment.
+
+    Run the experiments afterwards to merge them. Each task begins with another experiment: what one compiles, the
+    others then find in the compiler's cache.
+    """
+    names = [info.name for info in infos]
+    label = names[0] if len(names) == 1 else f"{len(names)} experiments"
+    tasks = []
+    for index in range(count):
+        first = index % len(names)
+        job = PartJob((*names[first:], *names[:first]), options, Part(index, count))
+        tasks.append(Task(f"{label} ({index + 1} of {count})", run_part, job, out))
+    return tasks
+
+
+def run_part(job: PartJob, out: Path, progress: Progress) -> dict[str, Exception]:
+    """Solve a part of every experiment in a worker; the errors of those that failed, by name."""
+    failed = {}
+    for name in job.names:
+        if len(job.names) > 1:
+            progress.message(name)
+        try:
+            solve_part(find_experiment(name).load(), job.options, job.part, out=out, progress=progress)
+        except BrokenPipeError:  # the parent process is gone
+            raise
+        except Exception as error:
+            failed[name] = one_line_error(error)
+    return failed
+
+
+def run_job(job: ExperimentJob, out: Path, progress: Progress) -> list[dict[str, Plain]]:
+    """Run an experiment in a worker; its claims as plain data."""
+    claims = reproduce(find_experiment(job.name).load(), job.options, out=out, progress=progress)
+    return [claim.to_data() for claim in claims]

@@ -10,8 +10,7 @@ import vaescope as vs
 from vaescope import theory
 from vaescope.data.catalogue import DATASETS, find_dataset, open_dataset, render_dataset
 from vaescope.data.rendering import DSprites, Rendered3DFaces, RenderedMPI3D, Shapes3D, Sprites
-from vaescope.data.rendering.images import SHAPES, coverage, hue_to_rgb, sprite_coordinates
-from vaescope.data.rendering.scenes import Camera
+from vaescope.data.rendering.images import SHAPES, Camera, coverage, hue_to_rgb, sprite_coordinates
 from vaescope.distributions import Beta, Normal
 
 RENDERERS = {"sprites": Sprites(size=32, shapes=("triangle", "heart"), rotating=True), "dsprites": DSprites(size=32)}

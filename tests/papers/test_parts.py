@@ -10,8 +10,7 @@ from vaescope.runs.store import PARTS, Part
 from vaescope.training import NoProgress
 from vaescope_papers.catalogue import find_experiment
 from vaescope_papers.experiment import RunOptions
-from vaescope_papers.jobs import part_tasks
-from vaescope_papers.run import reproduce, solve_part
+from vaescope_papers.run import part_tasks, reproduce, solve_part
 
 TINY = {"samples": 300, "epochs": 2, "precisions": (1e1, 1e3)}
 OPTIONS = RunOptions(changes=TINY, seeds=2)
@@ -127,7 +126,7 @@ def test_split_divides_several_and_one_that_fails_does_not_stop_the_others(tmp_p
         return solve_part(experiment, options, part, **rest)
 
     monkeypatch.setattr("vaescope.jobs.run_in_processes", in_this_process)
-    monkeypatch.setattr("vaescope_papers.jobs.solve_part", fails_once)
+    monkeypatch.setattr("vaescope_papers.run.solve_part", fails_once)
     names = ["principal-axes", "beta-precision"]
     message = r"1 of 2 did not finish: beta-precision \(ValueError: a fault of one part\)"
     with pytest.raises(RunError, match=message):

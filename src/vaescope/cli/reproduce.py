@@ -95,8 +95,7 @@ class Reproduce:
         from vaescope.core import validation
         from vaescope.jobs import run_in_this_process
         from vaescope_papers.experiment import RunOptions
-        from vaescope_papers.jobs import experiment_tasks, part_tasks
-        from vaescope_papers.run import write_index
+        from vaescope_papers.run import experiment_tasks, part_tasks, write_index
 
         validation.device(self.device)
         options = RunOptions(

@@ -24,7 +24,7 @@ from vaescope.sweeps.sweep import DATA_SETTINGS, MemberCell, StackPlan, Sweep, w
 from vaescope.training import MemberSpec, Progress
 from vaescope.training.batches import MAX_GATHERED, STEPS_PER_DRAW
 from vaescope_papers.experiment import RunOptions
-from vaescope_papers.jobs import ExperimentJob, run_job
+from vaescope_papers.run import ExperimentJob, run_job
 
 
 def member_bytes(job: FitJob) -> int:

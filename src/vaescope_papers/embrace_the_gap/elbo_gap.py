@@ -26,9 +26,8 @@ from vaescope_papers.criteria import Bound, above, at_least, at_most, within
 from vaescope_papers.embrace_the_gap import EXPERIMENTS, PAPER
 from vaescope_papers.embrace_the_gap.shared import mixed_sources
 from vaescope_papers.experiment import Context, ReportFigure, ReportTable
-from vaescope_papers.published import published
 from vaescope_papers.results import Diverged, Result, grouped
-from vaescope_papers.statistics import Comparison, ComparisonRow, compare, median, slope
+from vaescope_papers.statistics import Comparison, ComparisonRow, compare, median, published, slope
 from vaescope_papers.trained import (
     FactorData,
     TrainedCell,

@@ -22,9 +22,16 @@ from vaescope_papers.criteria import Pairs, RankCorrelation
 from vaescope_papers.embrace_the_gap import EXPERIMENTS, PAPER
 from vaescope_papers.embrace_the_gap.shared import BOX, DIM, MoebiusExperiment, Recovery, measure_recovery
 from vaescope_papers.experiment import ReportFigure, ReportTable
-from vaescope_papers.published import published
 from vaescope_papers.results import Result
-from vaescope_papers.statistics import Comparison, compare, median, partial_rank_test, rank_correlation, rank_test
+from vaescope_papers.statistics import (
+    Comparison,
+    compare,
+    median,
+    partial_rank_test,
+    published,
+    rank_correlation,
+    rank_test,
+)
 from vaescope_papers.trained import FactorData, TrainedSettings
 
 PRECISION = 1e5

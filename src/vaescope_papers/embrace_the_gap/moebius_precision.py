@@ -25,9 +25,8 @@ from vaescope_papers.embrace_the_gap.shared import (
     values_by_precision,
 )
 from vaescope_papers.experiment import ReportFigure, ReportTable
-from vaescope_papers.published import column, published
 from vaescope_papers.results import Result
-from vaescope_papers.statistics import Comparison, compare_precisions, median
+from vaescope_papers.statistics import Comparison, column, compare_precisions, median, published
 from vaescope_papers.trained import FactorData
 
 

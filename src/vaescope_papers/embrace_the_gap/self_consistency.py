@@ -33,9 +33,8 @@ from vaescope_papers.embrace_the_gap.shared import (
     values_by_precision,
 )
 from vaescope_papers.experiment import ReportFigure, ReportTable
-from vaescope_papers.published import column, published
 from vaescope_papers.results import Result, grouped, paired_differences
-from vaescope_papers.statistics import Comparison, compare_precisions, median, slope
+from vaescope_papers.statistics import Comparison, column, compare_precisions, median, published, slope
 from vaescope_papers.trained import FactorData
 
 EXACT_PRECISIONS = (1e2, 1e3, 1e4, 1e5, 1e6)

@@ -42,9 +42,8 @@ from vaescope_papers.criteria import Bound, Pairs, RankCorrelation, above, at_le
 from vaescope_papers.embrace_the_gap import EXPERIMENTS, PAPER
 from vaescope_papers.embrace_the_gap.shared import linear_ica
 from vaescope_papers.experiment import ReportFigure, ReportTable, TableRow
-from vaescope_papers.published import published
 from vaescope_papers.results import Result, grouped
-from vaescope_papers.statistics import Comparison, compare, median
+from vaescope_papers.statistics import Comparison, compare, median, published
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings, TrainingStack
 
 FACTORS = ("x", "y", "scale", "hue")

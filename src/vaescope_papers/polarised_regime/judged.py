@@ -34,9 +34,8 @@ from vaescope_papers.polarised_regime.theorems import (
     used_where_u_determines_x,
     vanishing_but_unused,
 )
-from vaescope_papers.published import published
 from vaescope_papers.results import Result, grouped
-from vaescope_papers.statistics import ALPHA, median
+from vaescope_papers.statistics import ALPHA, median, published
 from vaescope_papers.trained import TrainedSettings
 
 MODELS = {"vae": "VAE", "ivae": "iVAE, prior mean 0", "ivae-mean": "iVAE, learned prior mean"}

@@ -21,9 +21,8 @@ from vaescope.objectives import BetaTC, Objective, beta_elbo
 from vaescope.objectives.weighted import WeightRise, balanced
 from vaescope.training import MemberSpec
 from vaescope.training.loop import EpochMetrics
-from vaescope_papers.published import published
 from vaescope_papers.results import Result, grouped
-from vaescope_papers.statistics import ComparisonRow, compare
+from vaescope_papers.statistics import ComparisonRow, compare, published
 from vaescope_papers.trained import FactorData, TrainedExperiment, TrainedSettings
 
 OBJECTIVES = {"vae": "VAE", "beta-vae": "β-VAE", "beta-tcvae": "β-TCVAE"}

@@ -22,9 +22,8 @@ from vaescope.report import figures
 from vaescope_papers.claims import ClaimSpec, Statement
 from vaescope_papers.criteria import Bound, above, at_least, at_most
 from vaescope_papers.experiment import Context, Experiment, ReportFigure, ReportTable, Settings
-from vaescope_papers.published import published
 from vaescope_papers.results import Result
-from vaescope_papers.statistics import Comparison, compare, median
+from vaescope_papers.statistics import Comparison, compare, median, published
 from vaescope_papers.why_vaes_disentangle import EXPERIMENTS, PAPER
 
 AxisSet = tuple[int, int]
