@@ -38,7 +38,6 @@ from vaescope_papers.statistics import Comparison, column, compare_precisions, m
 from vaescope_papers.trained import FactorData
 
 EXACT_PRECISIONS = (1e2, 1e3, 1e4, 1e5, 1e6)
-SCALE = "the sample sizes and epochs of this page"
 
 
 @dataclass(frozen=True)
@@ -309,7 +308,7 @@ class SelfConsistency(PrecisionExperiment[SelfConsistencySettings, SelfConsisten
             measure=precision_slopes(lambda m: geometric_mean(m.posterior_variance)),
             criterion=Bound("slope", within(-1, 0.1), statistic="mean", over="seeds"),
             published_runs=authors_slope("posterior_variance"),
-            scale=SCALE,
+            scale="the sample sizes and epochs of this page",
             family="Fig. 2",
             robust_over=(0.05, 0.1, 0.15, 0.2),
         ),
@@ -327,7 +326,7 @@ class SelfConsistency(PrecisionExperiment[SelfConsistencySettings, SelfConsisten
                 tuple(value for p, value in authors_eq12_differences().items() if p >= 1e2),
                 "medians of 20 runs at each γ² from 1e2",
             ),
-            scale=SCALE,
+            scale="the sample sizes and epochs of this page",
             family="Fig. 2",
             robust_over=(0.05, 0.1, 0.15, 0.2),
         ),
@@ -338,7 +337,7 @@ class SelfConsistency(PrecisionExperiment[SelfConsistencySettings, SelfConsisten
             measure=precision_slopes(trained_error),
             criterion=Bound("slope", within(-1, 0.15), statistic="mean", over="seeds"),
             published_runs=authors_slope("reconstruction_mse"),
-            scale=SCALE,
+            scale="the sample sizes and epochs of this page",
             note=rate_note,
             family="Fig. 2",
             robust_over=(0.05, 0.1, 0.15, 0.3, 0.5),
