@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from vaescope.improvement import changes, interventions
 from vaescope.improvement.improve import Gain
 from vaescope.products.compare.measure import elbo_of_samples, mirrored_noise
 from vaescope.regime.model import regime_of
+from vaescope.report.findings import Finding
 
 
 def draws(seed: int, *shape: int) -> torch.Tensor:
@@ -300,3 +303,20 @@ def test_gains_are_paired():
     assert found.value == pytest.approx(1, abs=0.03)
     assert found.half_width < 0.02
     assert found.low > 0
+
+
+@pytest.mark.parametrize(
+    ("codes", "names"),
+    [
+        ([], ["variance"]),
+        (["too-many-latents"], ["variance", "latents"]),
+        (["amortization"], ["encoder", "posteriors"]),
+        (["decoder-variance"], ["variance", "widths", "encoder", "all"]),
+    ],
+)
+def test_errors_of_a_poor_encoder_do_not_count_as_noise(codes: list[str], names: list[str]):
+    """The variance is tried without a finding only where nothing else is wrong."""
+    W, variance = principal_components(2)
+    found = vs.diagnose(linear_vae(W, variance, variance), X, progress=None, budget=5.0)
+    changed = replace(found, findings=[Finding(code, "warning", "", "", "") for code in codes])
+    assert [one.name for one, _ in interventions.asked_for(changed)] == names

@@ -501,7 +501,7 @@ INTERVENTIONS: tuple[Intervention, ...] = (
     Intervention("logits", "Decoder outputs as probabilities", ("logits",), read_logits),
     Intervention("scale", "Posterior variances read right", ("negative-variance", "scale-of-variance"), read_scale),
     Intervention("input", "x scaled as in training", ("reconstruction", "data-range"), rescale_input),
-    Intervention("variance", "Decoder variance of maximum likelihood", (ALWAYS,), set_precision),
+    Intervention("variance", "Decoder variance of maximum likelihood", ("decoder-variance", ALWAYS), set_precision),
     Intervention("axes", "Latents rotated to the decoder's axes", ("rotated",), rotate, neutral=True),
     Intervention(
         "widths",
@@ -557,12 +557,15 @@ removed last, because other changes may bring them into use."""
 def asked_for(diagnosis: Diagnosis) -> list[tuple[Intervention, str]]:
     """The interventions that findings ask for, in order, each with the code of the finding.
 
-    The decoder variance is tried in any case: a finding begins at a factor of ten, but its maximum-likelihood value is
-    known in closed form, and a smaller factor costs nats as well.
+    Where they ask for none that changes weights or readings, the decoder variance is tried in any case: a smaller
+    factor than that of a finding costs nats as well. Before that, errors of the encoder would count as noise.
     """
-    codes = [finding.code for finding in diagnosis.findings] + [ALWAYS]
-    return [
+    codes = [finding.code for finding in diagnosis.findings]
+    found = [
         (one, next(code for code in codes if code in one.findings))
         for one in INTERVENTIONS
         if any(code in one.findings for code in codes)
     ]
+    if all(one.name in ("latents", "prior") for one, _ in found):
+        found = [(one, ALWAYS) for one in INTERVENTIONS if ALWAYS in one.findings] + found
+    return found
