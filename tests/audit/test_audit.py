@@ -328,3 +328,74 @@ def test_a_likelihood_that_is_not_known_is_called_so():
     assert (found.likelihood, found.recognised, found.kl.value) == ("other", False, pytest.approx(8.0))
     with pytest.raises(AssertionError):
         found.assert_elbo()
+
+
+SCRIPT = """
+import argparse, torch
+import torch.nn.functional as F
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=3)
+args = parser.parse_args()
+
+def loss_function(recon_x, x, mu, logvar):
+    BCE = F.binary_cross_entropy(recon_x, x.view(-1, 49), reduction="sum")
+    return BCE - 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+
+class VAE(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = torch.nn.Conv2d(1, 4, 4), torch.nn.Linear(2, 16)
+
+    def training_step(self, batch, batch_idx):
+        x, _ = batch
+        mu, logvar = self.encoder(x).flatten(1).chunk(2, 1)
+        y = self.decoder(mu + torch.randn_like(mu) * (0.5 * logvar).exp())
+        return F.mse_loss(y.view_as(x), x) - 0.5 * (1 + logvar - mu**2 - logvar.exp()).sum(1).mean()
+
+    def loss_function(self, *args, **kwargs):
+        recons, x, mu, log_var = args
+        kl = -0.5 * (1 + log_var - mu**2 - log_var.exp()).sum(1).mean()
+        return {"loss": F.mse_loss(recons, x) + kwargs["M_N"] * kl}
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    file = tmp_path / "own_tutorial_script.py"
+    file.write_text(SCRIPT)
+    return f"{file}"
+
+
+def test_scripts_that_read_the_command_line_are_imported(script, capsys):
+    """And sizes that are written in the loss, as in x.view(-1, 784), are found without --data."""
+    assert dispatch(["audit", f"{script}:loss_function"]) == 0
+    assert "Bernoulli decoder and β = 1." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "it defines loss_function, VAE"),
+        ([":VAE"], "--shape 1 28 28"),
+        ([":VAE", "--keywords", "M_N"], "NAME=NUMBER"),
+        ([":VAE", "--shape", "0"], "at least 1"),
+    ],
+)
+def test_what_a_module_lacks_is_said(script, arguments, message):
+    with pytest.raises(vs.InputError, match=message):
+        dispatch(["audit", script + arguments[0], *arguments[1:]])
+
+
+def test_a_module_is_audited_at_random_samples(script, capsys):
+    assert dispatch(["audit", f"{script}:VAE", "--shape", "1", "4", "4"]) == 0
+    assert "averaged over the numbers of a sample" in capsys.readouterr().out
+
+
+def test_keyword_arguments_without_names_are_said():
+    def loss_function(*args, **kwargs):
+        recons, x, mu, log_var = args
+        return {"loss": F.mse_loss(recons, x) + kwargs["M_N"] * kl_of(mu, log_var).mean()}
+
+    with pytest.raises(vs.InputError, match=r"needs M_N: pass keywords="):
+        vs.audit(loss_function)
+    assert vs.audit(loss_function, keywords={"M_N": 0.1}).beta_over_precision == pytest.approx(0.6)

@@ -266,3 +266,85 @@ def test_every_autoencoder_of_diffusers(kind, settings, shape, expected):
     assert adapted.latent_shape == expected
     if kind == "AutoencoderKLWan":
         assert adapted.latent_scaling == ((0.5,) * 4, (0.5,) * 4)
+
+
+CELLS = 120
+
+
+def cells_of_all_kinds():
+    """Counts of genes, open peaks, counts of proteins, and batches."""
+    rng = np.random.default_rng(0)
+    shift = rng.normal(size=(CELLS, 1))
+    genes = rng.poisson(np.exp(0.5 + 0.4 * shift * rng.normal(size=20))).astype("float32")
+    peaks = (rng.random((CELLS, 30)) < 1 / (1 + np.exp(1 - shift))).astype("float32")
+    proteins = rng.poisson(np.exp(1.5 + 0.3 * shift * rng.normal(size=5))).astype("float32")
+    return genes, peaks, proteins, rng.choice(["a", "b"], CELLS)
+
+
+def trained_multimodal(kind):
+    scvi, anndata = pytest.importorskip("scvi"), pytest.importorskip("anndata")
+    genes, peaks, proteins, batch = cells_of_all_kinds()
+    scvi.settings.seed = 0
+    if kind == "TOTALVI":
+        data = anndata.AnnData(genes, obs={"batch": batch}, obsm={"proteins": proteins})
+        scvi.model.TOTALVI.setup_anndata(data, protein_expression_obsm_key="proteins", batch_key="batch")
+        model = scvi.model.TOTALVI(data, n_latent=3)
+    elif kind == "PEAKVI":
+        data = anndata.AnnData(peaks, obs={"batch": batch})
+        scvi.model.PEAKVI.setup_anndata(data, batch_key="batch")
+        model = scvi.model.PEAKVI(data, n_latent=3)
+    else:
+        mudata = pytest.importorskip("mudata")
+        data = mudata.MuData({"rna": anndata.AnnData(genes), "atac": anndata.AnnData(peaks)})
+        data.obs["batch"] = batch
+        layers = {"rna_layer": "rna", "atac_layer": "atac"}
+        scvi.model.MULTIVI.setup_mudata(data, batch_key="batch", modalities=layers)
+        model = scvi.model.MULTIVI(data, n_genes=20, n_regions=30, n_latent=3)
+    model.train(max_epochs=3, accelerator="cpu", enable_progress_bar=False)
+    return model, data
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "with_elbo"), [("TOTALVI", 25, False), ("PEAKVI", 30, True), ("MULTIVI", 50, True)]
+)
+def test_multimodal_models_of_scvi(kind, width, with_elbo):
+    """Posteriors are those of scvi-tools; a likelihood with latents besides z is left out, and said so."""
+    logging.disable(logging.WARNING)
+    model, data = trained_multimodal(kind)
+    logging.disable(logging.NOTSET)
+    training = model.module.training
+    adapted = vs.adapters.from_scvi(model)
+    assert model.module.training == training
+    found = vs.diagnose(adapted, data, progress=None, budget=3.0)
+    np.testing.assert_allclose(
+        found.sample.mean.numpy(), model.get_latent_representation()[found.sample.rows], atol=1e-4
+    )
+    assert found.sample.x.shape[1] == width
+    assert (found.evidence.elbo is not None) == with_elbo == ("ELBO" not in found.skipped)
+    counts, batches = adapted.read_samples(data)
+    with torch.no_grad():
+        z = adapted.encode(counts, batches)[0]
+        decoded = adapted.decode_given(z, batches)
+    assert decoded.shape == (CELLS, width)
+    genes, rest = (decoded[:, :20], decoded[:, 20:]) if kind != "PEAKVI" else (None, decoded)
+    if genes is not None:  # shares, at the median library size
+        depth = float(counts[:, :20].sum(1).median()) * torch.ones(CELLS)
+        torch.testing.assert_close(genes.sum(1), depth, rtol=1e-4, atol=0)
+    assert rest.min() >= 0
+    assert kind == "TOTALVI" or rest.max() <= 1  # probabilities of open peaks, or counts of proteins
+    with pytest.raises(vs.InputError, match="certify cannot simulate x"):
+        vs.certify(adapted, data, progress=None)
+
+
+def test_the_likelihood_of_peaks_is_the_one_of_torch():
+    logging.disable(logging.WARNING)
+    model, data = trained_multimodal("PEAKVI")
+    logging.disable(logging.NOTSET)
+    adapted = vs.adapters.from_scvi(model)
+    counts, batches = adapted.read_samples(data)
+    with torch.no_grad():
+        z = adapted.encode(counts, batches)[0]
+        depth = model.module.d_encoder(counts, batches.long())
+        p = adapted.decode_given(z, batches) * depth * model.module.region_factors.sigmoid()
+        expected = torch.distributions.Bernoulli(p).log_prob(counts).sum(1)
+        torch.testing.assert_close(adapted.log_likelihood(counts, z, batches), expected, rtol=1e-4, atol=1e-3)

@@ -39,7 +39,7 @@ def lightning_callback(watch: Watched) -> Any:
 
     Use it as `Trainer(callbacks=[vs.adapters.lightning_callback(watch)])`.
     """
-    base = _first_import("lightning.pytorch", "pytorch_lightning")
+    base = first_import("lightning.pytorch", "pytorch_lightning")
 
     class WatchCallback(base.Callback):  # type: ignore[name-defined]
         """Gradients are still there: Lightning sets them to zero before the next backward pass."""
@@ -71,33 +71,6 @@ def _log(trainer: Any, row: LoggedRow | None) -> None:
         logger.log_metrics({f"watch/{name}": value for name, value in row.numbers().items()}, step=row.step)
 
 
-def pythae_callback(watch: Watched) -> Any:
-    """A pythae callback that updates a watch after every training step.
-
-    Args:
-        watch: a `vs.Watch` of `vs.adapters.from_pythae(model)`.
-
-    Use it as `pipeline(train_data, callbacks=[vs.adapters.pythae_callback(watch)])`.
-    """
-    base = _first_import("pythae.trainers.training_callbacks")
-
-    class WatchCallback(base.TrainingCallback):  # type: ignore[name-defined]
-        def __init__(self) -> None:
-            self.step = 0
-
-        def on_train_begin(self, training_config: object, **kwargs: object) -> None:
-            watch.update(self.step)
-
-        def on_train_step_end(self, training_config: object, **kwargs: object) -> None:
-            self.step += 1
-            watch.update(self.step)
-
-        def on_train_end(self, training_config: object, **kwargs: object) -> None:
-            watch.close()
-
-    return WatchCallback()
-
-
 def keras_callback(watch: Watched) -> object:
     """A Keras 3 callback that updates a watch after every batch; the last row joins the logs of every epoch.
 
@@ -109,7 +82,7 @@ def keras_callback(watch: Watched) -> object:
 
     Use it as `model.fit(x, callbacks=[vs.adapters.keras_callback(watch)])`.
     """
-    base = _first_import("keras")
+    base = first_import("keras")
 
     class WatchCallback(base.callbacks.Callback):  # type: ignore[name-defined]
         def __init__(self) -> None:
@@ -143,7 +116,7 @@ def transformers_callback(watch: Watched) -> Any:
 
     Use it as `Trainer(..., callbacks=[vs.adapters.transformers_callback(watch)])`.
     """
-    base = _first_import("transformers.trainer_callback", install="transformers accelerate")
+    base = first_import("transformers.trainer_callback", install="transformers accelerate")
 
     class WatchCallback(base.TrainerCallback):  # type: ignore[name-defined]
         """`on_step_end` comes too late: gradients are zero by then."""
@@ -160,7 +133,7 @@ def transformers_callback(watch: Watched) -> Any:
     return WatchCallback()
 
 
-def _first_import(*names: str, install: str | None = None) -> ModuleType:
+def first_import(*names: str, install: str | None = None) -> ModuleType:
     for name in names:
         try:
             return importlib.import_module(name)

@@ -293,7 +293,12 @@ def _bounded(layer: nn.Module) -> Iterator[_Weights]:
     if isinstance(layer, nn.RNNBase):
         for name, value in values.items():
             yield _Weights(value.flatten(), 1 / math.sqrt(layer.hidden_size), "bias" in name)
-    elif weight is not None and weight.ndim > 1 and (isinstance(layer, known) or type(layer) is nn.Module):
+    elif (
+        weight is not None
+        and weight.ndim > 1
+        and weight.numel()
+        and (isinstance(layer, known) or type(layer) is nn.Module)
+    ):
         bound = 1 / math.sqrt(max(1, weight[0].numel()))
         glorot = math.sqrt(6 / max(1, weight[0].numel() + weight[:, 0].numel()))
         yield _Weights(weight.flatten(), bound, glorot=glorot)

@@ -428,12 +428,18 @@ class AuditCommand:
     package.module:NAME."""
     data: str | None = None
     """Samples as the loss takes them, to see what it leaves of the latents: a file or a name."""
+    shape: tuple[int, ...] = ()
+    """Without --data, the shape of a sample, such as 1 28 28, if the loss or the model needs it."""
     array: str | None = None
     """Name of the array with observations, if the file has several."""
     latent_dim: int | None = None
     """Number of latents of the model."""
     arguments: str | None = None
     """Roles of the arguments in order, where their names do not show them, such as "x y mu s"."""
+    keywords: tuple[str, ...] = ()
+    """Numbers that it is called with, such as beta=4 M_N=0.005."""
+    total: str | None = None
+    """Which part of what it returns is minimised: an index, a key or attribute, or "sum"."""
     html: Path | None = None
     """Write the report to this file, and its numbers to a .json file next to it."""
     fail_on: str | None = None
@@ -446,12 +452,35 @@ class AuditCommand:
         loss = load_function(self.target)
         data = None if self.data is None else DataOptions(array=self.array).open(self.data)[0]
         found = audit(
-            loss, x=data, latent_dim=self.latent_dim, arguments=self.arguments, name=self.target.rpartition(":")[2]
+            loss,
+            x=self._random_samples() if data is None and self.shape else data,
+            latent_dim=self.latent_dim,
+            arguments=self.arguments,
+            keywords=self._numbers(),
+            total=int(self.total) if self.total is not None and self.total.isdecimal() else self.total,
+            name=self.target.rpartition(":")[2],
         )
         new_console().print(found.sentence, markup=False, soft_wrap=True)
         print_findings(found)
         write_page(found, self.html)
         return exit_code(found.worst, self.fail_on)
+
+    def _random_samples(self) -> Tensor:
+        import torch
+
+        if min(self.shape) < 1:
+            raise InputError(f"--shape must be sizes of at least 1, got {' '.join(map(str, self.shape))}.")
+        return 0.05 + 0.9 * torch.rand(16, *self.shape, generator=torch.Generator().manual_seed(0))
+
+    def _numbers(self) -> dict[str, float]:
+        found = {}
+        for pair in self.keywords:
+            name, _, value = pair.partition("=")
+            try:
+                found[name] = float(value) if "." in value or "e" in value.lower() else int(value)
+            except ValueError:
+                raise InputError(f"--keywords must be NAME=NUMBER, got {pair}.") from None
+        return found
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import importlib
@@ -130,12 +131,22 @@ def load_function(target: str) -> object:
 def load_object(target: str) -> object:
     """What FILE.py:NAME or package.module:NAME names. Importing the file executes its code: it is the caller's own."""
     if target.endswith(".py") and Path(target).exists():
-        raise InputError(f"{target} is a Python file: name the function in it, {target}:NAME.")
+        defined = _names_in(Path(target))
+        it_has = f"; it defines {', '.join(defined)}" if defined else ""
+        raise InputError(f"{target} is a Python file: name the function in it, {target}:NAME{it_has}.")
     if ":" not in target and "." in target and not target.endswith(".py"):
         target = ":".join(target.rsplit(".", 1))  # package.module.Class
     location, name = _split_target(target, "give a function, FILE.py:NAME or package.module:NAME")
     with _importable(location):
         return _object(_module(location), name, target)
+
+
+def _names_in(file: Path) -> list[str]:
+    """Functions and classes that a file defines, without executing it."""
+    with contextlib.suppress(SyntaxError, ValueError, OSError):
+        kinds = ast.FunctionDef | ast.ClassDef
+        return [node.name for node in ast.parse(file.read_bytes()).body if isinstance(node, kinds)][:10]
+    return []
 
 
 def _split_target(target: str, advice: str) -> tuple[str, str]:
@@ -190,12 +201,23 @@ def _module(location: str) -> ModuleType:
             raise InputError(f"{location} cannot be imported.")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        with _script_arguments(location):
+            spec.loader.exec_module(module)
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # a file that ends the program would look like a command that succeeded
         raise InputError(f"{location} cannot be imported: {type(error).__name__}: {first_line(error)}") from None
     return module
+
+
+@contextlib.contextmanager
+def _script_arguments(location: str) -> Iterator[None]:
+    """A script that reads its command line while it is imported finds none."""
+    before, sys.argv = sys.argv, [location]
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 def _module_name(file: Path) -> str:

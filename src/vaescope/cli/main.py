@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 import tyro
 
@@ -30,6 +30,7 @@ from vaescope.cli.train import Train
 from vaescope.core.errors import InputError, RunError
 
 
+@runtime_checkable
 class Command(Protocol):
     """Options of a command; to run it gives the exit code."""
 

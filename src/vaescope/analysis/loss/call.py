@@ -378,8 +378,8 @@ def _function(
     names = [name for name in names if name not in base.keywords]
     if lacking := [n for n in names if not roles_by_name(n) and re.fullmatch(Words.number, n.lower())]:
         raise InputError(
-            f"{base.title} needs {lacking[0]}, which is no tensor: pass keywords={{'{lacking[0]}': 1.0}} with the "
-            "value that you train with."
+            f"{base.title} needs {lacking[0]}, which is no tensor: pass keywords={{'{lacking[0]}': 1.0}} "
+            f"(--keywords {lacking[0]}=1.0) with the value that you train with."
         )
 
     def with_roles(roles: tuple[str, ...]) -> Objective:
@@ -415,6 +415,11 @@ def _function(
                 return settled  # without names, the order in which mu is squared
         if first is not None:
             return first
+    if absent := re.fullmatch(r"KeyError: '(\w+)'", last):
+        raise InputError(
+            f"{base.title} needs {absent[1]}: pass keywords={{'{absent[1]}': 1.0}} (--keywords {absent[1]}=1.0), "
+            "with the value that you train with."
+        )
     signature = "*args" if any_number and not names else ", ".join(names)
     raise InputError(
         f"{base.title}({signature}) cannot be called with x {_shape(examples[0]['x'])}, y, mu and s in any order"

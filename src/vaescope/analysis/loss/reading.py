@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -390,4 +391,26 @@ def _identify(
         _check_gradient(objective, example)
         return objective, identify(objective, next(s for s, e in zip(group, examples, strict=True) if e is example))
     assert problem is not None
+    if x is None and (flat := re.search(r"shape '\[-1, (\d+)\]' is invalid", str(problem))):  # as in x.view(-1, 784)
+        width = int(flat[1])
+        if width % 12 and width <= 1_000_000:
+            return _identify(
+                loss,
+                0.05 + 0.9 * torch.rand(8, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64),
+                y,
+                latents,
+                others,
+                arguments=arguments,
+                keywords=keywords,
+                total=total,
+                model=model,
+                batch=batch,
+                encoder=encoder,
+                decoder=decoder,
+            )
+    if x is None and " failed on a batch of x " in str(problem):
+        raise InputError(
+            "x is required, samples as the model takes them: x=torch.rand(16, 1, 28, 28) for such images (--data FILE, "
+            "or --shape 1 28 28)."
+        )
     raise problem

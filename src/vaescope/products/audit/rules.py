@@ -62,7 +62,8 @@ class Facts:
 
     def kl_line(self) -> str:
         """The KL, summed over latents and averaged over samples."""
-        mu, s = (self.names.get(role, role) for role in ("mu", "s"))
+        mu, s = ("mu", "s") if self.read.objective.is_step else (self.names.get(role, role) for role in ("mu", "s"))
+        s = "log_var" if (s, self.found.divergence.scale) == ("s", "log_variance") else s
         mu, s = ("mu", "log_var") if mu == s or not (mu.isidentifier() and s.isidentifier()) else (mu, s)
         forms = {
             "log_variance": f"{mu}**2 + {s}.exp() - 1 - {s}",
@@ -112,15 +113,15 @@ def _averaged(facts: Facts, fault: str) -> Finding:
     pixels = fault.endswith("pixels")
     sizes = [found.space.x.shape[1 + k] for k in divided_axes(found, "reconstruction", facts.read.bare.reconstruction)]
     count = math.prod(sizes) if pixels else len(found.space.x)
-    what = f"the {count} numbers of a sample" if pixels else f"the {count} samples of a batch"
+    what = f"the {count} numbers of a sample" if pixels else f"the samples of a batch, {count} here,"
     precision = "" if found.fixes_scale else f" at γ² = {facts.read.precision:g}"
     amount = f"β = {number(facts.read.beta)}{precision}" if facts.read.beta is not None else "another β"
     return Finding(
         fault.replace("_", "-"),
         "note" if facts.read.bare.explicit else "warning",
         f"The reconstruction is averaged over {'the numbers of a sample' if pixels else 'the batch'}, the KL is not.",
-        f"The mean over {what} divides the likelihood by {count} and not the KL: the loss is that of a VAE with "
-        f"{amount}.",
+        f"The mean over {what} divides the likelihood by {count if pixels else 'their number'} and not the KL: the "
+        f"loss is that of a VAE with {amount}.",
         "Sum over a sample's numbers and average over samples, in both terms; then weigh the KL explicitly."
         if pixels
         else "Reduce both terms in the same way over samples.",
