@@ -126,11 +126,11 @@ class _Fields:
 
     @classmethod
     def of(cls, model: Any, batch: int | str | None) -> _Fields:
-        manager = getattr(model, "adata_manager", None)
+        manager = getattr(model, "adata_manager", model)
         registered = [str(key) for key in getattr(manager, "data_registry", {})]
 
         def sizes(*keys: str) -> tuple[tuple[str, int], ...]:
-            return tuple((k, int(manager.get_from_registry(k).shape[1])) for k in keys if k in registered)  # type: ignore[union-attr]
+            return tuple((k, int(manager.get_from_registry(k).shape[1])) for k in keys if k in registered)
 
         features = sizes("X", "atac", "proteins") or (("X", int(model.module.n_input)),)
         covariates = sizes("extra_continuous_covs", "extra_categorical_covs", "size_factor")

@@ -59,24 +59,26 @@ class ObjectiveSpec:
         }
         return changes.get(self.output, lambda y: y)(y)
 
-    def fields(self, decode: Callable[[Tensor], Tensor]) -> dict[str, object]:
-        """Of a `ModelSpec`, with β = 1 where the variance of the likelihood can take its place.
+    def applied_to(self, spec: ModelSpec, decode: Callable[[Tensor], Tensor]) -> ModelSpec:
+        """What is known of a model, with this likelihood, and β = 1 where the variance can take its place.
 
         Args:
+            spec: what is known of it otherwise.
             decode: z -> mean of p(x|z), for likelihoods that the spec has no name for.
         """
         ratio = self.ratio if self.ratio is not None and self.ratio > 0 else 1.0
         if self.likelihood == "gaussian":  # with any β it is the ELBO of the precision γ²/β
-            return {"likelihood": "gaussian", "precision": 1 / ratio, "beta": 1.0}
+            return replace(spec, likelihood="gaussian", precision=1 / ratio, beta=1.0)
         if self.likelihood == "bernoulli":
-            return {"likelihood": "bernoulli", "precision": None, "beta": ratio}
+            return replace(spec, likelihood="bernoulli", precision=None, beta=ratio)
+        spec = replace(spec, likelihood=None, precision=None)
         families: dict[str, Callable[[Tensor], Distribution]] = {  # w_r |x - y| + w_k KL has the scale w_k / w_r
             "laplace": lambda mean: Laplace(mean, ratio),
             "poisson": lambda mean: Poisson(mean.clamp(min=1e-30), validate_args=False),
             "categorical": lambda mean: Categorical(probs=mean),
         }
         if self.likelihood not in families:
-            return {"likelihood": None, "precision": None}
+            return spec
         family, weight = families[self.likelihood], 1.0 if self.likelihood == "laplace" else ratio
 
         def log_likelihood(x: Tensor, z: Tensor) -> Tensor:
@@ -88,8 +90,7 @@ class ObjectiveSpec:
                 torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
                 return family(decode(z)).sample().flatten(1)
 
-        known = {"log_likelihood": log_likelihood, "sample_observations": draw, "beta": weight}
-        return {"likelihood": None, "precision": None, **known}
+        return replace(spec, log_likelihood=log_likelihood, sample_observations=draw, beta=weight)
 
     def model(
         self, encoder: Callable[..., object], decoder: Callable[[Tensor], Tensor], latent_dim: int
@@ -111,8 +112,7 @@ class ObjectiveSpec:
             return self.mean(decoder(z))
 
         networks = [part for part in (encoder, decoder) if isinstance(part, nn.Module)]
-        known = self.fields(decode)
-        spec = ModelSpec(latent_dim=latent_dim, name=self.name, returns_variances=True, **known)  # type: ignore[arg-type]
+        spec = self.applied_to(ModelSpec(latent_dim=latent_dim, name=self.name, returns_variances=True), decode)
         return from_callables(encode=encode, decode=decode, spec=spec, networks=networks or None)
 
 
@@ -135,7 +135,7 @@ class TrainedModel(WrappedModel):
         spec = self.model.spec
         if self.model.conditional and self.loss.likelihood not in ("gaussian", "bernoulli"):
             return spec  # its likelihood needs the auxiliary input
-        return replace(spec, **self.loss.fields(self.model.decode))  # type: ignore[arg-type]
+        return self.loss.applied_to(spec, self.model.decode)
 
 
 class HasObjective(ABC):
