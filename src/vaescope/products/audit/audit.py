@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from vaescope.analysis.loss.call import Objective
-from vaescope.analysis.loss.judge import faults, ineffective
 from vaescope.analysis.loss.measure import Coefficient, Identified, Noise, Reductions, weights
 from vaescope.analysis.loss.probe import Space
-from vaescope.analysis.loss.reading import HasObjective, ObjectiveSpec, read_loss, read_tensor
+from vaescope.analysis.loss.reading import HasObjective, ObjectiveSpec, faults, ineffective, read_loss, read_tensor
 from vaescope.core import validation
 from vaescope.core.errors import InputError
 from vaescope.core.tables import Table

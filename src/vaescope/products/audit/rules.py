@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vaescope.analysis.loss.judge import divided_axes
 from vaescope.analysis.loss.measure import Identified
-from vaescope.analysis.loss.reading import LossReading
+from vaescope.analysis.loss.reading import LossReading, divided_axes
 from vaescope.inference.linear import Spectrum, used_count
 from vaescope.report.findings import Finding, by_severity
 from vaescope.report.page import number
@@ -21,7 +20,7 @@ class Facts:
 
     Args:
         read: the loss.
-        faults, ineffective: see `judge`.
+        faults, ineffective: of the loss.
         spectrum: of the data, if there are any.
         schedule: β over training, if a schedule was given.
     """
