@@ -158,6 +158,7 @@ class Diagnosis(Report):
                 "pictures": [figure for figure in drawn if figure.name in PICTURES],
                 "drawings": [figure for figure in drawn if figure.name not in PICTURES],
                 "bounds": found.bounds(),
+                "bounded_at": 0 if found.elbo is None else len(found.elbo.rate) % self.samples,
                 "scores": [] if found.evaluation is None else found.evaluation.rows,
                 "identified": [] if found.identifiability is None else found.identifiability.summaries,
                 "about": about,

@@ -208,7 +208,7 @@ def facts(found: Measurements) -> list[tuple[str, str]]:
         return rows if usage.explained is None else [*rows, ("variance explained", f"{usage.explained:.1%}")]
     rows = [
         ("latents in use", f"{len(regime.used)} of {regime.latent_dim}"),
-        ("KL", f"{amount(float(sum(regime.kl)))} nats"),
+        (_which_kl(found), f"{amount(float(sum(regime.kl)))} nats"),
     ]
     if (image := found.latent_image) is not None:  # what a model of the codes needs to know
         rows += [
@@ -253,6 +253,14 @@ def facts(found: Measurements) -> list[tuple[str, str]]:
         rows.append(("agreement between seeds", f"{found.stability.score:.2f}"))
         rows.append(("agreement of their subspaces", f"{found.stability.subspace:.2f}"))
     return rows
+
+
+def _which_kl(found: Measurements) -> str:
+    """The rate beside the ELBO is the same KL, but of fewer samples, and from the prior itself."""
+    if "exact KL" in found.skipped:
+        return "KL from a normal prior of the same mean and variance"
+    fewer = found.elbo is not None and len(found.elbo.rate) < found.regime.samples
+    return f"KL, mean over all {found.regime.samples:,} samples" if fewer else "KL"
 
 
 def _nats(value: float, stderr: float = math.nan) -> str:
