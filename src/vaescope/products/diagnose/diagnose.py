@@ -238,12 +238,12 @@ def diagnose(
 
 
 def _affordable(repaired: Repair, clock: Budget, *, share: float = 0.3, fewest: int = 64) -> Repair:
-    """Fewer samples to decode if the decoder is slow: a share of the budget for all that has to run in any case."""
+    """Fewer samples to decode if the decoder is slow: a share of the budget, or a second, for what always runs."""
     sample = repaired.sample
     latents = 0 if repaired.model.latent_shape is not None else sample.mean.shape[1]
     decodes = 20 + 2 * latents  # of a sample: trials of inputs, draws for the ELBO, effects and derivatives of latents
     seconds = Attempts()("time to decode", lambda: seconds_per_decode(sample))
-    count = max(fewest, int(share * clock.left / max(decodes * (seconds or 0.0), 1e-12)))
+    count = max(fewest, int(max(1.0, share * clock.left) / max(decodes * (seconds or 0.0), 1e-12)))
     if count >= len(sample):
         return repaired
     chosen = sample.random_subset(count)
