@@ -11,6 +11,7 @@ import vaescope as vs
 from tests.certify.models import LinearModel, curved
 from vaescope.analysis.models import RepairedModel, repair
 from vaescope.cli.main import dispatch
+from vaescope.core.errors import InputError
 from vaescope.products.certify.findings import Evidence, judge
 from vaescope.products.certify.measure import find_cause, measure_optimality
 from vaescope.products.certify.simulate import calibrate, simulate, simultaneous_band
@@ -361,3 +362,35 @@ def test_an_encoder_that_ignores_the_label_is_not_certified():
     assert codes(certify(linear.model(lambda x, y: PLANTED.encode(x)), x, auxiliary=y).findings)
     with pytest.raises(vs.InputError, match="this model is conditional: pass auxiliary="):
         certify(linear.model(lambda x, y: PLANTED.encode(x)), x)
+
+
+# joint ranks -----------------------------------------------------------------------------------
+
+
+def test_posteriors_that_are_right_per_latent_and_wrong_jointly():
+    """Correlated posteriors replaced by their marginals: ranks of every latent are uniform, joint ones are not."""
+    linear = LinearModel.random(3, 6, mixing=0.8, precision=10.0)
+    marginal = torch.linalg.inv(linear.posterior_precision).diagonal()
+    model = linear.model(lambda mean, variance: (mean, marginal.expand_as(mean)))
+    found = certify(model, linear.draw(300), simulations=1000)
+    assert all(stats.kstest(column, "uniform").pvalue > 0.01 for column in found.ranks.T)
+    assert found.joint["log p(x, z)"].p_value < 1e-6
+    assert found.find("wrong-jointly") is not None
+
+
+def test_joint_ranks_of_exact_posteriors_are_uniform():
+    p = []
+    for seed in range(6):
+        linear = LinearModel.random(3, 8, seed=seed)
+        found = certify(
+            linear.model(), linear.draw(300), seed=seed, quantities={"difference": lambda x, z: z[:, 0] - z[:, 2]}
+        )
+        assert "wrong-jointly" not in codes(found.findings, least="note")
+        p += [one.p_value for one in found.joint.values()]
+    assert len(p) == 24
+    assert stats.kstest(p, "uniform").pvalue > 1e-3
+
+
+def test_a_quantity_that_is_no_number_per_row_is_refused():
+    with pytest.raises(InputError, match="the quantity 'all' must return a finite number per row"):
+        certify(PLANTED.model(), PLANTED.draw(60), quantities={"all": lambda x, z: z})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -30,11 +32,14 @@ from vaescope.products.certify.measure import (
 from vaescope.products.certify.simulate import (
     COVERAGE,
     GapBounds,
+    JointRanks,
+    Quantity,
     Simulation,
     bound_gap,
     calibrate,
     joint_of,
     posterior_of,
+    rank_jointly,
     simulate,
 )
 from vaescope.protocol import LatentModel
@@ -86,6 +91,11 @@ class Certificate(Report):
         return self.evidence.calibration.width_ratio
 
     @property
+    def joint(self) -> dict[str, JointRanks]:
+        """Ranks of quantities that depend on all latents at once, with p-values, by name."""
+        return {one.name: one for one in self.evidence.joint}
+
+    @property
     def log_marginal_bounds(self) -> Float[Tensor, "P 2"] | None:
         """Lower and upper bound on log p(x) of some simulated x, in nats; None if they could not be computed.
 
@@ -125,6 +135,7 @@ class Certificate(Report):
             "gap": None if bounds is None else bounds.gap,
             "transfers": self.transfers,
             "auc": {} if transfer is None else {test.features: test.auc for test in transfer.tests},
+            "joint": {one.name: one.p_value for one in self.evidence.joint},
             "skipped": self.skipped,
         }
 
@@ -163,6 +174,7 @@ def certify(
     loss: object | None = None,
     name: str | None = None,
     budget: float = 90.0,
+    quantities: Mapping[str, object] | None = None,
     seed: int = 0,
     progress: Progress | None = to_stderr,
 ) -> Certificate:
@@ -182,6 +194,8 @@ def certify(
         loss: what the model was trained with, as for `vs.diagnose`: it says which likelihood x are simulated from.
         name: what the report calls the model.
         budget: seconds that this may take; bounds on log p(x) use what is left of it.
+        quantities: functions of your own by name, (x, z) -> a number per row, whose ranks under q(z|x) are tested
+            beside those of log p(x|z), log p(x, z) and distances from random points.
         seed: of all draws.
         progress: called with lines that say what is being done; None for silence.
 
@@ -212,6 +226,15 @@ def certify(
         untouched = RepairedModel(first, logits=repaired.model.logits, replace_zero_variance=False)
         raw = untouched.encode(simulation.encoded.x, simulation.auxiliary)[1]
     evidence, skipped = _measure(first, real, simulation, raw, clock, seed)
+    own = {key: cast(Quantity, function) for key, function in (quantities or {}).items()}
+    clock.say("ranking quantities of all latents")
+    attempts = Attempts(skipped)
+    joint = (
+        rank_jointly(simulation, own, seed=seed)
+        if own
+        else attempts("joint ranks", lambda: rank_jointly(simulation, {}, seed=seed))
+    )
+    evidence, skipped = replace(evidence, joint=tuple(joint or ())), attempts.skipped
     return Certificate(name or first.name, by_severity(judge(evidence)), evidence, skipped)
 
 

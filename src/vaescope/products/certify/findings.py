@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vaescope.products.certify.measure import THRESHOLDS, Cause, Optimality, Transfer
-from vaescope.products.certify.simulate import Calibration, GapBounds, Widths
+from vaescope.products.certify.simulate import Calibration, GapBounds, JointRanks, Widths
 from vaescope.report.findings import Finding
 from vaescope.report.wording import listed, span, times
 
@@ -25,6 +25,8 @@ class Evidence:
     beta: float = 1.0
     binary: bool = False
     """Simulated x are binary and real x are not."""
+    joint: tuple[JointRanks, ...] = ()
+    """Quantities that depend on all latents at once."""
     at_real: Optimality | None = None
     """The encoder at real x, where these do not look like simulated ones."""
 
@@ -43,7 +45,21 @@ def judge(evidence: Evidence) -> list[Finding]:
     found, cause = [*_posteriors(evidence)], evidence.cause
     if cause is not None and (cause.negative or any(finding.severity != "note" for finding in found)):
         found = [_named(cause), *(found if cause.gain == 0 else [])]
-    return [*found, *_bounds(evidence), *_transfer(evidence)]
+    return [*found, *_joint(evidence), *_bounds(evidence), *_transfer(evidence)]
+
+
+def _joint(evidence: Evidence) -> Iterator[Finding]:
+    wrong = [one for one in evidence.joint if one.p_value * len(evidence.joint) < THRESHOLDS.joint]
+    if wrong:
+        named = "; ".join(f"{one.name} (mean rank {one.ranks.mean():.2f}, p = {one.p_value:.1g})" for one in wrong)
+        yield Finding(
+            "wrong-jointly",
+            "note",
+            "Posteriors are not right for all latents together.",
+            f"Ranks of the true z among draws from q(z|x) are not uniform by {named}.",
+            "Where no single latent is wrong, latents are correlated given x: do not use draws of several latents as "
+            "posterior samples, or use a full covariance (posterior='full').",
+        )
 
 
 def _named(cause: Cause) -> Finding:

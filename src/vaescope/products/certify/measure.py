@@ -46,6 +46,7 @@ class Thresholds:
     severe: float = 2.0  # factor of a width that makes it an error
     standard_errors: float = 4.0  # by which any of these must be certain
     bounds: float = 0.1  # nats between bounds from which they say little: convention
+    joint: float = 0.001  # p-value, times the number of quantities, from which they are wrong jointly: convention
     alike: float = 0.6  # AUC up to which a certificate transfers: convention
     gain: float = 0.05  # nats per latent that undoing a named cause must gain
     swapped: float = 0.2  # gain in squared correlation that says a latent is another one

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor
 
 from vaescope.analysis.encoding import EncodedSample
 from vaescope.analysis.likelihood import draw_observations, joint_of
+from vaescope.analysis.models import sample_log_likelihood
 from vaescope.core import randomness
 from vaescope.core.budget import Budget
-from vaescope.core.errors import Skipped
+from vaescope.core.calls import call_user_function
+from vaescope.core.errors import InputError, Skipped
 from vaescope.distributions import DiagonalGaussian, Normal, Prior
 from vaescope.inference.annealing import Sandwich, bound_log_marginal
 from vaescope.inference.gap import sampled_gap
@@ -202,6 +205,74 @@ def calibrate(simulation: Simulation) -> Calibration:
         counts=np.stack([np.histogram(column, edges)[0] for column in ranks.T]).astype(float),
         band=simultaneous_band(count, BINS, residual.shape[1]),
     )
+
+
+Quantity = Callable[[Tensor, Tensor], object]
+"""(x, z) -> a number per row."""
+
+
+@dataclass(frozen=True, eq=False)
+class JointRanks:
+    """Ranks of a quantity of the true (x, z) among those of draws of z from q(z|x); uniform if q is exact."""
+
+    name: str
+    ranks: Float[np.ndarray, " N"]
+    """From 0 to 1."""
+    p_value: float
+    """Of a chi-squared test of 20 bins."""
+
+
+@torch.no_grad()
+def rank_jointly(simulation: Simulation, quantities: Mapping[str, Quantity], *, seed: int = 0) -> list[JointRanks]:
+    """Ranks of quantities that depend on all latents at once: they show what ranks of single latents cannot.
+
+    log p(x|z) and log p(x, z); the distance of z from a point that is drawn from the prior for every x, which is the
+    test of accuracy with random points of Lemos et al. 2023 (TARP); and the user's.
+
+    Args:
+        simulation: draws and the encoder's posteriors.
+        quantities: of the user, by name.
+        seed: of the draws.
+    """
+    sample, prior, draws = simulation.encoded, simulation.prior, BINS - 1
+    generator = randomness.generator(seed, "joint ranks")
+    q = simulation.posterior
+    reference = prior.sample(len(simulation), q.mean.shape[1], generator=generator, dtype=torch.float64)
+    scale = simulation.z.std(0).clamp(min=1e-12)
+    log_p, joint, rows = sample_log_likelihood(sample), simulation.joint(), torch.arange(len(simulation))
+    known: dict[str, Quantity] = {
+        "log p(x|z)": lambda x, z: log_p(sample.observations, z),
+        "log p(x, z)": lambda x, z: joint.at(rows, prior.from_support(z)),
+        "distance from random points (TARP)": lambda x, z: ((z - reference) / scale).square().sum(1),
+        **{name: partial(_of_user, name, function) for name, function in quantities.items()},
+    }
+    density = sample.model.posterior_density
+    below = {name: torch.zeros(len(simulation), dtype=torch.float64) for name in known}
+    true = {name: torch.as_tensor(function(sample.x, simulation.z)).double() for name, function in known.items()}
+    for _ in range(draws):
+        noise = torch.randn(q.mean.shape, generator=generator, dtype=torch.float64)
+        z = (
+            prior.to_support(q.mean + q.variance.sqrt() * noise)
+            if density is None
+            else density.sample(sample.x).double()
+        )
+        for name, function in known.items():
+            below[name] += torch.as_tensor(function(sample.x, z)).double() < true[name]
+    expected = len(simulation) / BINS
+    found = []
+    for name, counts in below.items():
+        histogram = np.bincount(counts.numpy().astype(int), minlength=BINS)
+        statistic = float(np.square(histogram - expected).sum() / expected)
+        found.append(JointRanks(name, (counts.numpy() + 0.5) / BINS, float(stats.chi2.sf(statistic, BINS - 1))))
+    return found
+
+
+def _of_user(name: str, function: Quantity, x: Tensor, z: Tensor) -> Tensor:
+    """What a user's function of x and z returns, checked."""
+    found = call_user_function(name, lambda codes: function(x, codes), z)
+    if not isinstance(found, Tensor) or found.shape != (len(z),) or not bool(found.isfinite().all()):
+        raise InputError(f"the quantity {name!r} must return a finite number per row of z, ({len(z)},).")
+    return found
 
 
 @cache
