@@ -93,6 +93,16 @@ def test_one_restart_is_plain_training_and_is_not_mentioned():
     assert trained_settings(FitSettings().updated({"restarts": 3}))["training"]["restarts"] == 3
 
 
+@pytest.mark.parametrize(
+    ("epochs", "chosen", "found"), [(4, "auto", "never"), (20_000, "auto", "always"), (20_000, "never", "never")]
+)
+def test_trials_are_compiled_where_the_training_that_follows_is(epochs, chosen, found):
+    """They share what is compiled, which takes too long for short trials alone."""
+    rows, settings = _rows(sheet()[None]), TrainSettings(epochs=epochs, compile=chosen)
+    trials = RestartTrials(Problem(VAE.mlp(3, 2), beta_elbo, rows, rows, [MemberSpec(0)], settings), restarts=2)
+    assert trials._compile == found
+
+
 class Stopped(NoProgress):
     """Counts epochs, and stops with an error at the given one."""
 
