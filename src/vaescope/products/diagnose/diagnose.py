@@ -240,6 +240,8 @@ def diagnose(
 def _affordable(repaired: Repair, clock: Budget, *, share: float = 0.3, fewest: int = 64) -> Repair:
     """Fewer samples to decode if the decoder is slow: a share of the budget, or a second, for what always runs."""
     sample = repaired.sample
+    if repaired.model.likelihood is None:  # posteriors alone: nothing is decoded
+        return repaired
     latents = 0 if repaired.model.latent_shape is not None else sample.mean.shape[1]
     decodes = 20 + 2 * latents  # of a sample: trials of inputs, draws for the ELBO, effects and derivatives of latents
     seconds = Attempts()("time to decode", lambda: seconds_per_decode(sample))
