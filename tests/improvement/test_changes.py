@@ -259,6 +259,17 @@ def test_weights_of_recurrent_networks_and_shared_weights_are_replaced():
     assert own[0].any()
 
 
+def test_a_member_of_a_fit_takes_other_weights():
+    x = X.float()
+    member = vs.fit(x, latent_dim=2, epochs=1, precision=1.0).members[0]
+    own = {name: value.clone() for name, value in member.trained_weights().items()}
+    new = interventions.initial_weights(member)
+    changed = member.with_weights(new)
+    assert not torch.equal(changed.encode(x[:4])[0], member.encode(x[:4])[0])
+    assert torch.equal(changed.with_weights(own).encode(x[:4])[0], member.encode(x[:4])[0])
+    assert all(torch.equal(value, own[name]) for name, value in member.trained_weights().items())
+
+
 @pytest.mark.parametrize(
     "change",
     [
