@@ -84,11 +84,11 @@ def test_other_likelihoods_are_those_of_torch_and_can_be_simulated(loss, expecte
 def test_certify_and_compare_take_losses():
     encoder, decoder, x = linear_vae()
     stated = from_modules(encoder, decoder, latent_dim=2, precision=40.0)
-    left = vs.certify((encoder, decoder), x, loss=weighted_mean, simulations=200, budget=2, progress=None)
-    right = vs.certify(stated, x, simulations=200, budget=2, progress=None)
+    left = vs.certify((encoder, decoder), x, loss=weighted_mean, simulations=200, budget=2.0, progress=None)
+    right = vs.certify(stated, x, simulations=200, budget=2.0, progress=None)
     np.testing.assert_allclose(left.width_ratio, right.width_ratio, rtol=1e-5)
     models = {"pair": (encoder, decoder), "stated": from_modules(encoder, decoder, latent_dim=2)}
-    found = vs.compare(models, x, loss=weighted_mean, budget=2, progress=None)
+    found = vs.compare(models, x, loss=weighted_mean, budget=2.0, progress=None)
     assert abs(float(found.pairwise["difference"][0, 1])) < 1e-4
     with pytest.raises(InputError, match="no loss of stated"):
         vs.compare(models, x, loss={"pair": weighted_mean}, progress=None)
