@@ -53,6 +53,8 @@ class ModelSpec:
     """γ² = 1 / decoder variance; None where the likelihood is not Gaussian or the value is unknown."""
     log_likelihood: LogLikelihood | None = None
     """(x, z) -> log p(x|z) for likelihoods that have no name here."""
+    counts: bool = False
+    """Whether `log_likelihood` is one of counts, which x must be."""
     sample_observations: ObservationSampler | None = None
     """(z, generator) -> draws from p(x|z), for likelihoods that have no name here; conditional: with the auxiliary."""
     beta: float = 1.0
@@ -225,6 +227,7 @@ class LatentModel(ABC):
     likelihood: str | None = _shortcut()
     precision: float | None = _shortcut()
     log_likelihood: LogLikelihood | None = _shortcut()
+    counts: bool = _shortcut()
     sample_observations: ObservationSampler | None = _shortcut()
     beta: float = _shortcut()
     objective: str = _shortcut()

@@ -59,7 +59,7 @@ def test_bernoulli_models():
     assert [f.code for f in vs.diagnose(*pixels(shift=3.0)).findings] == ["amortization"]
     wide = vs.diagnose(*pixels(beta=20.0))  # with the decoder of β = 1, which was not trained with such posteriors
     assert wide.evidence.noise.beta == pytest.approx(20, rel=0.25)
-    assert [f.code for f in wide.findings] == ["amortization"]
+    assert [f.code for f in wide.findings] == ["sampling-noise"]  # all are as much too wide: ε may have had less noise
 
 
 def test_a_declared_beta_is_not_a_fault():

@@ -135,10 +135,17 @@ def test_without_variation_or_with_another_shape_there_is_no_slope():
 
 
 def test_wide_posteriors_of_a_decoder_that_was_trained_with_narrow_ones_are_the_encoders_fault():
-    found = vs.diagnose(widened(25.0), X, progress=None)
+    found = vs.diagnose(widened(torch.tensor([12.0, 80.0])), X, progress=None)
     assert found.evidence.noise.beta > 10
     assert found.evidence.noise.slope.value < 0.95
     assert [f.code for f in found.findings if f.severity != "note"] == ["amortization"]
+
+
+def test_if_all_are_as_much_too_wide_draws_of_training_may_have_had_less_noise():
+    """No snapshot tells z = mean + 0.2 std ε from variances that encode multiplies by 25; both are named."""
+    found = vs.diagnose(widened(25.0), X, progress=None)
+    assert [f.code for f in found.findings if f.severity != "note"] == ["sampling-noise"]
+    assert "on the way to encode" in found.findings[0].advice
 
 
 @pytest.mark.parametrize(("given", "expected"), [(lambda v: v, True), (torch.sqrt, False)])

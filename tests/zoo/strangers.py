@@ -17,7 +17,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from torch import nn
 
 import vaescope as vs
 
-VERSION = "4"  # of choices, networks and training: another one when they change
+VERSION = "5"  # of choices, networks and training: another one when they change
 FOLDER = Path(os.environ.get("VAESCOPE_STRANGERS", Path.home() / ".cache" / "vaescope-strangers")) / VERSION
 BUDGET = 10.0  # seconds of a diagnosis
 SECONDS = 16.0  # of training, after which a model is not trained on
@@ -271,6 +271,9 @@ class Net(nn.Module):
         elif s.likelihood == "negative-binomial":
             self.log_scale = nn.Parameter(torch.zeros(size))
         self.scale = s.noise
+        self.floor = -1 - 3 * s.strength if s.fault == "clamp" else -30.0  # of log-variances
+        self.twice = s.fault == "sigmoid-trained"
+        """Whether the decoder applies a sigmoid to probabilities."""
 
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and log-variance."""
@@ -278,20 +281,22 @@ class Net(nn.Module):
             x = F.one_hot(x.long(), self.words).to(self.encoder.mean.weight.dtype)
         elif self.likelihood in ("poisson", "negative-binomial"):
             x = x.log1p()
-        return self.encoder(x)
+        mean, logvar = self.encoder(x)
+        return mean, logvar.clamp(self.floor, 30.0)
 
     def decode(self, z: torch.Tensor) -> torch.Tensor:
         """The mean of x; of tokens, the probabilities."""
         raw = self.decoder(z)
         if self.likelihood == "bernoulli":
-            return raw.sigmoid()
+            return raw.sigmoid().sigmoid() if self.twice else raw.sigmoid()
         if self.likelihood in ("poisson", "negative-binomial"):
             return raw.clamp(max=12).exp()
         return raw.reshape(len(z), -1, self.words).softmax(2) if self.words > 1 else raw
 
-    def log_p(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-        """log p(x|z) of each row."""
+    def log_p(self, x: torch.Tensor, z: torch.Tensor, *, twice: bool = False) -> torch.Tensor:
+        """log p(x|z) of each row; with probabilities taken for logits, if wanted."""
         raw, x = self.decoder(z), x.flatten(1)
+        raw = raw.sigmoid() if self.twice or twice else raw
         if self.likelihood == "categorical":
             logits = raw.reshape(len(x), -1, self.words).movedim(2, 1)
             return -F.cross_entropy(logits, x.long(), reduction="none").sum(1)
@@ -314,42 +319,54 @@ class Net(nn.Module):
         log_scale = self.log_scale if self.likelihood == "learned" else torch.tensor(math.log(self.scale))
         return -(0.5 * ((x - raw) / log_scale.exp()).square() + log_scale + 0.5 * math.log(2 * math.pi)).sum(1)
 
-    def bound(self, x: torch.Tensor, beta: float = 1.0, clamp: float = -30.0, sampling: str = "right") -> torch.Tensor:
+    def bound(self, x: torch.Tensor, beta: float = 1.0, fault: str = "", epsilon: float = 1.0) -> torch.Tensor:
         """The ELBO of each row with one draw, and with the faults of a loss."""
         mean, logvar = self.encode(x)
-        logvar = logvar.clamp(clamp, 30.0)
-        deviation = logvar.exp() if sampling == "exp(log-variance)" else (0.5 * logvar).exp()
-        fit = self.log_p(x, mean + deviation * torch.randn_like(mean))
+        deviation = logvar.exp() if fault == "sampling" else epsilon * (0.5 * logvar).exp()
+        fit = self.log_p(x, mean + deviation * torch.randn_like(mean), twice=fault == "logits")
         return fit - beta * 0.5 * (mean.square() + logvar.exp() - logvar - 1).sum(1)
 
 
 # choices --------------------------------------------------------------------------------------
 
 FAULTS = {
-    "none": 0.62,
-    "beta-high": 0.05,  # weight 4 to 12 of the KL
-    "beta-low": 0.05,  # 1/12 to 1/50
+    "none": 0.43,
+    "beta-high": 0.04,  # weight 4 to 12 of the KL
+    "beta-low": 0.04,  # 1/12 to 1/50
+    "half": 0.05,  # the KL has no factor of one half
     "pixel-mean": 0.04,  # the reconstruction term is averaged over numbers
     "latent-mean": 0.03,  # the KL is averaged over latents
     "deviation": 0.04,  # encode returns standard deviations
-    "sampling": 0.03,  # std = exp(log-variance)
-    "sigmoid": 0.03,  # applied to probabilities
-    "inputs": 0.05,  # x scaled otherwise than in training
+    "sampling": 0.04,  # std = exp(log-variance)
+    "epsilon": 0.05,  # draws with 0.03 to 0.3 of the standard deviation
+    "clamp": 0.05,  # log-variances are at least -1 to -4
+    "sigmoid": 0.03,  # applied to probabilities that are handed over
+    "sigmoid-trained": 0.03,  # applied to probabilities in training too
+    "logits": 0.03,  # probabilities are taken for logits by the loss
+    "inputs": 0.04,  # x scaled otherwise than in training
     "mixed": 0.03,  # the decoder of another run
     "precision": 0.03,  # stated 30 times too high or too low
 }
 EXPECTED = {
     "beta-high": {"beta-high", "collapsed"},
     "beta-low": {"beta-low"},
+    "half": {"beta-high", "collapsed"},
     "pixel-mean": {"collapsed", "beta-high"},
     "latent-mean": {"beta-low"},
     "deviation": {"scale-of-variance"},
-    "sampling": {"scale-of-variance"},
+    "sampling": {"sampling-noise"},
+    "epsilon": {"sampling-noise"},
+    "clamp": {"clamped-variance"},
     "sigmoid": {"sigmoid-twice"},
+    "sigmoid-trained": {"sigmoid-twice"},
+    "logits": {"sigmoid-twice"},
     "inputs": {"reconstruction", "data-range", "scale of x"},
     "mixed": {"reconstruction"},
-    "precision": {"decoder-variance"},
+    "precision": {"decoder-variance", "beta-high", "beta-low"},  # the same model, with the stated variance for right
 }
+LOSSES = {"beta-high", "beta-low", "half", "pixel-mean", "latent-mean", "sampling", "epsilon", "clamp"}
+LOSSES |= {"sigmoid-trained", "logits"}
+"""Faults of training, which are certified by training without them."""
 """First findings that name the cause of a fault."""
 
 
@@ -396,6 +413,7 @@ class Stranger:
         size = load(self.data)[0][0].numel()
         return {
             "beta-high": 4.0 * 3.0**self.strength,
+            "half": 2.0,
             "beta-low": 1 / (12 * 4.0**self.strength),
             "pixel-mean": float(size),
             "latent-mean": 1 / self.latent,
@@ -405,30 +423,31 @@ class Stranger:
 def draw(half: str, index: int) -> Stranger:
     """The choices of model `index` of a half."""
     rng, choices = np.random.default_rng([ord(half[0]), index]), HALVES[half]
-    data = str(rng.choice(choices["data"]))
-    kind = SOURCES[data][0]
-    fitting = {
-        "image": ("gaussian", "learned", "bernoulli", "laplace"),
-        "counts": ("poisson", "negative-binomial"),
-        "tokens": ("categorical",),
-    }.get(kind, ("gaussian", "learned", "laplace", "student"))
-    likelihood = str(rng.choice([name for name in choices["likelihood"] if name in fitting]))
+    fault, possible = str(rng.choice(list(FAULTS), p=list(FAULTS.values()))), False
+    while not possible:  # with this fault
+        data = str(rng.choice(choices["data"]))
+        kind = SOURCES[data][0]
+        fitting = {
+            "image": ("gaussian", "learned", "bernoulli", "laplace"),
+            "counts": ("poisson", "negative-binomial"),
+            "tokens": ("categorical",),
+        }.get(kind, ("gaussian", "learned", "laplace", "student"))
+        likelihood = str(rng.choice([name for name in choices["likelihood"] if name in fitting]))
+        latent = int(rng.integers(2, 9))
+        possible = {
+            **dict.fromkeys(("sigmoid", "sigmoid-trained", "logits"), likelihood == "bernoulli"),
+            "precision": likelihood in ("gaussian", "learned"),
+            "inputs": kind in ("image", "table", "series"),
+            "latent-mean": latent >= 5,
+        }.get(fault, True)
     fitting = {"image": ("conv",), "series": ("gru", "lstm")}.get(kind, ())
     networks = [n for n in choices["network"] if n not in ("conv", "gru", "lstm") or n in fitting]
     network = str(rng.choice(networks))
     width = int(rng.choice([128, 256] if network == "wide" else [16, 32, 64, 96]))
     named = {"gaussian": ["precision"], "learned": ["precision"], "bernoulli": ["bernoulli"]}.get(likelihood, [])
     others = ["log_likelihood"] if likelihood == "categorical" else ["decode and log_likelihood", "log_likelihood"]
-    wanted = str(rng.choice(list(FAULTS), p=list(FAULTS.values())))
-    latent = int(rng.integers(2, 9))
-    possible = {
-        "sigmoid": likelihood == "bernoulli",
-        "precision": likelihood in ("gaussian", "learned"),
-        "inputs": kind in ("image", "table", "series"),
-        "latent-mean": latent >= 5,
-    }
-    fault = wanted if possible.get(wanted, True) else "none"
-    if fault in ("sigmoid", "precision", "inputs", "mixed", "sampling", "deviation") and named:
+    stated = ("sigmoid", "sigmoid-trained", "logits", "precision", "inputs", "mixed", "sampling", "deviation")
+    if fault in stated and named:
         others = []  # these faults are about what is declared
     share = float(np.exp(rng.uniform(np.log(0.01), np.log(0.12)))) if rng.random() < 0.45 else 1 / 3
     long = share == 1 / 3 or fault != "none"
@@ -444,15 +463,17 @@ def draw(half: str, index: int) -> Stranger:
 # training and certificates ----------------------------------------------------------------------
 
 
+@torch.enable_grad()
 def train(s: Stranger, *, right: bool = False, seed: int = 0, seconds: float = SECONDS) -> tuple[dict, list[tuple]]:
     """Weights of the model that is handed over, and (step, bound on test samples, its error) of training on.
 
     The number of steps is that of the time there is; weights do not depend on it otherwise.
     """
     torch.manual_seed(1000 * s.index + seed)
-    net, (x, test) = Net(s), load(s.data)
+    net, (x, test) = Net(replace(s, fault="none") if right else s), load(s.data)
     optimiser = torch.optim.Adam(net.parameters(), s.rate, fused=True)
-    options = {} if right else {"beta": s.beta, "sampling": "exp(log-variance)" if s.fault == "sampling" else "right"}
+    epsilon = 10 ** (-0.5 - s.strength) if s.fault == "epsilon" else 1.0
+    options = {} if right else {"beta": s.beta, "fault": s.fault, "epsilon": epsilon}
     (handed, total), step, started = s.steps, 0, time.process_time()
     if right or s.fault != "none":
         total = handed
@@ -500,7 +521,7 @@ def made(s: Stranger) -> tuple[Net, dict]:
         weights, curve = train(s)
         known: dict[str, object] = {"curve": curve}
         others: dict[str, torch.Tensor] = {}
-        if s.fault in ("beta-high", "beta-low", "pixel-mean", "latent-mean", "sampling"):
+        if s.fault in LOSSES:
             known["right"] = train(s, right=True)[1]
         if s.fault == "mixed":
             others, known["other"] = train(s, seed=1)

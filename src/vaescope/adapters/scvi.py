@@ -93,6 +93,7 @@ def from_scvi(model: Any, *, batch: int | str | None = None, name: str = "scvi m
         latent_dim=int(module.n_latent),
         name=name,
         log_likelihood=log_likelihood if torch.equal(first, second) else None,
+        counts=counts and getattr(module, "gene_likelihood", "") in ("poisson", "nb", "zinb"),
         sample_observations=sample_observations if counts else None,
         conditional=conditional,
         returns_variances=True,

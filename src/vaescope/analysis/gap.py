@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vaescope import theory
 from vaescope.analysis.encoding import EncodedSample, declared_beta, gauss_newton
-from vaescope.analysis.likelihood import UNKNOWN, mean_and_error
+from vaescope.analysis.likelihood import FEWEST, UNKNOWN, CodeMoments, mean_and_error, measure_moments
 from vaescope.analysis.models import RepairedModel, likelihood_is_known, sample_log_likelihood
 from vaescope.analysis.posteriors import Posteriors
 from vaescope.core import randomness
@@ -37,6 +38,8 @@ class ElboGap:
     """γ² by maximum likelihood at the best posteriors, so that errors of the encoder do not count as noise."""
     excess_error: float | None = None
     """Squared error of reconstructions from the encoder's means over that from the best means, median over points."""
+    codes: CodeMoments | None = None
+    """Moments of the best posteriors, over all samples."""
 
     def mean(self, name: str) -> tuple[float, float]:
         """Mean of one part over points, and its standard error."""
@@ -76,6 +79,7 @@ def check_gap(sample: EncodedSample, used: list[int]) -> None:
 def gap_at(sample: EncodedSample, used: list[int], points: int) -> ElboGap:
     """The gap and its parts at the first `points` of the sample's random subset."""
     chosen, exact = _Points.of(sample.random_subset(points), used), _is_exact(sample, used)
+    own = measure_moments(sample, used) if len(sample) >= FEWEST else None
     sample, contrast, k = chosen.sample, None, None
     model, x, index = sample.model, sample.observations, torch.tensor(used)
     base = chosen.base.mean(0)
@@ -125,6 +129,7 @@ def gap_at(sample: EncodedSample, used: list[int], points: int) -> ElboGap:
         " ".join(notes),
         chosen.precision(found.best),
         chosen.excess_error(found.best),
+        None if own is None else chosen.moments(own, found.best),
     )
 
 
@@ -196,6 +201,27 @@ class _Points:
     def codes(self, rows: Tensor, v: Float[Tensor, "N u"]) -> Float[Tensor, "N d"]:
         """Codes of these rows with the latents in use at v."""
         return self.base[rows].to(v).index_copy(1, torch.tensor(self.used), v)
+
+    def moments(self, own: CodeMoments, best: DiagonalGaussian) -> CodeMoments:
+        """Of the best posteriors: those of the encoder over all samples, changed as at these points.
+
+        Points are few, but what changes with better posteriors varies less between them than codes do: nothing does if
+        the encoder is optimal.
+        """
+        centre, width = (torch.as_tensor(v).to(best.mean) for v in (self.prior.mean, self.prior.variance))
+        here, there = ((q.mean - centre) / width.sqrt() for q in (self.posterior, best))
+        squares = [shift.square() + q.variance / width for shift, q in ((here, self.posterior), (there, best))]
+        ratio, root = squares[1].mean(0) / squares[0].mean(0), len(here) ** 0.5
+        shifted, changed = there - here, (squares[1] - ratio * squares[0]) / squares[0].mean(0)
+        mean_error, square_error = (values.std(0).numpy() / root for values in (shifted, changed))
+        factor = ratio.numpy()
+        return CodeMoments(
+            own.latents,
+            own.mean + shifted.mean(0).numpy(),
+            np.hypot(own.mean_error, mean_error),
+            own.square * factor,
+            np.hypot(factor * own.square_error, own.square * square_error),
+        )
 
     @torch.no_grad()
     def precision(self, best: DiagonalGaussian) -> float | None:

@@ -281,11 +281,30 @@ class CodeMoments:
     """E[μ² + σ²]."""
     square_error: Float[np.ndarray, " u"]
 
+    @classmethod
+    def of(cls, latents: list[int], mean: Float[Tensor, "N u"], variance: Float[Tensor, "N u"]) -> CodeMoments:
+        """From posteriors in units of the prior."""
+        square, root = mean.square() + variance, len(mean) ** 0.5
+        values = (mean.mean(0), mean.std(0) / root, square.mean(0), square.std(0) / root)
+        return cls(list(latents), *(value.double().cpu().numpy() for value in values))
+
     @property
     def scores(self) -> tuple[Float[np.ndarray, " u"], Float[np.ndarray, " u"]]:
         """Distances of both from what they are at an optimum, in standard errors."""
         square, mean = (np.maximum(error, 1e-12) for error in (self.square_error, self.mean_error))
         return np.abs(self.square - 1) / square, np.abs(self.mean) / mean
+
+    @property
+    def distance(self) -> float:
+        r"""Squared distance from the prior's scale and mean, less what standard errors make of it.
+
+        .. math:: \sum_k \tfrac14 \log^2 E[\mu_k^2 + \sigma_k^2] + \tfrac12 E[\mu_k]^2
+
+        Near zero, these are the nats of KL that shifting and rescaling codes saves.
+        """
+        square = np.maximum(self.square, 1e-300)
+        scale = np.log(square) ** 2 - np.minimum(self.square_error / square, 1.0) ** 2
+        return float(max(0.0, (0.25 * scale + 0.5 * (self.mean**2 - self.mean_error**2)).sum()))
 
     @property
     def saved(self) -> Float[np.ndarray, " u"]:
@@ -294,12 +313,13 @@ class CodeMoments:
         return 0.5 * (self.square - 1 - np.log(spread))
 
 
-def measure_moments(sample: EncodedSample, used: list[int]) -> CodeMoments:
+def measure_moments(sample: EncodedSample, used: list[int], axes: Float[Tensor, "u u"] | None = None) -> CodeMoments:
     """Moments of codes over samples.
 
     Args:
         sample: encoded samples.
         used: latents in use; without any, all latents are measured.
+        axes: columns are the axes along which codes are measured, by default the latents themselves.
     """
     used = used or list(range(sample.mean.shape[1]))
     if len(sample) < FEWEST:
@@ -307,10 +327,10 @@ def measure_moments(sample: EncodedSample, used: list[int]) -> CodeMoments:
     mean, variance, centre, width = (
         v[:, used].double().cpu() for v in (sample.mean, sample.variance, sample.prior_mean, sample.prior_variance)
     )
-    shift = (mean - centre) / width.sqrt()
-    square, root = shift.square() + variance / width, len(sample) ** 0.5
-    values = (shift.mean(0), shift.std(0) / root, square.mean(0), square.std(0) / root)
-    return CodeMoments(list(used), *(value.numpy() for value in values))
+    shift, ratio = (mean - centre) / width.sqrt(), variance / width
+    if axes is not None:
+        shift, ratio = shift @ axes, ratio @ axes.square()
+    return CodeMoments.of(used, shift, ratio)
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,6 +349,10 @@ class Weights:
     shift: float
     """Median over samples of the mean over latents of the squared second residual, in posterior deviations, with the
     typical β."""
+
+    pooled: float
+    """Ratio of both sides summed over all latents in use, and over samples."""
+    pooled_stderr: float
 
     @property
     def typical(self) -> float:
@@ -350,7 +374,7 @@ def measure_weights(sample: EncodedSample, used: list[int], *, samples: int = 12
     subset, latents = sample.random_subset(samples), used[:32]
     if not latents or len(subset) < FEWEST:
         return None
-    slope = _slopes(subset, latents)
+    slope = log_p_slopes(subset, latents)
     generator, deviation = randomness.generator(0, "weights"), subset.variance.sqrt()
     centre, width = subset.prior_mean[:, latents].double(), subset.prior_variance[:, latents].double()
     scale = deviation[:, latents].double()
@@ -363,7 +387,10 @@ def measure_weights(sample: EncodedSample, used: list[int], *, samples: int = 12
     if not bool(curved.isfinite().all() and pulled.isfinite().all()):
         raise Skipped("the derivatives of log p(x|z) are not finite")
     room = 1 - scale.square() / width
-    clear = (room.mean(0) > 0.5) & (curved.mean(0) > 0)  # wider posteriors are determined by the prior
+    sides = curved.sum(1), room.sum(1)
+    pooled = float(sides[0].mean() / sides[1].mean())
+    pooled_stderr = float((sides[0] - pooled * sides[1]).std() / len(subset) ** 0.5 / sides[1].mean())
+    clear = (room.mean(0) > 0.25) & (curved.mean(0) > 0)  # wider posteriors are determined by the prior
     if not bool(clear.any()):
         return None
     curved, room, pulled, scale = (v[:, clear] for v in (curved, room, pulled, scale))
@@ -372,10 +399,10 @@ def measure_weights(sample: EncodedSample, used: list[int], *, samples: int = 12
     pull = ((subset.mean.double()[:, latents] - centre) / width)[:, clear]
     shift = (scale / beta.median() * (pulled - beta.median() * pull)).square().mean(1).median()
     kept = [k for k, keep in zip(latents, clear.tolist(), strict=True) if keep]
-    return Weights(kept, beta.numpy(), stderr.numpy(), float(shift))
+    return Weights(kept, beta.numpy(), stderr.numpy(), float(shift), pooled, pooled_stderr)
 
 
-def _slopes(sample: EncodedSample, latents: list[int]) -> Callable[[Tensor], Float[Tensor, "N u"]]:
+def log_p_slopes(sample: EncodedSample, latents: list[int]) -> Callable[[Tensor], Float[Tensor, "N u"]]:
     """z -> ∂ log p(x|z)/∂z_k of some latents, by reverse mode; by differences if that is impossible."""
     log_p, x = sample_log_likelihood(sample), sample.observations
 

@@ -40,7 +40,7 @@ from vaescope.analysis.likelihood import (
     measure_weights,
 )
 from vaescope.analysis.loss.reading import models_with_loss
-from vaescope.analysis.models import Repair, repair, weights_are_initial, with_normal_prior
+from vaescope.analysis.models import Repair, likelihood_is_known, repair, weights_are_initial, with_normal_prior
 from vaescope.analysis.samples import (
     ModelInputs,
     check_samples,
@@ -58,14 +58,25 @@ from vaescope.distributions import Normal
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.products.diagnose.codes import measure_codebook, measure_latent_image, no_latents
 from vaescope.products.diagnose.measurements import Measurements, measure_validity, validity_applies
-from vaescope.products.diagnose.noise import VarianceScale, find_scale, measure_noise
+from vaescope.products.diagnose.noise import (
+    SamplingNoise,
+    VarianceScale,
+    find_clamp,
+    find_scale,
+    find_sigmoids,
+    measure_noise,
+    measure_noise_of_draws,
+)
 from vaescope.products.diagnose.page import LEGENDS, PICTURES, drawings, facts
 from vaescope.products.diagnose.reconstruction import (
     Generalisation,
+    Overlap,
     measure_aggregate,
     measure_generalisation,
+    measure_overlap,
     measure_own_codes,
     measure_reconstruction,
+    not_counts,
 )
 from vaescope.products.diagnose.rules import invalidates_gap, judge
 from vaescope.protocol import LatentModel
@@ -310,14 +321,22 @@ def _measure(
         rotatable=_is_isotropic(models[0]),
         likelihood=models[0].likelihood,
         declared_beta=declared_beta(repaired.model),
-        moments=attempts("moments of codes", lambda: _moments(repaired, regime, seen)),
+        moments=attempts("moments of codes", lambda: _moments(repaired, regime.used, seen)),
+        noise_of_draws=attempts("noise of draws", lambda: _noise_of_draws(repaired, regime)),
+        clamp=find_clamp(repaired.sample, regime.used),
+        sigmoids=attempts("sigmoids", lambda: find_sigmoids(repaired.sample)),
         weights=attempts("weight of the KL", lambda: _weights(repaired, regime)),
         other_sources=Attempts()("other sources", lambda: find_other_sources(repaired.sample)),
         generalisation=held_out,
+        overlap=None if train is None else attempts("duplicates", lambda: _overlap(repaired, samples, train)),
+        not_counts=not_counts(repaired.sample.x) if models[0].counts else None,
         stability=attempts("stability", lambda: _stability(codes, regime, models[1:], others)),
         evaluation=attempts("metrics", lambda: _evaluation(codes, factors)),
     )
     evidence = _decoder_evidence(first, repaired, attempts, clock)
+    evidence = replace(
+        evidence, favoured=attempts("moments of codes", lambda: _along_better_axes(evidence, repaired, seen))
+    )
     identified = attempts("identifiability", lambda: _identifiability(repaired, evidence, models[1:], others, clock))
     return replace(evidence, identifiability=identified, skipped=attempts.skipped)
 
@@ -435,6 +454,12 @@ def _training_sample(repaired: Repair, train: object) -> EncodedSample:
     return encode_sample(repaired.model, read_samples(repaired.model.model, x, auxiliary), None, len(repaired.sample))
 
 
+def _overlap(repaired: Repair, samples: ModelInputs, train: object) -> Overlap | None:
+    given = train[0] if isinstance(train, tuple) and repaired.model.conditional else train
+    x, seen = (torch.as_tensor(v.x) for v in (samples, read_samples(repaired.model.model, given)))
+    return measure_overlap(x, seen)
+
+
 def _generalisation(repaired: Repair, seen: EncodedSample | None) -> Generalisation:
     if seen is None:
         raise Skipped(Advice.naming("no training samples were given; pass {}", "train"))
@@ -443,22 +468,44 @@ def _generalisation(repaired: Repair, seen: EncodedSample | None) -> Generalisat
     return measure_generalisation(seen, repaired.sample)
 
 
-def _moments(repaired: Repair, regime: Regime, seen: EncodedSample | None) -> CodeMoments | None:
+def _moments(
+    repaired: Repair, used: list[int], seen: EncodedSample | None, axes: Float[Tensor, "u u"] | None = None
+) -> CodeMoments | None:
     """Only where the KL alone determines the scale of codes: not with a learned prior, or hardly any KL."""
     model = repaired.model
     fixed = model.normal_prior is None and model.prior_density is None
     fixed = fixed and (not model.auxiliary_dim or model.conditional)
     if not fixed or model.latent_shape is not None or model.latent_groups:
         return None
-    return measure_moments(seen or repaired.sample, regime.used)
+    return measure_moments(seen or repaired.sample, used, axes)
+
+
+def _along_better_axes(evidence: Measurements, repaired: Repair, seen: EncodedSample | None) -> CodeMoments | None:
+    """Moments of codes along the axes that the decoder favours; None if it favours none, or the prior has axes."""
+    geometry = evidence.geometry
+    if geometry is None or geometry.rotation is None or not evidence.rotatable:
+        return None
+    return _moments(repaired, list(geometry.rotated), seen, torch.from_numpy(geometry.rotation.matrix))
 
 
 def _weights(repaired: Repair, regime: Regime) -> Weights | None:
-    """Where the likelihood has no name here; Gaussian and Bernoulli decoders are judged by `measure_noise`."""
+    """Where posteriors and prior are normal distributions."""
     model = repaired.model
-    if model.log_likelihood is None or model.posterior_density is not None or model.prior_density is not None:
+    if not likelihood_is_known(model) or model.posterior_density is not None or model.prior_density is not None:
+        return None
+    if model.latent_shape is not None or model.latent_groups or len(regime.used) > 64:
         return None
     return measure_weights(repaired.sample, regime.used)
+
+
+def _noise_of_draws(repaired: Repair, regime: Regime) -> SamplingNoise | None:
+    """Where posteriors are diagonal normal distributions that draws are taken from."""
+    model = repaired.model
+    if model.objective != "elbo" or model.posterior_family != "diagonal" or model.posterior_density is not None:
+        return None
+    if model.prior_density is not None or model.latent_shape is not None or declared_beta(model) != 1:
+        return None
+    return measure_noise_of_draws(repaired.sample, regime.used)
 
 
 def _is_isotropic(model: LatentModel) -> bool:

@@ -30,10 +30,12 @@ from vaescope.inference.expansion import NODES, Expansion, Validity, validity
 from vaescope.inference.gap import QUADRATURE_ORDERS
 from vaescope.metrics.evaluate import Evaluation
 from vaescope.products.diagnose.codes import CodebookUsage, LatentImage, layer_rows
-from vaescope.products.diagnose.noise import Noise, VarianceScale
-from vaescope.products.diagnose.reconstruction import Aggregate, Generalisation, Reconstruction
+from vaescope.products.diagnose.noise import Clamp, Noise, SamplingNoise, Sigmoids, VarianceScale
+from vaescope.products.diagnose.reconstruction import Aggregate, Generalisation, Overlap, Reconstruction
+from vaescope.products.diagnose.thresholds import LIMITS
 from vaescope.regime import Regime
-from vaescope.report.wording import interval
+from vaescope.report.findings import Finding
+from vaescope.report.wording import amount, interval, times
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +66,23 @@ class Measurements:
     """The weight of the KL that the caller states."""
     moments: CodeMoments | None = None
     """Of the training samples if they are given, otherwise of x."""
+    favoured: CodeMoments | None = None
+    """The same along the axes that the decoder favours, where latents may be rotated."""
     other_sources: OtherSources | None = None
     """What p(x|z) knows of x other than through z."""
+    noise_of_draws: SamplingNoise | None = None
+    """What training drew codes with; None if posteriors are as wide as an optimum makes them."""
+    clamp: Clamp | None = None
+    sigmoids: Sigmoids | None = None
     weights: Weights | None = None
-    """The weight of the KL that posteriors imply, where the likelihood is a function of the caller."""
+    """The weight of the KL that posteriors imply, from derivatives of log p(x|z) alone."""
     reconstruction: Reconstruction | None = None
     aggregate: Aggregate | None = None
     generalisation: Generalisation | None = None
+    overlap: Overlap | None = None
+    """Rows of x among the training samples."""
+    not_counts: str | None = None
+    """What x are, if the likelihood is one of counts and they are none."""
     logits: bool = False
     zero_variance: bool = False
     rotatable: bool = True
@@ -243,3 +255,175 @@ def _detached(values: T) -> T:
         f.name: v.detach() for f in fields(values) if isinstance(v := getattr(values, f.name), torch.Tensor)
     }
     return replace(values, **tensors)
+
+
+# findings about the data, the loss of training and scaled codes
+
+
+def sigmoid_twice(found: Measurements) -> Finding | None:
+    traces = found.sigmoids
+    if traces is None:
+        return None
+    if traces.decoder:
+        evidence = (
+            f"All outputs are between {traces.low:.2f} and {traces.high:.2f}: sigmoids of numbers between 0 and 1. "
+            f"With one sigmoid less, log p(x|z) changes by {traces.gain:+.3g} nats."
+        )
+        advice = "Apply the sigmoid once: remove it from the decoder's last layer or from decode. "
+        advice += (
+            "Training used it once, so nothing has to be trained again."
+            if traces.gain > 0
+            else "Training applied it twice too: train again."
+        )
+    else:
+        evidence = (
+            "Outputs are almost all 0 or 1, and x agree better with the sigmoids of these probabilities, by "
+            f"{traces.gain:.3g} nats: the loss took probabilities for logits."
+        )
+        advice = (
+            "Use F.binary_cross_entropy with probabilities, or F.binary_cross_entropy_with_logits with a decoder that "
+            "has no sigmoid; then train again."
+        )
+    return Finding(
+        "sigmoid-twice",
+        "error",
+        "The sigmoid is applied twice.",
+        evidence,
+        advice,
+        'F.binary_cross_entropy_with_logits(logits, x, reduction="none").flatten(1).sum(1)  # and no sigmoid in decode',
+    )
+
+
+def sampling_noise(found: Measurements) -> Finding | None:
+    noise = found.noise_of_draws
+    if noise is None or not found.elbo_trained or not (noise.is_squared or noise.is_scaled):
+        return None
+    if noise.is_squared:
+        evidence = (
+            "Draws with the variance in place of the standard deviation satisfy the conditions of an optimum: expected "
+            f"slopes of log p(x|z) are {noise.squared.typical:.2f} times those of that loss (1 at its optimum), and "
+            f"{noise.stated.typical:.3g} times those of the right one."
+        )
+        advice, code = "Draw with std = exp(0.5 * log_variance), then train again.", "std = (0.5 * log_variance).exp()"
+    else:
+        evidence = (
+            f"Posteriors are {math.sqrt(noise.stated.typical):.2g} times as wide as log p(x|z) makes them, like those "
+            f"of a KL of weight {amount(noise.stated.typical)}; but the means follow a weight of "
+            f"{amount(noise.scaled.pull)}. Draws with less noise than the posteriors leave such a trace."
+        )
+        advice = (
+            "Check that z = mean + std * torch.randn_like(std), without another factor (an epsilon_std below 1), and "
+            "that KL and draws use the same std; then train again. If that is right, variances are changed on the way "
+            "to encode: vs.audit of the loss tells which it is."
+        )
+        code = "z = mean + std * torch.randn_like(std)"
+    return Finding(
+        "sampling-noise",
+        "error",
+        "Training drew codes with other noise than the KL assumes.",
+        evidence,
+        advice,
+        code,
+    )
+
+
+def _trained_with_its_variance(found: Measurements, clamp: Clamp) -> bool:
+    """Whether a variance that is the same for all is that of training, and not one that was made up."""
+    own, drawn, noise = found.reconstruction, found.noise, found.noise_of_draws
+    if own is None or (noise is not None and noise.is_scaled) or clamp.value > LIMITS.far_from_prior:
+        return False
+    lost = 0.0 if drawn is None else own.given.explained - drawn.explained
+    return lost <= LIMITS.lost_by_draws and own.given.dispersion <= LIMITS.dispersed
+
+
+def clamped_variance(found: Measurements) -> Finding | None:
+    """Variances at a lower bound that keeps them wider than their optimum, in a model that was trained with them."""
+    clamp, noise = found.clamp, found.noise_of_draws
+    if clamp is None or noise is None or not clamp.lower:
+        return None
+    weights = [float(noise.stated.weight[found.regime.used.index(k)]) for k in clamp.latents]
+    widest = max(weights)
+    if widest < LIMITS.clamped_weight or (clamp.constant and not _trained_with_its_variance(found, clamp)):
+        return None
+    return Finding(
+        "clamped-variance",
+        "warning",
+        "Posterior variances are at a bound.",
+        f"{clamp.share:.0%} of the variances in use are exactly {clamp.value:.3g} times that of the prior, and the "
+        f"optimum is up to {times(widest)} narrower.",
+        "Lower or remove the bound of the log-variance (a clamp, or a fixed variance), and train again."
+        + (" With one variance for all, this is what a fixed variance does too." if clamp.constant else ""),
+        "log_variance = log_variance.clamp(-20, 10)",
+    )
+
+
+def no_counts(found: Measurements) -> Finding | None:
+    if found.not_counts is None:
+        return None
+    return Finding(
+        "not-counts",
+        "error",
+        "x are not counts.",
+        f"The likelihood is one of counts, and x are {found.not_counts}.",
+        "Pass the raw counts, and train on them: log-normalised values have no place in a likelihood of counts.",
+        "adata.X = adata.layers['counts']  # or wherever the raw counts are",
+    )
+
+
+def duplicates(found: Measurements) -> Finding | None:
+    same = found.overlap
+    if same is None or same.rows < 2:
+        return None
+    error = math.sqrt(max(same.expected * (1 - same.expected), 1e-12) * same.share / same.rows)
+    if same.share - same.expected < max(LIMITS.duplicates, LIMITS.overfit_score * error):
+        return None
+    return Finding(
+        "duplicates",
+        "warning",
+        "Some of x are among the training samples.",
+        f"{same.rows} rows of x ({same.share:.0%}) are also rows of train=; of the training samples, "
+        f"{same.expected:.0%} equal another one. What is measured on x says less of new samples.",
+        "Split the data before training, by subject or time if rows belong together, and diagnose rows that were not "
+        "trained on.",
+    )
+
+
+def scaling_factor(found: Measurements) -> Finding | None:
+    """Codes that a diffusion model is trained on should have a standard deviation of about one."""
+    image = found.latent_image
+    if image is None or image.scaled is None:
+        return None
+    if isinstance(image.scaling, tuple):
+        return _scaling_of_channels(image, image.scaling)
+    scaled = float(image.scaled[1])
+    if 1 / LIMITS.scaled_std <= scaled <= LIMITS.scaled_std:
+        return None
+    return Finding(
+        "scaling-factor",
+        "note" if image.scaling == 0.18215 else "warning",  # what diffusers declares if nobody has set it
+        "The scaling factor does not fit these codes.",
+        f"Codes times scaling_factor = {image.scaling:g} have a standard deviation of {scaled:.2g}; a diffusion model "
+        "expects about 1.",
+        "Set it to 1 / standard deviation of the codes before you train a model of the codes.",
+        f"vae.register_to_config(scaling_factor={1 / image.total_std:.4g})",
+    )
+
+
+def _scaling_of_channels(image: LatentImage, scaling: tuple[float, ...]) -> Finding | None:
+    """The same for models with latents_mean and latents_std."""
+    assert image.scaled is not None
+    centre, spread = image.scaled
+    off = (spread > LIMITS.scaled_std) | (spread < 1 / LIMITS.scaled_std) | (centre.abs() > 1)
+    if not bool(off.any()):
+        return None
+    means, stds = (", ".join(f"{v:.4g}" for v in values.tolist()) for values in (image.mean, image.std))
+    return Finding(
+        "scaling-factor",
+        "note" if {*scaling} == {1.0} else "warning",  # what diffusers declares if nobody has set it
+        "latents_mean and latents_std do not fit these codes.",
+        f"Scaled with them, {int(off.sum())} of {len(off)} channels have a mean beyond ±1 or a standard deviation "
+        f"beyond a factor of {LIMITS.scaled_std:g}; means are {float(centre.min()):.2g} to {float(centre.max()):.2g}, "
+        f"standard deviations {float(spread.min()):.2g} to {float(spread.max()):.2g}.",
+        "Set both to those of the codes before you train a model of the codes, or pass x as in training.",
+        f"vae.register_to_config(latents_mean=[{means}], latents_std=[{stds}])",
+    )

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from vaescope.analysis.encoding import SMALLEST_VARIANCE, EncodedSample, declared_beta, output_weights
 from vaescope.analysis.geometry import implied_precision
-from vaescope.analysis.models import SCALES, sample_log_likelihood
+from vaescope.analysis.likelihood import log_p_slopes
+from vaescope.analysis.models import SCALES, likelihood_is_known, sample_log_likelihood
 from vaescope.core import randomness
 from vaescope.core.errors import InputError, Skipped
 from vaescope.core.serialization import plain_fields
+from vaescope.distributions.likelihoods import log_likelihood
 from vaescope.products.diagnose.thresholds import LIMITS
+from vaescope.regime.model import regime_of
 
 FEWEST_SAMPLES = 30  # for fewer, the standard error of a slope means nothing
 
@@ -308,6 +311,9 @@ def find_scale(sample: EncodedSample, second: Float[Tensor, "N d"]) -> VarianceS
         return fit.moment + (0.0 if math.isnan(fit.scatter) else fit.scatter + abs(math.log(fit.factor)) / 2)
 
     best = min(candidates, key=distance, default=stated)
+    if best.name in ("standard deviation", "log standard deviation"):  # or variances with which training drew
+        noise = measure_noise_of_draws(sample, regime_of([sample]).used)
+        best = stated if noise is not None and noise.is_squared else best
     return VarianceScale(best.name, expected, constant, stated, best)
 
 
@@ -353,3 +359,186 @@ def ruled_out(sample: EncodedSample, second: Float[Tensor, "N d"], other: str, s
         return False
     wider = bool(own.variance.log().mean() > reference.variance.log().mean())
     return wrong is not None and wrong.off(*LIMITS.wrong_slope) and wider == (wrong.value < 1)
+
+
+# traces that faults of a loss leave in a trained model
+
+
+@dataclass(frozen=True)
+class Draws:
+    r"""Conditions of an optimum at draws z = μ + τε, for some noise τ.
+
+    An encoder that was trained with this noise, and a KL of weight β, has
+
+    .. math:: E[\partial_k \log p(x|z)] = \beta \mu_k, \quad
+        -E[\tau_k \varepsilon_k\, \partial_k \log p(x|z)] = \beta\, \partial\,\mathrm{KL} / \partial \log \tau_k.
+    """
+
+    pull: float
+    """Σ E[μ ∂] / Σ E[μ²]: the weight of the KL that means imply."""
+    weight: Float[np.ndarray, " u"]
+    """-E[τ ε ∂] / ∂KL/∂log τ of each latent: β with the noise of training."""
+
+    @property
+    def typical(self) -> float:
+        """The median weight."""
+        return float(np.median(self.weight))
+
+    @property
+    def spread(self) -> float:
+        """Mean distance of log weights from that of the typical one."""
+        return float(np.abs(np.log(np.maximum(self.weight, 1e-6) / max(self.typical, 1e-6))).mean())
+
+
+@dataclass(frozen=True)
+class SamplingNoise:
+    """The noise that training drew with, relative to the deviations of the posteriors."""
+
+    stated: Draws
+    scaled: Draws
+    """With as much less noise as makes the typical weight one."""
+    squared: Draws
+    r"""With τ = σ², which is what `std = exp(log_variance)` draws; then ∂KL/∂log τ = ½(1 - σ²)."""
+    settled: float
+    """Mean |log E[μ² + σ²]|, which is 0 at an optimum of the ELBO, and of an ELBO with less noise."""
+    moment: float
+    """Mean |log E[2μ² + σ²]|, which is 0 at an optimum of that loss: rescaling codes changes σ with the scale of τ."""
+
+    @property
+    def is_squared(self) -> bool:
+        """Whether training drew with σ² in place of σ."""
+        law = max(abs(math.log(max(self.squared.typical, 1e-6))), self.squared.spread)
+        return max(law, self.moment) < LIMITS.law_of_draws
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether training drew with less than σ, by one factor for all latents.
+
+        Means then follow a KL of weight 1, and the widths of posteriors one of 1/factor². With a KL of a high weight,
+        both follow that.
+        """
+        weight = self.stated.typical
+        if not weight > LIMITS.less_noise**2:  # also if it is negative
+            return False
+        means = self.stated.pull < LIMITS.not_followed * weight and abs(self.scaled.pull) < math.sqrt(weight)
+        means = means and self.settled < LIMITS.law_of_draws
+        return means and not self.is_squared and self.stated.spread < LIMITS.spread_of_draws
+
+
+@torch.no_grad()
+def measure_noise_of_draws(sample: EncodedSample, used: list[int], *, samples: int = 192) -> SamplingNoise | None:
+    """Which noise the decoder was trained with; None if the posteriors are as wide as an optimum makes them.
+
+    Args:
+        sample: of a model with a known likelihood, variances as they are returned.
+        used: latents in use.
+        samples: at how many of them.
+    """
+    if not likelihood_is_known(sample.model) or not used or len(used) > 32:
+        return None
+    subset = sample.random_subset(samples)
+    slope, deviation = log_p_slopes(subset, used), subset.variance.sqrt()
+    centre, prior = (v[:, used].double() for v in (subset.prior_mean, subset.prior_variance))
+    mean, variance = (subset.mean[:, used].double() - centre), subset.variance[:, used].double()
+    half = torch.randn(
+        (4, *subset.mean.shape), generator=randomness.generator(0, "training draws"), dtype=subset.mean.dtype
+    )
+
+    def at(noise: Float[Tensor, "N d"], law: Float[Tensor, "N u"]) -> Draws:
+        pulled, curved = torch.zeros_like(mean), torch.zeros_like(mean)
+        for epsilon in torch.cat([half, -half]):
+            found = slope(subset.mean + noise * epsilon) / len(half) / 2
+            pulled += mean * found
+            curved -= (noise * epsilon)[:, used].double() * found
+        if not bool(pulled.isfinite().all() and curved.isfinite().all()):
+            raise Skipped("the derivatives of log p(x|z) are not finite")
+        width = curved.mean(0)
+        pull = float((pulled.mean(0) * prior.mean(0)).sum() / mean.square().mean(0).sum().clamp(min=1e-12))
+        return Draws(pull, (width / law.mean(0).clamp(min=1e-12)).numpy())
+
+    law = 1 - variance / prior
+    stated = at(deviation, law)
+    if not stated.weight.max() > 2:  # draws that were narrower in training make posteriors look too wide
+        return None
+    squared = at(subset.variance, 0.5 * law)
+    squares, ratio = mean.square() / prior, variance / prior
+    moment, settled = (float((c * squares + ratio).mean(0).log().abs().mean()) for c in (2, 1))
+    scaled = at(deviation / max(1.0, stated.typical) ** 0.5, law)
+    return SamplingNoise(stated, scaled, squared, settled, moment)
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """Posterior variances of latents in use that are at a bound."""
+
+    lower: bool
+    """Whether it is the smallest variance."""
+    value: float
+    """In units of the prior."""
+    share: float
+    """Of all variances of latents in use."""
+    constant: bool
+    """Whether all of them are."""
+    latents: list[int]
+    """With variances at the bound."""
+
+
+def find_clamp(sample: EncodedSample, used: list[int], *, least: float = 0.1) -> Clamp | None:
+    """The bound at which at least this share of variances is, to the last bit; None without one.
+
+    A latent with one variance for all samples may be meant to have it, so it counts only beside others with a part of
+    theirs at the same number.
+    """
+    values = sample.variance[:, used]
+    if values.numel() < 50:
+        return None
+    constant = bool((values == values[0, 0]).all())
+    for lower, value in ((True, values.min()), (False, values.max())):
+        at = values == value
+        share, columns = float(at.double().mean()), at.double().mean(0)
+        some = int((columns > 0.01).sum())
+        if share >= least and (constant or some > 1 or bool(((columns > 0.01) & (columns < 1)).any())):
+            latents = [k for k, one in zip(used, columns.tolist(), strict=True) if one > 0.01]
+            bound = float(value / sample.prior_variance[:, used].double().mean())
+            return Clamp(lower, bound, share, constant, latents)
+    return None
+
+
+@dataclass(frozen=True)
+class Sigmoids:
+    """A sigmoid that was applied to probabilities: by the decoder, or by the loss of training."""
+
+    decoder: bool
+    """Whether the decoder's outputs are sigmoids of probabilities."""
+    low: float
+    high: float
+    """Of the decoder's outputs."""
+    gain: float
+    """Nats of log p(x|z) with one sigmoid less (decoder) or more (loss) than stated."""
+
+
+HALF, TOP = 0.5, 1 / (1 + math.exp(-1))  # sigmoids of 0 and 1
+
+
+@torch.no_grad()
+def find_sigmoids(sample: EncodedSample) -> Sigmoids | None:
+    """Whether outputs of a Bernoulli decoder are sigmoids of probabilities, or were taken for logits in training."""
+    model = sample.model
+    if model.likelihood != "bernoulli" or not model.has_decoder or model.log_likelihood is not None:
+        return None
+    subset = sample.random_subset(256)
+    x, p = subset.observations, subset.decoded.double()
+    if p.shape != x.shape or bool((x < 0).any() or (x > 1).any()):
+        return None
+
+    def fit(means: Tensor) -> float:
+        return float(log_likelihood("bernoulli", x, means).mean())
+
+    low, high, rounding = float(p.min()), float(p.max()), 1e-4
+    at_edge = low < HALF + LIMITS.edge or high > TOP - LIMITS.edge
+    if low >= HALF - rounding and high <= TOP + rounding and at_edge:
+        inside = p.clamp(HALF + rounding, TOP - rounding)
+        return Sigmoids(True, low, high, fit((inside / (1 - inside)).log().clamp(1e-3, 1 - 1e-3)) - fit(p))
+    extreme = float(((p < 0.02) | (p > 0.98)).double().mean())
+    gain = fit(p.sigmoid()) - fit(p.clamp(1e-3, 1 - 1e-3))
+    return Sigmoids(False, low, high, gain) if low >= 0 and high <= 1 and extreme > 0.5 and gain > 0 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -136,6 +137,51 @@ def measure_generalisation(train: EncodedSample, held_out: EncodedSample) -> Gen
         (means[1] - means[0]) / max(stderr(errors), 1e-300),
         1 - means[0] / max(total, 1e-300),
     )
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Rows of x that are also among the training samples."""
+
+    rows: int
+    share: float
+    """Of the rows of x."""
+    expected: float
+    """Share of the training samples that equal another one: what data of few different rows have anyway."""
+
+
+def measure_overlap(x: Tensor, train: Tensor, *, most: int = 200_000_000) -> Overlap | None:
+    """Equal rows, to the precision of float32; None for more than this many numbers.
+
+    >>> measure_overlap(torch.tensor([[1.0], [2.0]]), torch.tensor([[2.0], [3.0], [4.0]]))
+    Overlap(rows=1, share=0.5, expected=0.0)
+    """
+    if x.numel() + train.numel() > most or x[0].numel() != train[0].numel():
+        return None
+    own, seen = ([row.tobytes() for row in v.flatten(1).float().numpy()] for v in (x, train))
+    times = Counter(seen)
+    rows = sum(row in times for row in own)
+    return Overlap(rows, rows / len(own), sum(times[row] > 1 for row in seen) / len(seen))
+
+
+def not_counts(x: Tensor) -> str | None:
+    """What x are, if they are no counts.
+
+    >>> not_counts(torch.tensor([[0.0, 3.0]])), not_counts(torch.tensor([[0.0, 3.0, 6.0]]).mul(2.5).log1p())
+    (None, 'log-normalised counts')
+    """
+    x = x.flatten(1).double()
+    if bool((x >= 0).all()) and bool((x - x.round()).abs().max() < 1e-4):
+        return None
+    if bool((x < 0).any()):
+        return "negative numbers or fractions"
+    for values, name in ((x.expm1(), "log-normalised counts"), (x, "normalised counts")):
+        rows = values[:200]
+        units = torch.where(rows > 0, rows, torch.inf).amin(1, keepdim=True)
+        ratio = (rows / units)[(units < torch.inf).squeeze(1)]
+        if len(ratio) and float(((ratio - ratio.round()).abs() < 1e-3 * ratio.clamp(min=1)).double().mean()) > 0.95:
+            return name
+    return "fractions"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vaescope.analysis.likelihood import CodeMoments
 from vaescope.core.errors import Advice
-from vaescope.products.diagnose.codes import LatentImage, layer_rows
-from vaescope.products.diagnose.measurements import Measurements
+from vaescope.products.diagnose.codes import layer_rows
+from vaescope.products.diagnose.measurements import (
+    Measurements,
+    clamped_variance,
+    duplicates,
+    no_counts,
+    sampling_noise,
+    scaling_factor,
+    sigmoid_twice,
+)
 from vaescope.products.diagnose.noise import Slope
 from vaescope.products.diagnose.reconstruction import Reconstruction, Trial
 from vaescope.products.diagnose.thresholds import LIMITS
@@ -136,7 +145,12 @@ def data_range(found: Measurements) -> Finding | None:
 
 def not_a_vae(found: Measurements) -> Finding | None:
     scale, own, noise = found.scale, found.reconstruction, found.noise
-    if scale is None or not scale.constant or (own is not None and own.given.explained < LIMITS.poor):
+    if (
+        scale is None
+        or not scale.constant
+        or clamped_variance(found) is not None
+        or (own is not None and own.given.explained < LIMITS.poor)
+    ):
         return None
     ratio = float(found.regime.variance_ratio.max())
     effective, declared, drawn = (
@@ -489,47 +503,6 @@ def unused_layers(found: Measurements) -> Finding | None:
     )
 
 
-def scaling_factor(found: Measurements) -> Finding | None:
-    """Codes that a diffusion model is trained on should have a standard deviation of about one."""
-    image = found.latent_image
-    if image is None or image.scaled is None:
-        return None
-    if isinstance(image.scaling, tuple):
-        return _scaling_of_channels(image, image.scaling)
-    scaled = float(image.scaled[1])
-    if 1 / LIMITS.scaled_std <= scaled <= LIMITS.scaled_std:
-        return None
-    return Finding(
-        "scaling-factor",
-        "note" if image.scaling == 0.18215 else "warning",  # what diffusers declares if nobody has set it
-        "The scaling factor does not fit these codes.",
-        f"Codes times scaling_factor = {image.scaling:g} have a standard deviation of {scaled:.2g}; a diffusion model "
-        "expects about 1.",
-        "Set it to 1 / standard deviation of the codes before you train a model of the codes.",
-        f"vae.register_to_config(scaling_factor={1 / image.total_std:.4g})",
-    )
-
-
-def _scaling_of_channels(image: LatentImage, scaling: tuple[float, ...]) -> Finding | None:
-    """The same for models with latents_mean and latents_std."""
-    assert image.scaled is not None
-    centre, spread = image.scaled
-    off = (spread > LIMITS.scaled_std) | (spread < 1 / LIMITS.scaled_std) | (centre.abs() > 1)
-    if not bool(off.any()):
-        return None
-    means, stds = (", ".join(f"{v:.4g}" for v in values.tolist()) for values in (image.mean, image.std))
-    return Finding(
-        "scaling-factor",
-        "note" if {*scaling} == {1.0} else "warning",  # what diffusers declares if nobody has set it
-        "latents_mean and latents_std do not fit these codes.",
-        f"Scaled with them, {int(off.sum())} of {len(off)} channels have a mean beyond ±1 or a standard deviation "
-        f"beyond a factor of {LIMITS.scaled_std:g}; means are {float(centre.min()):.2g} to {float(centre.max()):.2g}, "
-        f"standard deviations {float(spread.min()):.2g} to {float(spread.max()):.2g}.",
-        "Set both to those of the codes before you train a model of the codes, or pass x as in training.",
-        f"vae.register_to_config(latents_mean=[{means}], latents_std=[{stds}])",
-    )
-
-
 def wide_posteriors(found: Measurements) -> Finding | None:
     wide = np.flatnonzero(found.regime.wide_fraction > LIMITS.wide_share).tolist()
     if not wide:
@@ -585,10 +558,13 @@ def overfit(found: Measurements) -> Finding | None:
     )
 
 
-def _unsettled(found: Measurements) -> np.ndarray | None:
+def _unsettled(found: Measurements, moments: CodeMoments | None = None) -> np.ndarray | None:
     """Latents whose codes are clearly not at the scale and mean of the prior, if that costs enough to be a finding.
 
-    >>> from vaescope.analysis.likelihood import CodeMoments
+    Args:
+        found: what was measured.
+        moments: of the codes along some axes; by default along the latents.
+
     >>> from vaescope.products.diagnose.codes import no_latents
     >>> error = np.full(2, 0.02)
     >>> def of(*square):
@@ -596,7 +572,7 @@ def _unsettled(found: Measurements) -> np.ndarray | None:
     >>> _unsettled(of(2.0, 1.01)).tolist(), _unsettled(of(1.1, 0.95))
     ([True, False], None)
     """
-    moments, weight = found.moments, _WeightOfKL.of(found)
+    moments, weight = moments or found.moments, _WeightOfKL.of(found)
     if moments is None or not found.elbo_trained:
         return None
     if found.declared_beta < LIMITS.weak_kl or (weight is not None and weight.factor < 1 / LIMITS.beta_factor):
@@ -612,16 +588,25 @@ def _unsettled(found: Measurements) -> np.ndarray | None:
     return off if off.any() and costs else None
 
 
-def _other_cause(found: Measurements) -> bool:
-    """Whether the encoder is not the decoder's, or latents are rotated: their codes are off the prior's scale too."""
-    causes = (rule(found) for rule in (amortization, rotated))
-    return any(cause is not None and cause.severity == "warning" for cause in causes)
+def _stopped(found: Measurements) -> np.ndarray | None:
+    """Latents whose scale or mean has not settled because training was stopped, and not for another reason.
+
+    The decoder is at an optimum if its best posteriors are at the prior's scale: then the encoder is at fault. Rotated
+    latents are not at that scale either if codes are correlated, but the axes that the decoder favours are.
+    """
+    off = _unsettled(found)
+    if off is None or (found.favoured is not None and _unsettled(found, found.favoured) is None):
+        return None
+    best = None if found.gap is None else found.gap.codes
+    if best is not None and found.moments is not None and best.distance < 0.25 * found.moments.distance:
+        return None
+    return off
 
 
 def not_converged(found: Measurements) -> Finding | None:
     """Training was stopped before scale and mean of the codes had settled, which they do last."""
-    off, moments = _unsettled(found), found.moments
-    if off is None or moments is None or _other_cause(found):
+    off, moments = _stopped(found), found.moments
+    if off is None or moments is None:
         return None
     worst = int(np.argmax(np.where(off, moments.saved, -1.0)))
     value, error = moments.square[worst], moments.square_error[worst]
@@ -695,17 +680,14 @@ class _WeightOfKL:
 
 def beta(found: Measurements) -> Finding | None:
     """The weight of the KL, relative to the declared one."""
-    weight, noise = _WeightOfKL.of(found), found.noise
+    weight, declared = _WeightOfKL.of(found), found.declared_beta
     if weight is None or not found.elbo_trained:
         return None
-    factor, declared = weight.factor, found.declared_beta
-    scatter = LIMITS.beyond_scatter * (weight.scatter or 0.0)
-    if weight.scatter is not None and abs(math.log(factor)) < min(scatter, math.log(LIMITS.certain_factor)):
+    factor = _far_weight(found, weight) or _doubled_weight(found)
+    if factor is None:
         return None
-    high = factor > 1
-    if 1 / LIMITS.beta_factor <= factor <= LIMITS.beta_factor or _encoder_lags(found, weight, high=high):
-        return None
-    if noise is not None and noise.implied is not None and noise.declared is not None:
+    high, noise = factor > 1, found.noise
+    if noise is not None and noise.implied is not None and noise.declared is not None and factor == weight.factor:
         evidence = (
             f"Posteriors are as {'wide' if high else 'narrow'} as those of a decoder with precision "
             f"{amount(noise.implied)} (Eq. 12), but the decoder's is {amount(noise.declared)}."
@@ -720,13 +702,59 @@ def beta(found: Measurements) -> Finding | None:
         "warning",
         f"The effective weight of the KL is {times(factor)} "
         f"that {'of the likelihood' if declared == 1 else f'of β = {declared:g}'}.",
-        evidence,
-        "If β should not be that high: sum the loss over all numbers of a sample, and average over samples only."
+        evidence + _usual_cause(found, factor),
+        "If β should not be that high: sum the loss over all numbers of a sample, average over samples only, and keep "
+        "the ½ of the KL. vs.audit of the loss names the term."
         if high
-        else "Samples from the prior will not look like data: raise β, or declare the precision that the loss implies.",
+        else "Samples from the prior will not look like data: raise β, sum the KL over latents, or declare the "
+        "precision that the loss implies. vs.audit of the loss names the term.",
         f"loss = {_reconstruction_loss(found)} + {declared:g} * kl.sum(1)  "
         + ("# sums, not means" if high else "# KL summed over latents, not averaged"),
     )
+
+
+def _far_weight(found: Measurements, weight: _WeightOfKL) -> float | None:
+    """The factor, if it is far from 1 and no scatter or poor encoder explains that."""
+    factor, scatter = weight.factor, LIMITS.beyond_scatter * (weight.scatter or 0.0)
+    if weight.scatter is not None and abs(math.log(factor)) < min(scatter, math.log(LIMITS.certain_factor)):
+        return None
+    if 1 / LIMITS.beta_factor <= factor <= LIMITS.beta_factor or _encoder_lags(found, weight, high=factor > 1):
+        return None
+    return factor
+
+
+def _doubled_weight(found: Measurements) -> float | None:
+    """The factor, if it is near 2 or 1/2, known well, and the same for all latents."""
+    weights, gap = found.weights, found.gap
+    if weights is None or not weights.pooled > 0 or not bool((weights.beta > 0).all()):
+        return None
+    factor = weights.pooled / found.declared_beta
+    error, spread = weights.pooled_stderr / weights.pooled, float(np.log(weights.beta).std())
+    if abs(math.log(factor)) < max(LIMITS.doubled, LIMITS.doubled_errors * error) or spread > LIMITS.doubled_spread:
+        return None
+    if not 1 / LIMITS.beta_factor <= factor <= LIMITS.beta_factor:
+        return None
+    lost = 0.0 if gap is None else float(gap.amortization.median())
+    own = len(found.regime.used) * (
+        factor - 1 - math.log(factor)
+    )  # of widths and means that are optimal for this weight
+    return None if lost > max(LIMITS.lost_share * float(np.sum(found.regime.kl)), own) else factor
+
+
+def _usual_cause(found: Measurements, factor: float) -> str:
+    """What in a loss has such a factor."""
+
+    def near(value: float) -> bool:
+        return abs(math.log(factor / value)) < math.log(1.3)
+
+    d = found.regime.latent_dim
+    if near(2.0):
+        return " A factor of 2 is that of a KL without its ½, or of a squared error that is halved once too often."
+    if d > 2 and near(1 / d):
+        return f" A factor of 1/{d} is that of a KL that is averaged over the {d} latents."
+    if near(0.5):
+        return " A factor of ½ is that of a squared error without its ½."
+    return ""
 
 
 def _reconstruction_loss(found: Measurements) -> str:
@@ -863,13 +891,25 @@ def codebook_usage(found: Measurements) -> Finding | None:
     )
 
 
-BROKEN: tuple[Rule, ...] = (untrained, decoder_fails, output_size, data_range, not_a_vae, reconstruction, collapse)
-"""With these the gap means nothing."""
-RULES: tuple[Rule, ...] = (
+BROKEN: tuple[Rule, ...] = (
+    sigmoid_twice,
     untrained,
     decoder_fails,
     output_size,
     data_range,
+    no_counts,
+    not_a_vae,
+    reconstruction,
+    collapse,
+)
+"""With these the gap means nothing."""
+RULES: tuple[Rule, ...] = (
+    sigmoid_twice,
+    untrained,
+    decoder_fails,
+    output_size,
+    data_range,
+    no_counts,
     not_a_vae,
     reconstruction,
     codebook_reconstruction,
@@ -877,6 +917,8 @@ RULES: tuple[Rule, ...] = (
     variances,
     logits,
     collapse,
+    clamped_variance,
+    sampling_noise,
     overfit,
     not_converged,
     decoder_variance,
@@ -889,16 +931,33 @@ RULES: tuple[Rule, ...] = (
     scaling_factor,
     wide_posteriors,
     stability,
+    duplicates,
     reliability,
 )
 """In the order of causes: a finding may be the reason for later ones."""
+_TRAINING = frozenset(
+    {
+        "overfit",
+        "not-converged",
+        "decoder-variance",
+        "beta-low",
+        "beta-high",
+        "amortization",
+        "rotated",
+        "aggregate",
+        "too-many-latents",
+        "wide-posteriors",
+    }
+)
 EXPLAINS: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         (
+            "sigmoid-twice",
             "untrained",
             "decoder-fails",
             "output-size",
             "data-range",
+            "not-counts",
             "reconstruction",
             "not-a-vae",
             "collapsed",
@@ -906,10 +965,12 @@ EXPLAINS: dict[str, frozenset[str]] = {
         ),
         frozenset({"*"}),
     ),
+    "clamped-variance": _TRAINING,
+    "sampling-noise": _TRAINING,
     "overfit": frozenset(
         {"not-converged", "amortization", "decoder-variance", "beta-low", "beta-high", "aggregate", "rotated"}
     ),
-    "not-converged": frozenset({"decoder-variance", "beta-low", "beta-high", "aggregate", "wide-posteriors"}),
+    "not-converged": _TRAINING - {"overfit"},
     "decoder-variance": frozenset({"beta-high", "beta-low", "amortization", "aggregate", "too-many-latents"}),
     "beta-high": frozenset({"amortization", "too-many-latents", "aggregate", "rotated"}),
     "beta-low": frozenset({"amortization", "aggregate", "rotated"}),

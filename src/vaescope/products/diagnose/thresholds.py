@@ -50,6 +50,9 @@ class Thresholds:
     # decoder variance and β
     variance_factor: float = 10.0  # between declared and measured decoder variance
     beta_factor: float = 3.0  # between declared and effective β
+    doubled: float = 0.5 * math.log(2)  # |log| of a weight of the KL that is known well, halfway from 1 to 2
+    doubled_errors: float = 4.0
+    doubled_spread: float = 0.3  # of log weights between latents
     beyond_scatter: float = 1.5  # times the scatter around Eq. 12, which the log of that factor exceeds
     certain_factor: float = 10.0  # such a factor that is reported whatever the scatter
     # the encoder: shifts in squared posterior deviations, losses as shares of the KL
@@ -74,10 +77,20 @@ class Thresholds:
     unsettled_share: float = 0.03
     wide_posteriors: float = 2.0  # effective over declared β, above which codes far from the prior may be of training
     hardly_trained: float = -1.0  # explained share of the variance of x, down to which more training may help
+    # noise of training's draws: |log| distances of weights and moments that are 1 at an optimum of the loss, where the
+    # next explanation has 2 or 1/2 in their place; half of that. Development half of `tests/zoo/strangers.py`
+    law_of_draws: float = 0.5 * math.log(2)
+    less_noise: float = 2.0  # factor of the noise; convention
+    not_followed: float = 0.75  # weight that means imply over that of widths; with a high weight of the KL at least 0.8
+    spread_of_draws: float = 0.4  # of log weights between latents
+    clamped_weight: float = 1.5  # of posteriors that a lower bound keeps wider than their optimum
+    far_from_prior: float = 0.9  # variance of the prior's, above which a bound keeps nothing wide; convention
+    edge: float = 0.02  # of outputs from the range of sigmoids of probabilities, which training reaches
     # overfitting: held-out over training errors
     overfit: float = 1.5
     overfit_warning: float = 1.75  # healthy models have up to 1.65
     overfit_score: float = 4.0  # standard errors of their difference
+    duplicates: float = 0.01  # share of x among the training samples, beyond what these share; convention
     pareto_k: float = 0.7  # above it importance sampling is unreliable (Vehtari et al. 2024)
     # the encoder's second output: |log| distances from what is true at an optimum, and factors between γ²/β as stated
     # and as implied by a reading of that output
