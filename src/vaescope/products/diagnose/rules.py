@@ -935,7 +935,7 @@ RULES: tuple[Rule, ...] = (
     reliability,
 )
 """In the order of causes: a finding may be the reason for later ones."""
-_TRAINING = frozenset(
+_of_training = frozenset(
     {
         "overfit",
         "not-converged",
@@ -965,12 +965,12 @@ EXPLAINS: dict[str, frozenset[str]] = {
         ),
         frozenset({"*"}),
     ),
-    "clamped-variance": _TRAINING,
-    "sampling-noise": _TRAINING,
+    "clamped-variance": _of_training,
+    "sampling-noise": _of_training,
     "overfit": frozenset(
         {"not-converged", "amortization", "decoder-variance", "beta-low", "beta-high", "aggregate", "rotated"}
     ),
-    "not-converged": _TRAINING - {"overfit"},
+    "not-converged": _of_training - {"overfit"},
     "decoder-variance": frozenset({"beta-high", "beta-low", "amortization", "aggregate", "too-many-latents"}),
     "beta-high": frozenset({"amortization", "too-many-latents", "aggregate", "rotated"}),
     "beta-low": frozenset({"amortization", "aggregate", "rotated"}),
