@@ -155,7 +155,29 @@ def _seconds(row: Mapping[str, Any]) -> str:
     return f"{row['random, longer']['seconds']:.1f}, {row['geometry']['seconds']:.1f}"
 
 
+def coverage() -> str:
+    found = _stored("leakage")
+    return _table(
+        ["problems", "replications", "truth in the 95 % interval", "mean error, nats", "mean absolute error, nats"],
+        [
+            [kind, one["replications"], f"{one['inside'] / one['replications']:.1%}"]
+            + [f"{one['mean error']:+.3f}", f"{one['mean absolute error']:.3f}"]
+            for kind, one in found.items()
+        ],
+    )
+
+
+def check_size() -> str:
+    found = _stored("check")["size"]
+    return _table(
+        ["data of the model itself", "replications", "with a finding"],
+        [[case, one["replications"], f"{one['vs.check'] / one['replications']:.1%}"] for case, one in found.items()],
+    )
+
+
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
+    "leakage.md": (coverage,),
+    "check.md": (check_size,),
     "preflight.md": (linear, curved, real, speed),
     "questions/factors-without-labels.md": (starts,),
     "questions/is-it-still-learning.md": (overhead,),
