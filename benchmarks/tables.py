@@ -160,8 +160,13 @@ def coverage() -> str:
     return _table(
         ["problems", "replications", "truth in the 95 % interval", "mean error, nats", "mean absolute error, nats"],
         [
-            [kind, one["replications"], f"{one['inside'] / one['replications']:.1%}"]
-            + [f"{one['mean error']:+.3f}", f"{one['mean absolute error']:.3f}"]
+            [
+                kind,
+                one["replications"],
+                f"{one['inside'] / one['replications']:.1%}",
+                f"{one['mean error']:+.3f}",
+                f"{one['mean absolute error']:.3f}",
+            ]
             for kind, one in found.items()
         ],
     )
