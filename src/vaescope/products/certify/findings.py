@@ -159,8 +159,8 @@ def _scatter(evidence: Evidence, encoder: Optimality) -> Iterator[Finding]:
             "scattered-means",
             "warning",
             f"Posterior means of {_named_latents(latents)} scatter around the best ones.",
-            f"Root mean square distance {_span(encoder.scatter[latents])} standard deviations, over {evidence.where}: it "
-            f"costs {_span(0.5 * encoder.scatter[latents] ** 2)} nats per latent.",
+            f"Root mean square distance {_span(encoder.scatter[latents])} standard deviations, over {evidence.where}. "
+            f"It costs {_span(0.5 * encoder.scatter[latents] ** 2)} nats per latent.",
             "Use a larger encoder or train it longer with the decoder fixed; or refine posteriors per sample.",
         )
 
