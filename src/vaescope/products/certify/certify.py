@@ -274,5 +274,5 @@ def _measure(
     x = real.observations
     between = float(((x > 0.01) & (x < 0.99)).double().mean())
     binary = model.likelihood == "bernoulli" and between > 0.02  # only simulated x are
-    evidence = Evidence(calibrate(simulation), measured, cause, bounded, transfer, model.beta, binary, at_real)
+    evidence = Evidence(calibrate(simulation), measured, cause, bounded, transfer, model.beta, binary, at_real=at_real)
     return evidence, attempts.skipped
