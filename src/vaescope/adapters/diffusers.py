@@ -54,7 +54,8 @@ def from_diffusers(
     def decode(z: Tensor) -> Tensor:
         codes = z.reshape(len(z), *latent)
         parts = codes.split(1) if known else [codes]  # frames of one video must not see each other
-        return torch.cat([model.decode(part, **known).sample for part in parts])
+        decoded = [model.decode(part, **known) for part in parts]
+        return torch.cat([getattr(found, "sample", found) for found in decoded])  # some return the tensor itself
 
     channels, positions = latent[0], latent[1:]
     folded = (channels, math.prod(positions[:-1]), positions[-1])  # frames below each other, audio in one row
