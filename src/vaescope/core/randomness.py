@@ -20,8 +20,13 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 
 @contextlib.contextmanager
-def seeded(purpose: str) -> Iterator[None]:
-    """PyTorch's own generator, which users' functions draw from, seeded inside the block and restored afterwards."""
+def seeded(source: str | torch.Generator) -> Iterator[None]:
+    """PyTorch's own generator, which users' functions draw from, seeded inside the block and restored afterwards.
+
+    Args:
+        source: the purpose of the draws, or a generator that gives the seed.
+    """
+    given = generator(0, source) if isinstance(source, str) else source
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(0, purpose))))
+        torch.manual_seed(int(torch.randint(2**31, (1,), generator=given)))
         yield

@@ -21,7 +21,7 @@ from vaescope.analysis.loss.measure import Identified, identify
 from vaescope.analysis.loss.probe import Space, gradients
 from vaescope.analysis.models import as_models
 from vaescope.analysis.samples import as_arrays
-from vaescope.core import validation
+from vaescope.core import randomness, validation
 from vaescope.core.errors import InputError, first_line
 from vaescope.protocol import LatentModel, ModelSpec, WrappedModel
 
@@ -219,8 +219,7 @@ class ObjectiveSpec:
             return p.log_prob(x.reshape(p.batch_shape)).flatten(1).sum(1)
 
         def draw(z: Tensor, generator: torch.Generator) -> Tensor:
-            with torch.random.fork_rng(devices=[]):  # distributions draw from the global generator
-                torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
+            with randomness.seeded(generator):
                 return family(decode(z)).sample().flatten(1)
 
         return replace(spec, log_likelihood=log_likelihood, sample_observations=draw, beta=weight)
