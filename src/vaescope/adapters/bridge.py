@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vaescope.core.errors import require
+
+
+@runtime_checkable
+class Array(Protocol):
+    """What tensors and arrays of JAX have in common."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self: A, index: Any) -> A: ...
+
+    def reshape(self: A, *shape: int) -> A: ...
+
+    def tolist(self) -> object: ...
+
+
+A = TypeVar("A", bound=Array)
 
 
 class JaxFunction:

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
 from vaescope.adapters.base import Adapted, from_callables
+from vaescope.adapters.bridge import A
 from vaescope.adapters.jax import from_jax
+from vaescope.core import randomness
 from vaescope.core.calls import networks_behind
 from vaescope.core.errors import InputError, require
 from vaescope.distributions import Normal
 
-A = TypeVar("A", bound="Array")
+Function = Callable[..., object]
+Sites = dict[str, Mapping[str, Any]]
 
 
-@runtime_checkable
-class Array(Protocol):
-    """What tensors and arrays of JAX have in common."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self: A, index: Any) -> A: ...
-
-    def reshape(self: A, *shape: int) -> A: ...
-
-    def tolist(self) -> object: ...
-
-
-Site = Mapping[str, Any]
-Sites = dict[str, Site]
-
-
-def from_pyro(model: Callable[..., object], guide: Callable[..., object], x: Tensor, **known: Any) -> Adapted:
+def from_pyro(model: Function, guide: Function, x: Tensor, **known: Any) -> Adapted:
     """A model from a model and a guide of Pyro, functions of a batch x with a site per group of latents.
 
     Observed sites give the likelihood: by name if they are Gaussian of constant scale or Bernoulli.
@@ -50,7 +36,7 @@ def from_pyro(model: Callable[..., object], guide: Callable[..., object], x: Ten
     """
     pyro = require("pyro", "adapting models of Pyro")
 
-    def traced(function: Callable[..., object], x: Tensor, codes: Mapping[str, Tensor]) -> Sites:
+    def traced(function: Function, x: Tensor, codes: Mapping[str, Tensor]) -> Sites:
         with pyro.validation_enabled(False):
             nodes = pyro.poutine.trace(pyro.poutine.condition(function, data=codes)).get_trace(x).nodes
         return {name: site for name, site in nodes.items() if type(site.get("fn")).__name__ != "_Subsample"}
@@ -60,9 +46,7 @@ def from_pyro(model: Callable[..., object], guide: Callable[..., object], x: Ten
     return from_callables(encode=found.encode, decode=found.decode, **(found.spec() | known))
 
 
-def from_numpyro(
-    model: Callable[..., object], guide: Callable[..., object], x: object, *, params: object, **known: Any
-) -> Adapted:
+def from_numpyro(model: Function, guide: Function, x: object, *, params: object, **known: Any) -> Adapted:
     """A model from a model and a guide of NumPyro, functions of a batch x; see `from_pyro`.
 
     Args:
@@ -75,13 +59,12 @@ def from_numpyro(
     handlers = require("numpyro", "adapting models of NumPyro").handlers
     jnp = require("jax", "adapting models of NumPyro").numpy
 
-    def adapted(params: object) -> _Traced:
-        def traced(function: Callable[..., object], x: object, codes: Mapping[str, object]) -> Sites:
-            seeded = handlers.seed(handlers.substitute(function, data=params), rng_seed=0)
-            found: Sites = handlers.trace(handlers.condition(seeded, data=codes)).get_trace(x)
-            return found
+    def traced(params: object, function: Function, x: object, codes: Mapping[str, object]) -> Sites:
+        seeded = handlers.seed(handlers.substitute(function, data=params), rng_seed=0)
+        return dict(handlers.trace(handlers.condition(seeded, data=codes)).get_trace(x))
 
-        return _Traced(guide, model, traced, jnp.concatenate, jnp.asarray(x))
+    def adapted(params: object) -> _Traced:
+        return _Traced(guide, model, partial(traced, params), jnp.concatenate, jnp.asarray(x))
 
     spec = adapted(params).spec()
     if "log_likelihood" in spec:
@@ -95,81 +78,74 @@ def from_numpyro(
     )
 
 
+@dataclass(frozen=True, eq=False)
 class _Traced(Generic[A]):
     """Functions of a VAE, and what is known of it, from traces of its guide and its model."""
 
-    def __init__(
-        self,
-        guide: Callable[..., object],
-        model: Callable[..., object],
-        traced: Callable[[Callable[..., object], A, Mapping[str, A]], Sites],
-        join: Callable[[list[A], int], A],
-        x: A,
-    ) -> None:
-        self.guide, self.model, self.traced, self.join, self.x = guide, model, traced, join, x
-        self.latents = {name: site["fn"].mean for name, site in self._samples(traced(guide, x, {}), observed=False)}
-        if not self.latents or any(len(mean) != len(x) for mean in self.latents.values()):
-            raise InputError("the guide must sample latents with a row for each sample of x.")
+    guide: Function
+    model: Function
+    traced: Callable[[Function, A, Mapping[str, A]], Sites]
+    join: Callable[[list[A], int], A]
+    x: A
 
-    def _samples(self, sites: Sites, *, observed: bool) -> Iterator[tuple[str, Site]]:
-        for name, site in sites.items():
-            if site["type"] == "sample" and bool(site["is_observed"]) == observed and name not in ("_INPUT", "_RETURN"):
-                yield name, site
+    @cached_property
+    def latents(self) -> dict[str, tuple[int, ...]]:
+        """Shape of a sample's latents at each site of the guide."""
+        shapes = {name: tuple(fn.mean.shape) for name, fn in self._guided(self.x).items()}
+        if not shapes or any(shape[:1] != (len(self.x),) for shape in shapes.values()):
+            raise InputError("the guide must sample latents with a row for each sample of x.")
+        return {name: shape[1:] for name, shape in shapes.items()}
+
+    def _guided(self, x: A) -> dict[str, Any]:
+        """Posteriors of the guide's latents."""
+        sites = self.traced(self.guide, x, {}).items()
+        return {name: site["fn"] for name, site in sites if site["type"] == "sample" and not site["is_observed"]}
+
+    def _observed(self, z: A, x: A | None = None) -> list[Mapping[str, Any]]:
+        """Sites of the model that are observed in x, or in any sample, given all latents."""
+        x = self.join([self.x[:1]] * len(z) or [self.x[:0]], 0) if x is None else x
+        codes, first = {}, 0
+        for name, shape in self.latents.items():
+            codes[name] = z[:, first : first + math.prod(shape)].reshape(len(z), *shape)
+            first += math.prod(shape)
+        sites = self.traced(self.model, x, codes).items()
+        return [v for name, v in sites if v["type"] == "sample" and v["is_observed"] and name not in codes]
+
+    def _columns(self, found: Iterable[Any], part: str, count: int) -> A:
+        return self.join([getattr(fn, part).reshape(count, -1) for fn in found], 1)
 
     def encode(self, x: A) -> tuple[A, A]:
-        sites = [site["fn"] for _, site in self._samples(self.traced(self.guide, x, {}), observed=False)]
-        return self._columns(sites, "mean", x), self._columns(sites, "variance", x)
-
-    def _columns(self, sites: list[object], part: str, x: A) -> A:
-        return self.join([getattr(fn, part).reshape(len(x), -1) for fn in sites], 1)
-
-    def _observed(self, x: A, z: A) -> list[Site]:
-        codes, first = {}, 0
-        for name, mean in self.latents.items():
-            size = mean[0].reshape(-1).shape[0]
-            codes[name] = z[:, first : first + size].reshape(len(z), *mean.shape[1:])
-            first += size
-        sites = self.traced(self.model, x, codes)
-        return [site for name, site in self._samples(sites, observed=True) if name not in codes]
-
-    def _like(self, z: A) -> A:
-        return self.join([self.x[:1]] * len(z), 0) if len(z) else self.x[:0]
+        found = self._guided(x).values()
+        return self._columns(found, "mean", len(x)), self._columns(found, "variance", len(x))
 
     def decode(self, z: A) -> A:
-        return self._columns([site["fn"] for site in self._observed(self._like(z), z)], "mean", z)
+        return self._columns((site["fn"] for site in self._observed(z)), "mean", len(z))
 
     def log_likelihood(self, x: A, z: A) -> A:
-        found = self._observed(x, z)
-        return sum(site["fn"].log_prob(site["value"]).reshape(len(z), -1).sum(1) for site in found)
+        return sum(site["fn"].log_prob(site["value"]).reshape(len(z), -1).sum(1) for site in self._observed(z, x))
 
     def sample_observations(self, z: A, generator: torch.Generator) -> Tensor:
-        with torch.random.fork_rng(devices=[]):  # distributions draw from the global generator
-            torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
-            drawn = [site["fn"].sample().reshape(len(z), -1) for site in self._observed(self._like(z), z)]
-        return torch.cat(drawn, 1)
+        with randomness.seeded(generator):
+            return torch.cat([site["fn"].sample().reshape(len(z), -1) for site in self._observed(z)], 1)
 
     def spec(self) -> dict[str, Any]:
         with torch.no_grad():
-            mean = self.encode(self.x)[0]
-            sites = self.traced(self.model, self.x, {})
-            priors = [sites[name]["fn"] if name in sites else None for name in self.latents]
-            if any(fn is None or _kind(fn) != "Normal" for fn in priors):
-                raise InputError(
-                    "the model must sample the latents of the guide from normal priors, by the same names."
-                )
-            found = [self._columns(priors, part, self.x) for part in ("mean", "variance")]
-            moments = [torch.as_tensor(v.tolist(), dtype=torch.float64) for v in found]
-            if any((v != v[:1]).any() for v in moments):
+            sites, guided = self.traced(self.model, self.x, {}), self._guided(self.x)
+            priors = [sites[name]["fn"] for name in self.latents if name in sites]
+            if len(priors) < len(guided) or any(_kind(fn) != "Normal" for fn in priors):
+                raise InputError("the model must sample the guide's latents from normal priors, by the same names.")
+            found = [self._columns(priors, part, len(self.x)) for part in ("mean", "variance")]
+            mean, variance = (torch.as_tensor(v.tolist(), dtype=torch.float64) for v in found)
+            if any((v != v[:1]).any() for v in (mean, variance)):
                 raise InputError("the prior depends on x; use from_callables with a prior of its own.")
-            observed = self._observed(self.x, mean)
+            observed = [site["fn"] for site in self._observed(self.encode(self.x)[0], self.x)]
         if not observed:
             raise InputError("the model has no observed site: write pyro.sample('x', ..., obs=x).")
-        known: dict[str, Any] = {"latent_dim": int(mean.shape[1]), "prior": Normal(moments[0][0], moments[1][0])}
-        guides = [site["fn"] for _, site in self._samples(self.traced(self.guide, self.x, {}), observed=False)]
-        if any(_kind(fn) != "Normal" for fn in guides):
+        known: dict[str, Any] = {"latent_dim": mean.shape[1], "prior": Normal(mean[0], variance[0])}
+        if any(_kind(fn) != "Normal" for fn in guided.values()):
             known["posterior_family"] = "marginals"
-        kinds = {_kind(site["fn"]) for site in observed}
-        spread = [site["fn"].variance.reshape(-1) for site in observed] if kinds == {"Normal"} else []
+        kinds = {_kind(fn) for fn in observed}
+        spread = [fn.variance.reshape(-1) for fn in observed] if kinds == {"Normal"} else []
         if kinds == {"Bernoulli"}:
             known["likelihood"] = "bernoulli"
         elif spread and all(float(abs(v - spread[0][0]).max()) < 1e-6 * float(spread[0][0]) for v in spread):
