@@ -20,7 +20,7 @@ def refuse(capsys, *arguments: str) -> str:
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert stop.value.code == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("read ")]
+    lines = [line for line in capsys.readouterr().err.splitlines() if line and not line.startswith("read ")]
     (error,) = lines  # beside what was read from which file
     return error
 
@@ -169,7 +169,7 @@ def test_data_sets_are_listed_with_their_pictures(capsys, tmp_path):
     for word in ("sprites", "dsprites", "3dshapes", "mpi3d", "3dfaces", "3dshapes.h5"):
         assert word in shown
     page = (tmp_path / "index.html").read_text()
-    assert page.count("data:image/png;base64,") == 3
+    assert page.count("data:image/png;base64,") == 5
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
