@@ -30,7 +30,8 @@ def test_the_page_shows_every_panel_and_escapes_text():
     index = IndexEntry("name", "A title", "a source", claims=[{"verdict": "holds"}], figure=None)
     page = comparison_page([(index, [panel.to_data()])], "paper")
     assert "Fig. &lt;1&gt;: MCC" in page
-    assert "<script>" not in page
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "0.25" in page
 
 

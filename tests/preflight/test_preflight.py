@@ -148,7 +148,7 @@ def test_page_json_and_notebook(tmp_path):
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
     assert "https://" not in page.replace("http://www.w3.org", "")
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 4
     assert found._repr_html_().startswith("<iframe srcdoc=")
     assert "<svg" not in found._repr_html_()
     data = json.loads(found.to_json(tmp_path / "page.json").read_text())
@@ -207,7 +207,7 @@ def test_confirm_trains_a_grid(monkeypatch):
     assert {c.latents for c in found.confirmation.cells} == {2, 4}
     assert {c.beta for c in found.confirmation.cells} == {1.0, 4.0}
     assert "confirmed" in codes(found)
-    assert found._repr_html_().count("&lt;svg") == 3
+    assert found._repr_html_().count("&lt;svg") == 5
 
 
 def test_the_unit_of_the_data_changes_nothing(monkeypatch):

@@ -324,7 +324,7 @@ def test_rendered_and_official_images_are_compared_with_the_published_values(off
     assert all((row.ratio is not None) == official for row in rows)
     assert len(table.rows) == (6 if official else 3)
     assert [row["model"] for row in ranking.rows[:3]] == ["β-TCVAE", "β-VAE", "VAE"]
-    assert [figure.name for figure in figures] == ["a_figure_4", "b_angles", "c_theorems"]
+    assert [figure.name for figure in figures] == ["a_scores", "a_figure_4", "b_angles", "c_theorems"]
 
 
 def test_reports_of_incomplete_results():

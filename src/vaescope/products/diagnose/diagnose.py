@@ -254,7 +254,7 @@ def _affordable(repaired: Repair, clock: Budget, *, share: float = 0.3, fewest: 
     if repaired.model.likelihood is None:  # posteriors alone: nothing is decoded
         return repaired
     latents = 0 if repaired.model.latent_shape is not None else sample.mean.shape[1]
-    decodes = 20 + 2 * latents  # of a sample: trials of inputs, draws for the ELBO, effects and derivatives of latents
+    decodes = 24 + 2 * latents  # of a sample: trials of inputs, draws for the ELBO, effects and derivatives of latents
     seconds = Attempts()("time to decode", lambda: seconds_per_decode(sample))
     count = max(fewest, int(max(1.0, share * clock.left) / max(decodes * (seconds or 0.0), 1e-12)))
     if count >= len(sample):
@@ -545,7 +545,8 @@ def _identifiability(
     if len(evidence.regime.used) > 64:
         raise Skipped("more than 64 latents in use would take too long; call vs.identifiability")
     if repaired.model.has_decoder:  # derivatives at draws from the posteriors of 128 samples
-        clock.need(4 * min(128, len(repaired.sample)) * len(evidence.regime.used) * seconds_per_decode(repaired.sample))
+        seconds = Attempts()("time to decode", lambda: seconds_per_decode(repaired.sample)) or 0.0
+        clock.need(4 * min(128, len(repaired.sample)) * len(evidence.regime.used) * seconds)
     samples = [repaired.sample]
     for other, given in zip(others, inputs, strict=True):
         samples.append(encode_sample(with_normal_prior(other), given, None, EFFECT_SAMPLES))

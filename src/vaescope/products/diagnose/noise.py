@@ -538,7 +538,8 @@ def find_sigmoids(sample: EncodedSample) -> Sigmoids | None:
     at_edge = low < HALF + LIMITS.edge or high > TOP - LIMITS.edge
     if low >= HALF - rounding and high <= TOP + rounding and at_edge:
         inside = p.clamp(HALF + rounding, TOP - rounding)
-        return Sigmoids(True, low, high, fit((inside / (1 - inside)).log().clamp(1e-3, 1 - 1e-3)) - fit(p))
+        gain = fit((inside / (1 - inside)).log().clamp(1e-3, 1 - 1e-3)) - fit(p)
+        return Sigmoids(True, low, high, gain) if gain > 0 else None  # outputs may be 0.5 for another reason
     extreme = float(((p < 0.02) | (p > 0.98)).double().mean())
     gain = fit(p.sigmoid()) - fit(p.clamp(1e-3, 1 - 1e-3))
     return Sigmoids(False, low, high, gain) if low >= 0 and high <= 1 and extreme > 0.5 and gain > 0 else None

@@ -111,7 +111,8 @@ def _traversals(sample: EncodedSample, latents: list[int], *, steps: int = 7, ou
     for latent, (values, _), own, chosen in zip(latents, traversed, curves, largest, strict=True):
         figure, (axis,) = figures.grid_of_panels(1, 1, width=2.3, height=2.0)
         draw_curves(axis, values, own, chosen)
-        axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+        if high > low:
+            axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
         axis.set_title(f"z{latent}", fontsize=10)
         if len(chosen) <= 6:
             axis.legend(fontsize=7, ncols=2)
