@@ -81,8 +81,8 @@ def folder(tmp_path_factory):
     from safetensors.torch import save_file
 
     save_file(weights, path / "safe.safetensors")
-    (path / "scvi_model").mkdir()
-    torch.save({"attr_dict": {}}, path / "scvi_model" / "model.pt")
+    (path / "cells").mkdir()
+    torch.save({"attr_dict": {}}, path / "cells" / "model.pt")
     (path / "vae").mkdir()
     (path / "vae" / "config.json").write_text(json.dumps({"_class_name": "UNet2DModel", "_diffusers_version": "0.30"}))
     yield path
@@ -150,7 +150,7 @@ def test_weights_are_diagnosed(folder, capsys):
         (["DIR/broken.ckpt", "--class", "net:Net"], "broken.ckpt"),
         (["DIR/script.pt", "--class", "net:Net"], "is a TorchScript program"),
         (["DIR/encoder.pt2"], "torch.export.load unpickles parts of it: where you trust it"),
-        (["DIR/scvi_model"], "saves a pickle: where you trust it, write a Python file with vae = vs.adapters.from_scvi"),
+        (["DIR/cells"], "saves a pickle: where you trust it, write a Python file with vae = vs.adapters.from_scvi"),
         (["DIR/x.npy"], "is not a run folder"),
         (["DIR/net.py:make", "--class", "net:Net"], "--class is for models in files"),
         (["DIR/net.py:make", "--latent-dim", "3"], "--latent-dim is for models in files"),
