@@ -549,8 +549,8 @@ def column(values: PerImage) -> Float[Tensor, "N 1 1"]:
     return values[:, None, None]
 
 
-def linear(rows: Float[Tensor, "N H"], columns: Float[Tensor, "N W"]) -> Pixels:
-    """The sum of a number per row and one per column."""
+def linear(rows: Float[Tensor, "#N H"], columns: Float[Tensor, "#N W"]) -> Pixels:
+    """The sum of a number per row and one per column; a single image is broadcast."""
     return rows[:, :, None] + columns[:, None, :]
 
 
